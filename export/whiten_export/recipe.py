@@ -1,0 +1,111 @@
+"""What to export: the choices that a user makes, as data."""
+
+from dataclasses import dataclass
+
+from whiten_runtime.errors import UsageError
+from whiten_runtime.manifest import Pooling
+
+BUILTIN_CORPUS = "builtin:python-docs"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to export and how; `whiten-export --help` describes each choice.
+
+    Attributes:
+        model: catalogue name, directory written by `save_pretrained`, or hub id.
+        layers: hidden states to average, 0 for the embedding layer, negative from the top; None for the default.
+        pooling: "mean" over all real tokens, or "cls" for the first.
+        whiten: fit and append the whitening.
+        dim: leading whitened dimensions to keep; None keeps all.
+        corpus: files of sentences, or `BUILTIN_CORPUS`.
+        column: column or key of the text in those files.
+        max_sentences: use this many sentences of the corpus at most, the first ones.
+        normalize: divide by the L2 norm inside the graph.
+        max_length: tokens a text may have; None for the most that the model takes.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run Python code that comes with the checkpoint.
+        device: where PyTorch and onnxruntime compute: "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        UsageError: choices that exclude each other, or a number out of range.
+    """
+
+    model: str
+    layers: tuple[int, ...] | None = None
+    pooling: Pooling = "mean"
+    whiten: bool = True
+    dim: int | None = None
+    corpus: tuple[str, ...] = (BUILTIN_CORPUS,)
+    column: str | None = None
+    max_sentences: int | None = None
+    normalize: bool = False
+    max_length: int | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "max_sentences", "max_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name.replace('_', '-')} is {value}; wanted at least 1")
+        if self.dim is not None and not self.whiten:
+            raise UsageError(
+                f"dim {self.dim} without whitening would cut coordinates at random; leave one of the two out"
+            )
+        if not self.corpus:
+            raise UsageError(f"no corpus; name a file, or '{BUILTIN_CORPUS}'")
+        kind, _, index = self.device.partition(":")
+        if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+            raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Parse "1,12".
+
+    Raises:
+        UsageError: not whole numbers separated by commas.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"layers is '{text}'; wanted whole numbers separated by commas, such as 1,12") from None
+
+
+def resolve_layers(layers: tuple[int, ...], num_hidden_layers: int) -> tuple[int, ...]:
+    """Sorted indices into the hidden states, negatives counted from the top.
+
+    Args:
+        layers: as in `Recipe`.
+        num_hidden_layers: blocks of the network; hidden state l is the output of block l.
+
+    Raises:
+        UsageError: a layer is out of range or given twice.
+    """
+    resolved = []
+    for layer in layers:
+        index = layer + num_hidden_layers + 1 if layer < 0 else layer
+        if not 0 <= index <= num_hidden_layers:
+            raise UsageError(
+                f"layer {layer} does not exist: the model has layers 0 (embeddings) to {num_hidden_layers}, "
+                f"or -1 to {-num_hidden_layers - 1} from the top"
+            )
+        if index in resolved:
+            raise UsageError(f"layer {index} is given twice; name each layer once")
+        resolved.append(index)
+    return tuple(sorted(resolved))
+
+
+def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
+    """Default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
+    parts = [name, *(f"l{layer}" for layer in layers)]
+    if recipe.pooling != "mean":
+        parts.append(recipe.pooling)
+    if not recipe.whiten:
+        parts.append("raw")
+    if recipe.dim is not None:
+        parts.append(f"{recipe.dim}d")
+    if recipe.normalize:
+        parts.append("norm")
+    return "-".join(parts)

@@ -1,0 +1,142 @@
+"""Whitening: streaming moments in float64, and the affine map that makes a covariance the identity. numpy alone.
+
+Su et al., arXiv 2103.15316, section 3.2: x̂ = (x - μ) W with cov(x) = U Λ Uᵀ and W = U Λ^(-1/2), or its first k
+columns. Merging of moments: Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm" (1979), eq. 2.1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from whiten_runtime.errors import UsageError
+
+EIGENVALUE_FLOOR = 1e-6
+"""Smallest eigenvalue that is divided by, relative to the largest. A layer that ends in LayerNorm is singular: its
+last direction is rounding noise, which the floor keeps near 0."""
+
+ADVISED_RATIO, WARNED_RATIO = 10, 4
+"""Sentences per dimension that are advised, and under which a warning is due."""
+
+Float64Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and centred scatter of vectors; exact to rounding however the vectors were split.
+
+    Attributes:
+        n: vectors seen.
+        mean: [d].
+        scatter: Σ (x - mean)(x - mean)ᵀ, [d, d].
+    """
+
+    n: int
+    mean: Float64Array
+    scatter: Float64Array
+
+    @classmethod
+    def empty(cls, width: int) -> "Moments":
+        """Moments of no vectors of `width` coordinates."""
+        return cls(0, np.zeros(width), np.zeros((width, width)))
+
+    @classmethod
+    def of(cls, vectors: ArrayLike) -> "Moments":
+        """Moments of vectors [n, d], n >= 1."""
+        rows = np.asarray(vectors, np.float64)
+        mean = rows.mean(axis=0)
+        centred = rows - mean
+        return cls(len(rows), mean, centred.T @ centred)
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Moments of both sets together."""
+        n = self.n + other.n
+        if n == 0:
+            return self
+        delta = other.mean - self.mean
+        return Moments(
+            n,
+            self.mean + delta * (other.n / n),
+            self.scatter + other.scatter + np.outer(delta, delta) * (self.n * other.n / n),
+        )
+
+    @property
+    def covariance(self) -> Float64Array:
+        """Unbiased covariance, [d, d]; needs n >= 2."""
+        return self.scatter / (self.n - 1)
+
+
+@dataclass(frozen=True)
+class WhiteningMap:
+    """The affine map y = (x - mean) W.
+
+    Attributes:
+        mean: [d].
+        weight: W, [d, k]; columns by descending eigenvalue, so the first m columns are the m-dimensional whitening.
+        eigenvalues: of the covariance, all d, descending, before the floor.
+        rank: eigenvalues above the floor.
+        n_samples: vectors it was fitted on.
+    """
+
+    mean: Float64Array
+    weight: Float64Array
+    eigenvalues: Float64Array
+    rank: int
+    n_samples: int
+
+
+def check_sample_count(n: int, width: int, dimension: int) -> str | None:
+    """Whether n vectors are enough to whiten `width` dimensions and keep `dimension`.
+
+    n vectors have a covariance of rank n - 1 at most; whitened in full, every pair of them has cosine -1 / (n - 1).
+
+    Returns:
+        A warning, or None.
+
+    Raises:
+        UsageError: too few: n <= width, and not four per kept dimension either.
+    """
+    if n <= width and n < WARNED_RATIO * dimension:
+        raise UsageError(
+            f"{n} sentences cannot whiten {width} dimensions: the covariance has rank {max(n - 1, 0)} at most, and "
+            f"all pairs would come out equally similar; give more than {width} sentences "
+            f"({ADVISED_RATIO * width} are advised), or keep --dim {max(n // WARNED_RATIO, 1)} or fewer dimensions"
+        )
+    if n < WARNED_RATIO * width:
+        return (
+            f"{n} sentences for {width} dimensions give a rough whitening; {ADVISED_RATIO * width} or more are advised"
+        )
+    return None
+
+
+def fit_pca(moments: Moments, dimension: int | None = None, floor: float = EIGENVALUE_FLOOR) -> WhiteningMap:
+    """PCA whitening: W = U Λ^(-1/2), columns by descending eigenvalue, the largest entry of each column positive.
+
+    Args:
+        moments: of at least 2 vectors of d coordinates.
+        dimension: columns to keep; None for all d.
+        floor: eigenvalues below floor · λ_max are raised to it.
+
+    Raises:
+        UsageError: fewer than 2 vectors, or all of them are equal.
+        ValueError: `dimension` is not in 1..d.
+    """
+    width = len(moments.mean)
+    kept = width if dimension is None else dimension
+    if not 1 <= kept <= width:
+        raise ValueError(f"dimension is {dimension}; wanted 1 to {width}")
+    if moments.n < 2:
+        raise UsageError(f"{moments.n} sentences have no covariance; give at least 2")
+    ascending, vectors = np.linalg.eigh(moments.covariance)
+    eigenvalues, basis = ascending[::-1], vectors[:, ::-1]
+    largest = eigenvalues[0]
+    if not largest > 0:
+        raise UsageError(f"all {moments.n} sentences have the same vector; give different sentences")
+    signs = np.sign(basis[np.abs(basis).argmax(axis=0), np.arange(width)])
+    scale = signs / np.sqrt(np.maximum(eigenvalues, floor * largest))
+    return WhiteningMap(
+        mean=moments.mean,
+        weight=np.ascontiguousarray((basis * scale)[:, :kept]),
+        eigenvalues=np.ascontiguousarray(eigenvalues),
+        rank=int((eigenvalues > floor * largest).sum()),
+        n_samples=moments.n,
+    )

@@ -1,0 +1,168 @@
+"""`whiten`: embed texts with a bundle, look into it, prove it. Other packages add subcommands by entry point."""
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import numpy as np
+
+from whiten_runtime import console
+from whiten_runtime.console import debug_option, json_option, say, warn
+from whiten_runtime.encoder import Encoder
+from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.parity import GATES
+from whiten_runtime.texts import read_texts
+from whiten_runtime.vectors_file import check_output, json_row, write_vectors
+
+COMMAND_GROUP = "whiten.commands"
+
+
+class _PluginGroup(click.Group):
+    """A group whose subcommands may live in packages that the runtime must not import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = (point.name for point in entry_points(group=COMMAND_GROUP))
+        return sorted({*super().list_commands(ctx), *names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        for point in entry_points(group=COMMAND_GROUP, name=cmd_name):
+            command = point.load()
+            assert isinstance(command, click.Command)
+            return command
+        return None
+
+
+@click.group("whiten", cls=_PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="whiten")
+def whiten() -> None:
+    """Whitened sentence embeddings from bundles that whiten-export wrote."""
+
+
+_bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
+_threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
+_provider_option = click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="NAME",
+    help="onnxruntime execution provider; repeatable.",
+)
+
+
+@whiten.command()
+@_bundle_argument
+@click.argument("text", nargs=-1)
+@click.option(
+    "--input",
+    "input_file",
+    metavar="FILE",
+    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin.",
+)
+@click.option("--column", help="Column or key of the text in --input.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write vectors to .npy, .parquet or .jsonl.")
+@click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
+@click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
+@_threads_option
+@_provider_option
+@json_option
+@debug_option
+def embed(
+    bundle: Path,
+    text: tuple[str, ...],
+    input_file: str | None,
+    column: str | None,
+    out: Path | None,
+    normalize: bool,
+    truncate_dim: int | None,
+    batch_size: int | None,
+    threads: int | None,
+    providers: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Embed each TEXT, or each text of --input.
+
+    Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
+    """
+    if out is not None:
+        check_output(out)
+    if text and input_file is not None:
+        raise UsageError("texts were given both as arguments and with --input; choose one")
+    if not text and input_file is None:
+        raise UsageError("there is nothing to embed; give texts, --input FILE, or - for stdin")
+    if column is not None and input_file is None:
+        raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
+    with Encoder(bundle, providers or None, threads) as encoder:
+        source = "-" if text == ("-",) else input_file
+        texts = list(text) if source is None else list(read_texts(source, column))
+        vectors = encoder.encode(
+            texts,
+            batch_size=batch_size,
+            show_progress_bar=out is not None and click.get_text_stream("stderr").isatty(),
+            normalize_embeddings=normalize,
+            truncate_dim=truncate_dim,
+        )
+        if encoder.truncated:
+            warn(f"{encoder.truncated} of {len(texts)} texts were cut to {encoder.max_seq_length} tokens")
+    if out is not None:
+        write_vectors(out, texts, vectors)
+        say(f"wrote {len(vectors)} vectors of {vectors.shape[1]} dimensions to {out}")
+    if as_json:
+        summary: dict[str, object] = {
+            "texts": len(vectors),
+            "dimension": vectors.shape[1],
+            "truncated": encoder.truncated,
+        }
+        summary |= {"embeddings": vectors.tolist()} if out is None else {"out": str(out)}
+        console.print_json(summary)
+    elif out is None:
+        for item, vector in zip(texts, vectors, strict=True):
+            click.echo(json_row(item, np.asarray(vector)))
+
+
+@whiten.command()
+@_bundle_argument
+@json_option
+@debug_option
+def info(bundle: Path, as_json: bool) -> None:
+    """Show what a bundle is: its source, layers, whitening and parity."""
+    from whiten_runtime.info import describe
+    from whiten_runtime.manifest import read_manifest
+
+    manifest = read_manifest(bundle)
+    if as_json:
+        console.print_json(manifest)
+    else:
+        click.echo(describe(manifest))
+
+
+@whiten.command()
+@_bundle_argument
+@_threads_option
+@_provider_option
+@json_option
+@debug_option
+def verify(bundle: Path, threads: int | None, providers: tuple[str, ...], as_json: bool) -> None:
+    """Prove on this machine that a bundle computes what PyTorch computes.
+
+    Checks every file's SHA-256, embeds the bundle's probe texts and compares them with the vectors that the PyTorch
+    reference gave at export. Exits with 1 when a bound of the parity gate is not kept.
+    """
+    with Encoder(bundle, providers or None, threads) as encoder:
+        agreement = encoder.verify()
+        gate = GATES[encoder.manifest.precision]
+        active = encoder.providers[0]
+    passed = gate.passes(agreement)
+    if as_json:
+        console.print_json({"passed": passed, "provider": active, "agreement": agreement, "gate": gate})
+    if not passed:
+        raise ParityError(f"{bundle}: not what PyTorch computes on {active}: {agreement}; wanted {gate}")
+    say(f"{bundle}: equal to PyTorch on {active}: {agreement} (gate: {gate})")
+
+
+def main() -> None:
+    """Entry point of `whiten`."""
+    console.run(whiten)

@@ -1,0 +1,236 @@
+"""`Encoder`: sentence vectors from a bundle."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whiten_runtime.bundle import open_bundle
+from whiten_runtime.engine import Engine
+from whiten_runtime.errors import TextError, TooLongError, UsageError
+from whiten_runtime.manifest import Manifest
+from whiten_runtime.parity import Agreement, compare
+from whiten_runtime.probes import read_probes
+from whiten_runtime.session import CPU_PROVIDER, Provider, SessionOptions
+from whiten_runtime.tokenizer import Tokenizer
+
+_WINDOW = 16_384
+"""Texts that are tokenised and sorted together: bounds the memory that tokens take."""
+
+
+class Encoder:
+    """Embeds texts with a bundle. Thread-safe, picklable, usable in forked children; never touches the network.
+
+    Args:
+        path: a bundle directory, as written by whiten-export.
+        providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for
+            the CPU. The first must be active: there is no silent fallback.
+        threads: threads per run; None for all the CPUs this process may use (affinity and cgroup quota).
+        verify_hashes: compare each file's SHA-256 with the manifest before using it.
+
+    Raises:
+        BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
+        ProviderError: a provider is not available or not active.
+        UsageError: an option cannot be used as given.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        providers: Sequence[Provider] | None = None,
+        threads: int | None = None,
+        *,
+        verify_hashes: bool = True,
+    ) -> None:
+        if isinstance(providers, str):
+            raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
+        options = SessionOptions((CPU_PROVIDER,) if providers is None else tuple(providers), threads)
+        self._arguments = (str(path), options, verify_hashes)
+        self._bundle = open_bundle(path, verify_hashes)
+        manifest = self._bundle.manifest
+        self._tokenizer = Tokenizer(self._bundle.tokenizer, manifest.max_seq_length)
+        self._engine = Engine(self._bundle.model, manifest.pad_token_id, options)
+        self._truncated = 0
+        self._count_lock = threading.Lock()
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+    ) -> NDArray[np.float32]:
+        """Embed texts.
+
+        A vector does not depend on the other texts of the call, whose order is kept.
+
+        Args:
+            texts: one text, or several. An empty text is valid.
+            batch_size: texts per run at most; None leaves it to the padded-token budget.
+            show_progress_bar: draw a bar on stderr.
+            normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
+            truncate_dim: keep the first coordinates only. Exact for the whitening methods a bundle can hold: their
+                columns are nested.
+            truncate: cut texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
+
+        Returns:
+            float32 [n, k], or [k] for a single string.
+
+        Raises:
+            TextError: something in `texts` is not a string; the message has its index.
+            TooLongError: a text is too long and `truncate` is False.
+            UsageError: `batch_size` or `truncate_dim` is out of range.
+        """
+        single = isinstance(texts, str)
+        items = [texts] if isinstance(texts, str) else _checked(texts)
+        if batch_size is not None and batch_size < 1:
+            raise UsageError(f"batch_size is {batch_size}; wanted at least 1, or None")
+        width = self.dimension if truncate_dim is None else truncate_dim
+        if not 1 <= width <= self.dimension:
+            raise UsageError(f"truncate_dim is {truncate_dim}; wanted 1 to {self.dimension}, the bundle's dimension")
+        vectors = np.empty((len(items), width), np.float32)
+        with _progress(len(items), show_progress_bar) as bar:
+            for start in range(0, len(items), _WINDOW):
+                window = self._token_ids(items[start : start + _WINDOW], start, truncate)
+                for group, rows in self._engine.run(window, batch_size):
+                    vectors[start + group] = rows[:, :width]
+                    bar.update(len(group))
+        if normalize_embeddings:
+            vectors = _unit(vectors)
+        return vectors[0] if single else vectors
+
+    def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
+        """Tokens of a text, or of each text, special tokens included, before any cutting."""
+        if isinstance(texts, str):
+            return len(self._tokenizer.tokenize([texts])[0])
+        return [len(ids) for ids in self._tokenizer.tokenize(_checked(texts))]
+
+    def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
+        """Cosine similarity of every vector of `a` with every vector of `b`.
+
+        Args:
+            a: shape [n, k] or [k].
+            b: shape [m, k] or [k].
+
+        Returns:
+            float32 [n, m]; a vector of norm zero is similar to nothing (0).
+        """
+        units = []
+        for vectors in (a, b):
+            units.append(_unit(np.atleast_2d(np.asarray(vectors, np.float32))))
+        if units[0].shape[1] != units[1].shape[1]:
+            raise UsageError(
+                f"vectors of {units[0].shape[1]} and {units[1].shape[1]} dimensions cannot be compared; "
+                "embed both with the same bundle and truncate_dim"
+            )
+        scores: NDArray[np.float32] = units[0] @ units[1].T
+        return scores
+
+    def verify(self) -> Agreement:
+        """Embed the bundle's probes, alone and batched, and compare them with the stored PyTorch vectors.
+
+        Raises:
+            BundleError: the probes are missing or damaged.
+        """
+        probes = read_probes(self._bundle)
+        alone = np.concatenate([self.encode([text]) for text in probes.texts])
+        together = self.encode(probes.texts)
+        return compare(np.concatenate([alone, together]), np.tile(probes.embeddings, (2, 1)))
+
+    def warmup(self) -> None:
+        """Run the shortest and the longest text, so that the next call meets no first-time costs."""
+        pad = self._bundle.manifest.pad_token_id
+        for _ in self._engine.run([[pad], [pad] * self.max_seq_length], batch_size=1):
+            pass
+
+    @property
+    def manifest(self) -> Manifest:
+        """Everything known about the bundle."""
+        return self._bundle.manifest
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of a vector."""
+        return self._bundle.manifest.dimension
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens a text may have, special tokens included."""
+        return self._bundle.manifest.max_seq_length
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers that are active, in order of preference."""
+        return self._engine.providers
+
+    @property
+    def truncated(self) -> int:
+        """Texts that were cut to `max_seq_length` since the encoder was created."""
+        return self._truncated
+
+    def close(self) -> None:
+        """Free the model. The encoder cannot be used any more."""
+        self._engine.close()
+
+    def __enter__(self) -> "Encoder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, self._arguments
+
+    def _token_ids(self, texts: list[str], offset: int, truncate: bool) -> list[list[int]]:
+        limit = self.max_seq_length
+        ids = self._tokenizer.tokenize(texts)
+        too_long = [index for index, row in enumerate(ids) if len(row) > limit]
+        if too_long and not truncate:
+            index = too_long[0]
+            raise TooLongError(
+                f"texts[{offset + index}] has {len(ids[index])} tokens, but the bundle takes {limit}; "
+                "shorten it, or pass truncate=True to cut it"
+            )
+        for index in too_long:
+            ids[index] = self._tokenizer.cut(ids[index])
+        with self._count_lock:
+            self._truncated += len(too_long)
+        return ids
+
+
+def _restore(path: str, options: SessionOptions, verify_hashes: bool) -> Encoder:
+    return Encoder(path, options.providers, options.threads, verify_hashes=verify_hashes)
+
+
+def _checked(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str")
+    items = list(texts)
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            raise TextError(f"texts[{index}] is {_described(item)}; wanted a str")
+    return items
+
+
+def _described(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, np.where(norms > 0, norms, 1), dtype=np.float32)
+
+
+def _progress(total: int, show: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit="text", disable=not show)

@@ -1,0 +1,40 @@
+"""A manifest in words."""
+
+from whiten_runtime.console import human_size, table
+from whiten_runtime.manifest import Manifest
+
+
+def describe(manifest: Manifest) -> str:
+    """Describe a bundle in aligned lines of text."""
+    source, whitening, parity = manifest.source, manifest.whitening, manifest.parity
+    origin = source.checkpoint or "local directory"
+    rows = [
+        ("model", f"{source.model} ({origin}{f' at {source.revision[:12]}' if source.revision else ''})"),
+        ("network", f"{source.model_type}, {source.num_hidden_layers} layers of {source.hidden_size}"),
+        ("layers", f"{', '.join(map(str, manifest.layers))}, {manifest.pooling} pooling"),
+    ]
+    if whitening is None:
+        rows.append(("whitening", "none"))
+    else:
+        names = ", ".join(corpus.name for corpus in whitening.corpus)
+        rows.append(
+            (
+                "whitening",
+                f"{whitening.method}, rank {whitening.rank}, {whitening.n_samples:,} sentences of {names}",
+            )
+        )
+    rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}"))
+    rows.append(("max length", f"{manifest.max_seq_length} tokens"))
+    rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}"))
+    if parity is not None:
+        rows.append(
+            (
+                "parity",
+                f"worst cosine 1 - {1 - parity.min_cosine:.1e}, worst difference {parity.max_difference:.1e}"
+                f" of the norm, {parity.vectors} vectors, against {parity.reference}",
+            )
+        )
+    total = sum(record.bytes for record in manifest.files.values())
+    rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
+    rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))
+    return table(("bundle", manifest.name), rows)

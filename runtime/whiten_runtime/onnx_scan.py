@@ -1,0 +1,116 @@
+"""What a graph would load or run, read from the ONNX protobuf without the onnx package.
+
+Only the few fields that matter are visited; weights are skipped without being copied.
+Field numbers: onnx/onnx.proto (IR version 10).
+"""
+
+import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whiten_runtime.errors import BundleError
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+# Messages to descend into: {message: {field number: message of that field}}.
+_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _ENTRY = range(7)
+_CHILDREN: dict[int, dict[int, int]] = {
+    _MODEL: {7: _GRAPH},
+    _GRAPH: {1: _NODE, 5: _TENSOR, 15: _SPARSE},
+    _NODE: {5: _ATTRIBUTE},
+    _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH, 22: _SPARSE, 23: _SPARSE},
+    _SPARSE: {1: _TENSOR, 2: _TENSOR},
+    _TENSOR: {13: _ENTRY},
+    _ENTRY: {},
+}
+_MODEL_FUNCTIONS, _NODE_OP_TYPE, _NODE_DOMAIN, _ENTRY_KEY, _ENTRY_VALUE = 25, 4, 7, 1, 2
+_MAX_DEPTH = 64
+
+
+@dataclass
+class GraphScan:
+    """What a graph would load or run."""
+
+    operators: set[tuple[str, str]] = field(default_factory=set)
+    """(domain, operator) of every node, subgraphs included; "" is the standard domain."""
+    external_files: set[str] = field(default_factory=set)
+    """Locations of weights that are kept outside the file."""
+    functions: int = 0
+    """Model-local functions."""
+
+
+def scan_graph(path: Path) -> GraphScan:
+    """Scan an ONNX file.
+
+    Raises:
+        BundleError: the file is missing, empty or not a well-formed ONNX protobuf.
+    """
+    scan = GraphScan()
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+            data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{path}: cannot be read ({error}); export the model again") from None
+        view = stack.enter_context(memoryview(data))
+        try:
+            _visit(view, 0, len(view), _MODEL, scan, 0)
+        except (IndexError, ValueError):
+            raise BundleError(f"{path}: not an ONNX model, or a damaged one; export the model again") from None
+    if not scan.operators:
+        raise BundleError(f"{path}: an ONNX model without a single node; export the model again")
+    return scan
+
+
+def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan, depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    children = _CHILDREN[message]
+    texts: dict[int, str] = {}
+    for number, (first, last) in _fields(data, start, end):
+        if (child := children.get(number)) is not None:
+            _visit(data, first, last, child, scan, depth + 1)
+        elif message == _MODEL and number == _MODEL_FUNCTIONS:
+            scan.functions += 1
+        elif (message == _NODE and number in (_NODE_OP_TYPE, _NODE_DOMAIN)) or message == _ENTRY:
+            texts[number] = bytes(data[first:last]).decode("utf-8")
+    if message == _NODE:
+        domain = texts.get(_NODE_DOMAIN, "")
+        scan.operators.add(("" if domain == "ai.onnx" else domain, texts.get(_NODE_OP_TYPE, "")))
+    elif message == _ENTRY and texts.get(_ENTRY_KEY) == "location":
+        scan.external_files.add(texts.get(_ENTRY_VALUE, ""))
+
+
+def _fields(data: memoryview, position: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield (field number, (start, end)) of every length-delimited field in data[position:end]."""
+    while position < end:
+        key, position = _varint(data, position, end)
+        wire = key & 7
+        if wire == _VARINT:
+            _, position = _varint(data, position, end)
+        elif wire == _BYTES:
+            length, position = _varint(data, position, end)
+            if position + length > end:
+                raise ValueError("field runs past its message")
+            yield key >> 3, (position, position + length)
+            position += length
+        elif wire in (_FIXED32, _FIXED64):
+            position += 4 if wire == _FIXED32 else 8
+        else:
+            raise ValueError("unknown wire type")
+    if position != end:
+        raise ValueError("message is cut short")
+
+
+def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise ValueError("unterminated varint")

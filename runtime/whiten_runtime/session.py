@@ -1,0 +1,162 @@
+"""onnxruntime sessions: explicit threads, no silent fallback, alive after a fork."""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.errors import BundleError, ProviderError, UsageError, WhitenError
+from whiten_runtime.threads import available_cpus
+
+Provider = str | tuple[str, Mapping[str, Any]]
+
+CPU_PROVIDER = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a session is created with.
+
+    Attributes:
+        providers: execution providers in order of preference; the first must be active.
+        threads: threads inside one operator; None for all the CPUs this process may use.
+    """
+
+    providers: tuple[Provider, ...] = (CPU_PROVIDER,)
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.providers:
+            raise UsageError("providers is empty; name at least one, such as 'CPUExecutionProvider'")
+        if self.threads is not None and (isinstance(self.threads, bool) or self.threads < 1):
+            raise UsageError(f"threads is {self.threads}; wanted a whole number of at least 1, or None for all CPUs")
+
+
+def provider_name(provider: Provider) -> str:
+    """Name of a provider given alone or with its options."""
+    return provider if isinstance(provider, str) else provider[0]
+
+
+def import_onnxruntime() -> Any:
+    """Import onnxruntime.
+
+    Raises:
+        WhitenError: neither onnxruntime nor onnxruntime-gpu is installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise WhitenError(
+            f"onnxruntime cannot be imported ({error}); install it with pip install 'whiten[cpu]', "
+            "or 'whiten[gpu]' for NVIDIA"
+        ) from None
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise WhitenError(
+            "onnxruntime is installed incompletely; pip uninstall onnxruntime onnxruntime-gpu, then install one of them"
+        )
+    return onnxruntime
+
+
+def create_session(model: Path, options: SessionOptions) -> Any:
+    """Create an `onnxruntime.InferenceSession` on exactly the providers asked for.
+
+    Raises:
+        ProviderError: a provider is not available, or was dropped when the session was created.
+        BundleError: onnxruntime does not accept the model.
+    """
+    ort = import_onnxruntime()
+    available = ort.get_available_providers()
+    for name in map(provider_name, options.providers):
+        if name not in available:
+            hint = "; install whiten[gpu] in place of whiten[cpu]" if name.startswith(("CUDA", "Tensorrt")) else ""
+            raise ProviderError(f"provider '{name}' is not available here, only {', '.join(available)}{hint}")
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = options.threads or available_cpus()
+    settings.inter_op_num_threads = 1
+    settings.log_severity_level = 3
+    # Plans made for every new shape are kept for ever: memory grows with the variety of lengths.
+    settings.enable_mem_pattern = False
+    try:
+        session = ort.InferenceSession(str(model), settings, providers=list(options.providers), enable_fallback=0)
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        reason = " ".join(str(error).split())
+        if provider_name(options.providers[0]) != CPU_PROVIDER:
+            raise ProviderError(f"{provider_name(options.providers[0])} could not start: {reason}") from error
+        raise BundleError(f"{model}: onnxruntime does not accept it: {reason}") from error
+    session.disable_fallback()
+    wanted, active = provider_name(options.providers[0]), session.get_providers()
+    if active[0] != wanted:
+        raise ProviderError(
+            f"asked for provider '{wanted}', but onnxruntime runs on {', '.join(active)}; "
+            "check the provider's libraries (CUDA, cuDNN), or ask for CPUExecutionProvider"
+        )
+    return session
+
+
+class ForkSafeSession:
+    """A session that is created anew in a forked child, where the parent's threads do not exist.
+
+    Args:
+        create: makes a session; called once per process.
+    """
+
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self._create = create
+        self._closed = False
+        self._session: Any = None
+        self.get()
+        _live.add(self)
+
+    def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """Run the graph; safe to call from several threads at once."""
+        results: list[NDArray[np.float32]] = self.get().run(list(outputs), dict(feed))
+        return results
+
+    def get(self) -> Any:
+        """The session of this process.
+
+        Raises:
+            WhitenError: `close` was called.
+        """
+        session = self._session
+        if session is None:
+            with _creation_lock:
+                if self._closed:
+                    raise WhitenError("this encoder was closed; create a new one")
+                if self._session is None:
+                    self._session = self._create()
+                session = self._session
+        return session
+
+    def close(self) -> None:
+        """Free the session; `run` raises from now on."""
+        self._closed = True
+        self._session = None
+
+    def abandon(self) -> None:
+        """Forget the session without freeing it: its destructor would wait for threads that only the parent has."""
+        if self._session is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            self._session = None
+
+
+_live: WeakSet[ForkSafeSession] = WeakSet()
+_creation_lock = threading.Lock()  # creating sessions is not thread-safe in onnxruntime
+
+
+def _after_fork_in_child() -> None:
+    global _creation_lock
+    _creation_lock = threading.Lock()  # the parent's may have been copied while held
+    for session in _live:
+        session.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,169 @@
+"""Reading texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz."""
+
+import csv
+import gzip
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from whiten_runtime.errors import DataError, UsageError, WhitenError
+
+USUAL_COLUMNS = ("text", "sentence")
+"""Columns that are taken when none is named."""
+
+
+def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
+    """Yield the texts of a file in order; empty ones too.
+
+    A .txt file holds one text a line; a .jsonl file one string or object a line; the others have a header.
+
+    Args:
+        path: the file; "-" reads lines from standard input.
+        column: the column or key that holds the text; None takes the only one there is, else "text" or "sentence".
+
+    Raises:
+        UsageError: the file does not exist, its kind is unknown, or the column does not exist.
+        DataError: the content is not what the kind of file promises.
+    """
+    if str(path) == "-":
+        yield from _lines(sys.stdin.buffer, "standard input")
+        return
+    file = Path(path)
+    suffixes = [suffix.lower() for suffix in file.suffixes]
+    compressed = suffixes[-1:] == [".gz"]
+    kind = (suffixes[:-1] if compressed else suffixes)[-1:]
+    read = _READERS.get(kind[0] if kind else "")
+    if read is None:
+        raise UsageError(f"'{file}': unknown kind of file; wanted {', '.join(_READERS)}, or one of them with .gz")
+    if file.is_dir():
+        raise UsageError(f"'{file}' is a directory; name a file")
+    try:
+        with file.open("rb") as raw:
+            # GzipFile is a BinaryIO in all but name.
+            stream: BinaryIO = gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[assignment]
+            yield from read(stream, str(file), column)
+    except FileNotFoundError:
+        raise UsageError(f"'{file}' does not exist; check the path") from None
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{file}: not a complete gzip file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    for number, line in enumerate(stream, 1):
+        if b"\0" in line:
+            raise DataError(f"{name}: line {number} holds a NUL byte, so this is not a text file; give UTF-8 text")
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}: line {number} is not UTF-8 (byte 0x{line[error.start]:02x}); convert the file to UTF-8"
+            ) from None
+        yield text.rstrip("\r\n")
+
+
+def _read_txt(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
+    if column is not None:
+        raise UsageError(f"'{name}' is plain text and has no column '{column}'; leave the column out")
+    return _lines(stream, name)
+
+
+def _read_jsonl(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
+    key = column
+    for number, line in enumerate(_lines(stream, name), 1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise DataError(f"{name}: line {number} is not JSON ({error})") from None
+        if isinstance(row, dict):
+            key = _choose_column(key, list(row), name)
+            row = row[key]
+        if not isinstance(row, str):
+            raise DataError(f"{name}: line {number} holds a {type(row).__name__}; wanted a string")
+        yield row
+
+
+def _read_delimited(delimiter: str) -> Callable[[BinaryIO, str, str | None], Iterator[str]]:
+    def read(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
+        previous = csv.field_size_limit(2**31 - 1)  # the default refuses long texts
+        try:
+            rows = csv.reader((f"{line}\n" for line in _lines(stream, name)), delimiter=delimiter)
+            header = next(rows, None)
+            if header is None:
+                return
+            index = header.index(_choose_column(column, header, name))
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) <= index:
+                    raise DataError(f"{name}: line {rows.line_num} has {len(row)} columns; wanted {len(header)}")
+                yield row[index]
+        except csv.Error as error:
+            raise DataError(f"{name}: line {rows.line_num}: {error}") from None
+        finally:
+            csv.field_size_limit(previous)
+
+    return read
+
+
+def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
+    pyarrow, parquet = import_parquet()
+    try:
+        source = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
+        file = parquet.ParquetFile(source)
+        chosen = _choose_column(column, file.schema_arrow.names, name)
+        for batch in file.iter_batches(columns=[chosen]):
+            for value in batch.column(0).to_pylist():
+                if not isinstance(value, str):
+                    raise DataError(f"{name}: column '{chosen}' holds a {type(value).__name__}; wanted strings")
+                yield value
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{name}: not a parquet file ({error})") from None
+
+
+def import_parquet() -> tuple[Any, Any]:
+    """Import pyarrow and pyarrow.parquet.
+
+    Raises:
+        WhitenError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise WhitenError("parquet files need pyarrow; install it with pip install 'whiten[parquet]'") from None
+    return pyarrow, pyarrow.parquet
+
+
+def _choose_column(column: str | None, available: list[str], name: str) -> str:
+    if column is not None:
+        if column in available:
+            return column
+        raise UsageError(f"'{name}' has no column '{column}', only {_quoted(available)}")
+    if len(available) == 1:
+        return available[0]
+    for usual in USUAL_COLUMNS:
+        if usual in available:
+            return usual
+    raise UsageError(f"'{name}' has the columns {_quoted(available)}; choose one with --column")
+
+
+def _quoted(names: list[str]) -> str:
+    shown = [f"'{name[:40]}'" for name in names[:12]]
+    return ", ".join(shown) + (", ..." if len(names) > 12 else "")
+
+
+_READERS: dict[str, Callable[[BinaryIO, str, str | None], Iterator[str]]] = {
+    ".txt": _read_txt,
+    ".jsonl": _read_jsonl,
+    ".csv": _read_delimited(","),
+    ".tsv": _read_delimited("\t"),
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,56 @@
+"""How many threads this process may really use."""
+
+import math
+import os
+from pathlib import Path
+
+
+def available_cpus(root: Path = Path("/")) -> int:
+    """Processors this process may use: the smaller of its affinity and its cgroup's CPU quota, at least 1.
+
+    Args:
+        root: where /proc and /sys are mounted.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota(root)
+    return max(1, affinity if quota is None else min(affinity, math.ceil(quota)))
+
+
+def _cgroup_quota(root: Path) -> float | None:
+    """CPUs allowed by the tightest cgroup (v2 or v1) on the path to this process's, or None for no limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    quotas = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mount, read = root / "sys/fs/cgroup", _quota_v2
+        elif "cpu" in controllers.split(","):
+            mount, read = root / "sys/fs/cgroup/cpu", _quota_v1
+        else:
+            continue
+        group = mount / path.lstrip("/")
+        while True:
+            quotas.append(read(group))
+            if group == mount or mount not in group.parents:
+                break
+            group = group.parent
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_v2(group: Path) -> float | None:
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _quota_v1(group: Path) -> float | None:
+    try:
+        quota = int((group / "cpu.cfs_quota_us").read_text())
+        return None if quota <= 0 else quota / int((group / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
