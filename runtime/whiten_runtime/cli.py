@@ -1,5 +1,6 @@
 """`whiten`: embed texts with a bundle, look into it, prove it. Other packages add subcommands by entry point."""
 
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def embed(
         vectors = encoder.encode(
             texts,
             batch_size=batch_size,
-            show_progress_bar=out is not None and click.get_text_stream("stderr").isatty(),
+            show_progress_bar=out is not None and sys.stderr.isatty(),
             normalize_embeddings=normalize,
             truncate_dim=truncate_dim,
         )

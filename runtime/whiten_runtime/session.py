@@ -3,7 +3,8 @@
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from whiten_runtime.threads import available_cpus
 Provider = str | tuple[str, Mapping[str, Any]]
 
 CPU_PROVIDER = "CPUExecutionProvider"
+
+_TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,17 @@ def provider_name(provider: Provider) -> str:
 
 
 def import_onnxruntime() -> Any:
-    """Import onnxruntime.
+    """Import onnxruntime with its telemetry off.
+
+    Since 1.29 its Linux wheels report each session to Microsoft unless ORT_DISABLE_TELEMETRY is set before the import,
+    from a thread that also keeps forked children from exiting.
 
     Raises:
         WhitenError: neither onnxruntime nor onnxruntime-gpu is installed.
     """
     try:
-        import onnxruntime
+        with _environment(_TELEMETRY_OFF, "1"):
+            import onnxruntime
     except ImportError as error:
         raise WhitenError(
             f"onnxruntime cannot be imported ({error}); install it with pip install 'whiten[cpu]', "
@@ -61,7 +68,21 @@ def import_onnxruntime() -> Any:
         raise WhitenError(
             "onnxruntime is installed incompletely; pip uninstall onnxruntime onnxruntime-gpu, then install one of them"
         )
+    onnxruntime.disable_telemetry_events()  # for a program that imported onnxruntime before us
     return onnxruntime
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable that is not set yet, for the time of a block."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def create_session(model: Path, options: SessionOptions) -> Any:

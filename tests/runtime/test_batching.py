@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whiten_runtime.batching import pad_batch, plan_batches
+
+LENGTHS = st.lists(st.integers(0, 600), max_size=200)
+
+
+@given(LENGTHS, st.integers(1, 2048), st.none() | st.integers(1, 40))
+def test_plan_is_a_partition_within_its_limits(lengths: list[int], budget: int, rows: int | None) -> None:
+    groups = plan_batches(lengths, budget, rows)
+    assert sorted(np.concatenate(groups)) == list(range(len(lengths))) if groups else lengths == []
+    for group in groups:
+        longest = max(max(lengths[index] for index in group), 1)
+        assert len(group) == 1 or len(group) * longest <= budget
+        assert rows is None or len(group) <= rows
+
+
+def test_little_padding_is_computed_for_mixed_lengths() -> None:
+    lengths = np.random.default_rng(0).integers(3, 513, 4000)
+    groups = plan_batches(lengths)
+    padded = sum(len(group) * lengths[group].max() for group in groups)
+    assert padded / lengths.sum() <= 1.05
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=7), min_size=1, max_size=6), st.integers(0, 3))
+def test_padding_is_on_the_right_and_masked(ids: list[list[int]], pad: int) -> None:
+    feed = pad_batch(ids, pad)
+    width = max(1, *map(len, ids))
+    assert {array.shape for array in feed.values()} == {(len(ids), width)}
+    assert {array.dtype for array in feed.values()} == {np.dtype(np.int64)}
+    for row, got, mask in zip(ids, feed["input_ids"], feed["attention_mask"], strict=True):
+        assert got.tolist() == row + [pad] * (width - len(row))
+        assert mask.tolist() == [1] * len(row) + [0] * (width - len(row))
+
+
+def test_longest_texts_come_first() -> None:
+    groups = plan_batches([3, 100, 7], 100)
+    assert [group.tolist() for group in groups] == [[1], [2, 0]]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_nothing_to_do(lengths: list[int]) -> None:
+    assert sum(len(group) for group in plan_batches(lengths)) == len(lengths)

@@ -1,0 +1,46 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from whiten_runtime.threads import available_cpus
+
+AFFINITY = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(autouse=True)
+def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+def _cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
+    for name, content in {"proc/self/cgroup": line, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [("max 100000", 8), ("150000 100000", 2), ("1000 100000", 1), ("bad", 8)])
+def test_cgroup_v2(tmp_path: Path, quota: str, cpus: int) -> None:
+    assert available_cpus(_cgroup(tmp_path, "0::/\n", {"sys/fs/cgroup/cpu.max": quota})) == cpus
+
+
+def test_the_tightest_cgroup_on_the_path_counts(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/a/cpu.max": "300000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}
+    assert available_cpus(_cgroup(tmp_path, "0::/a/b\n", files)) == 3
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [("-1", 8), ("250000", 3)])
+def test_cgroup_v1(tmp_path: Path, quota: str, cpus: int) -> None:
+    files = {"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": quota, "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000"}
+    assert available_cpus(_cgroup(tmp_path, "4:cpu,cpuacct:/x\n3:memory:/\n", files)) == cpus
+
+
+def test_no_cgroups(tmp_path: Path) -> None:
+    assert available_cpus(tmp_path) == 8
+
+
+def test_affinity_is_the_limit_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert 1 <= available_cpus() <= AFFINITY
