@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import save_checkpoint, sentences
-
 from whiten_export.pipeline import Export, export_bundle
 from whiten_export.recipe import Recipe
 from whiten_runtime import Encoder

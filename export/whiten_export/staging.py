@@ -39,6 +39,7 @@ def staged(target: Path, replace: bool) -> Iterator[Path]:
         lock = _lock(stage)
         yield stage
         _flush(stage)
+        check_target(target, replace)  # another process may have been faster
         _publish(stage, target)
     except OSError as error:
         place = error.filename or target

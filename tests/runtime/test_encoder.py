@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.bundles import copy_bundle
 from support.checkpoints import MAX_LENGTH, WIDTH, sentences
-
 from whiten_runtime import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.parity import GATES
 

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics.pairwise import paired_cosine_distances
-
 from whiten_runtime.parity import GATES, compare
 
 MATRICES = arrays(np.float64, (5, 7), elements=st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3))
@@ -23,7 +22,7 @@ def test_agrees_with_scikit_learn(got: np.ndarray, want: np.ndarray) -> None:
 
 def test_keeps_digits_near_one() -> None:
     want = np.ones((1, 4))
-    got = want + [[1e-9, -1e-9, 0, 0]]
+    got = want + np.array([1e-9, -1e-9, 0, 0])
     assert 1 - compare(got, want).min_cosine == pytest.approx(2.5e-19, abs=1e-16)
 
 

@@ -2,7 +2,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from whiten_runtime.threads import available_cpus
 
 AFFINITY = len(os.sched_getaffinity(0))

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
 from whiten_export.corpus import Corpus
 from whiten_export.recipe import BUILTIN_CORPUS
 
@@ -24,6 +23,12 @@ def _training_text() -> Iterator[str]:
     yield from sentences(2000)
 
 
+def _ends(tokenizer: Tokenizer, first: str, last: str) -> processors.TemplateProcessing:
+    ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
+    pair = f"{first} $A {last} $B:1 {last}:1"
+    return processors.TemplateProcessing(single=f"{first} $A {last}", pair=pair, special_tokens=ids)
+
+
 def wordpiece() -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -32,10 +37,7 @@ def wordpiece() -> Tokenizer:
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = trainers.WordPieceTrainer(vocab_size=1200, special_tokens=specials, show_progress=False)
     tokenizer.train_from_iterator(_training_text(), trainer)
-    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
-    )
+    tokenizer.post_processor = _ends(tokenizer, "[CLS]", "[SEP]")
     return tokenizer
 
 
@@ -50,9 +52,7 @@ def byte_bpe() -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_training_text(), trainer)
-    tokenizer.post_processor = processors.RobertaProcessing(
-        sep=("</s>", tokenizer.token_to_id("</s>")), cls=("<s>", tokenizer.token_to_id("<s>")), add_prefix_space=False
-    )
+    tokenizer.post_processor = _ends(tokenizer, "<s>", "</s>")
     return tokenizer
 
 

@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.checkpoints import byte_bpe, wordpiece
+from tokenizers import Tokenizer as Backend
+from whiten_runtime.tokenizer import Tokenizer
+
+LIMIT = 9
+
+
+@pytest.fixture(scope="module", params=[wordpiece, byte_bpe])
+def tokenizer_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    backend = request.param()
+    backend.enable_padding(length=100)  # as checkpoints on the hub have it
+    backend.enable_truncation(5)
+    backend.save(str(path))
+    return path
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.text(max_size=60), max_size=5))
+def test_cutting_is_the_backends_own_truncation(tokenizer_file: Path, texts: list[str]) -> None:
+    ours = Tokenizer(tokenizer_file, LIMIT)
+    backend = Backend.from_file(str(tokenizer_file))
+    backend.no_padding()
+    backend.enable_truncation(LIMIT)
+    assert [ours.cut(ids) for ids in ours.tokenize(texts)] == [backend.encode(text).ids for text in texts]
+
+
+def test_lone_surrogates_are_replaced(tokenizer_file: Path) -> None:
+    tokenizer = Tokenizer(tokenizer_file, LIMIT)
+    assert tokenizer.tokenize(["a \udcff b", "pair \ud83d\ude00"]) == tokenizer.tokenize(["a \ufffd b", "pair 😀"])
