@@ -11,8 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.errors import UsageError
 
 EIGENVALUE_FLOOR = 1e-6
-"""Smallest eigenvalue that is divided by, relative to the largest. A layer that ends in LayerNorm is singular: its
-last direction is rounding noise, which the floor keeps near 0."""
+"""Smallest eigenvalue that is divided by, relative to the largest: smaller ones are raised to it."""
+
+NULL_EIGENVALUE = 1e-10
+"""Relative eigenvalue under which a direction holds nothing but the rounding of float32 vectors, and is mapped to 0.
+Every layer that ends in a LayerNorm has such a direction: pooling keeps Σ (h_j - β_j) / γ_j = 0."""
+
+_FLOAT32_ROUNDING = 2.0**-23
 
 ADVISED_RATIO, WARNED_RATIO = 10, 4
 """Sentences per dimension that are advised, and under which a warning is due."""
@@ -114,7 +119,7 @@ def fit_pca(moments: Moments, dimension: int | None = None, floor: float = EIGEN
     Args:
         moments: of at least 2 vectors of d coordinates.
         dimension: columns to keep; None for all d.
-        floor: eigenvalues below floor · λ_max are raised to it.
+        floor: eigenvalues below floor · λ_max are raised to it; below `NULL_EIGENVALUE` · λ_max, columns are 0.
 
     Raises:
         UsageError: fewer than 2 vectors, or all of them are equal.
@@ -129,10 +134,14 @@ def fit_pca(moments: Moments, dimension: int | None = None, floor: float = EIGEN
     ascending, vectors = np.linalg.eigh(moments.covariance)
     eigenvalues, basis = ascending[::-1], vectors[:, ::-1]
     largest = eigenvalues[0]
-    if not largest > 0:
-        raise UsageError(f"all {moments.n} sentences have the same vector; give different sentences")
+    if not largest > np.square(_FLOAT32_ROUNDING * np.abs(moments.mean).max()):
+        raise UsageError(
+            f"all {moments.n} sentences have the same vector, so there is nothing to whiten; give different sentences, "
+            "and other layers than 0 alone with cls pooling"
+        )
     signs = np.sign(basis[np.abs(basis).argmax(axis=0), np.arange(width)])
-    scale = signs / np.sqrt(np.maximum(eigenvalues, floor * largest))
+    kept_signs = np.where(eigenvalues > NULL_EIGENVALUE * largest, signs, 0)
+    scale = kept_signs / np.sqrt(np.maximum(eigenvalues, floor * largest))
     return WhiteningMap(
         mean=moments.mean,
         weight=np.ascontiguousarray((basis * scale)[:, :kept]),

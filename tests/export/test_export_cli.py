@@ -105,6 +105,7 @@ MISTAKES = [
     (["--corpus", "binary.txt"], 1, "NUL byte"),
     (["--corpus", "empty.txt"], 1, "holds no sentence"),
     (["--corpus", "same.txt"], 2, "all 50 sentences have the same vector"),
+    (["--layers", "0", "--pooling", "cls"], 2, "sentences have the same vector"),
     (["--corpus", "table.csv"], 2, "choose one with --column"),
     (["--corpus", "table.csv", "--column", "c"], 2, "has no column 'c', only 'a', 'b'"),
     (["--device", "tpu"], 2, "wanted cpu, cuda or cuda:N"),

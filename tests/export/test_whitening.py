@@ -75,15 +75,24 @@ def test_columns_are_nested_and_signs_fixed() -> None:
     assert (largest > 0).all()
 
 
-def test_a_singular_direction_stays_near_zero() -> None:
-    """The outputs of a LayerNorm are orthogonal to one direction up to rounding."""
+def test_a_singular_direction_is_mapped_to_zero() -> None:
+    """The outputs of a LayerNorm are orthogonal to one direction up to rounding, which must not be blown up."""
     vectors = anisotropic(4000, 24)
     vectors -= vectors.mean(axis=1, keepdims=True)
     fitted = fit_pca(Moments.of(vectors.astype(np.float32)))
     assert fitted.rank == 23
     white = (vectors - fitted.mean) @ fitted.weight
-    assert np.abs(white[:, 23]).max() < 0.01
+    np.testing.assert_array_equal(white[:, 23], 0)
     np.testing.assert_allclose(np.cov(white[:, :23].T), np.eye(23), atol=1e-4)
+
+
+def test_small_eigenvalues_are_raised_to_the_floor() -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(5000, 3)) * [1, 1e-2, 1e-4]
+    fitted = fit_pca(Moments.of(vectors))
+    white = (vectors - fitted.mean) @ fitted.weight
+    assert fitted.rank == 2
+    np.testing.assert_allclose(white.std(axis=0), [1, 1, 0.1], rtol=0.05)
 
 
 @pytest.mark.parametrize(

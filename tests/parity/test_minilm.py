@@ -1,0 +1,73 @@
+"""The real checkpoint against programs that are not ours, and against published figures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer, models
+from support.checkpoints import sentences
+from whiten_export.pipeline import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_runtime import Encoder
+from whiten_runtime.parity import GATES, compare
+
+TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
+
+
+@pytest.fixture(scope="module")
+def raw_top(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """Layer 6, mean, not whitened, normalised in the graph: what the checkpoint was trained to give."""
+    recipe = Recipe("minilm", layers=(6,), whiten=False, normalize=True)
+    return Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "raw").path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_equals_sentence_transformers(raw_top: Encoder, minilm_checkpoint: Path) -> None:
+    theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(TEXTS)
+    agreement = compare(raw_top.encode(TEXTS), theirs)
+    assert agreement.max_difference < 2e-6, str(agreement)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cls_equals_sentence_transformers(minilm_checkpoint: Path, tmp_path: Path) -> None:
+    word = models.Transformer(str(minilm_checkpoint), max_seq_length=64)
+    theirs = SentenceTransformer(modules=[word, models.Pooling(384, pooling_mode="cls")], device="cpu").encode(TEXTS)
+    recipe = Recipe("minilm", layers=(-1,), pooling="cls", whiten=False, max_length=64)
+    with Encoder(export_bundle(recipe, tmp_path / "cls").path) as encoder:
+        agreement = compare(encoder.encode(TEXTS), theirs)
+    assert agreement.max_difference < 2e-6, str(agreement)
+
+
+def test_whitened_vectors_are_pytorchs(minilm_bundle: Path) -> None:
+    with Encoder(minilm_bundle) as encoder:
+        agreement = encoder.verify()
+    assert GATES["fp32"].passes(agreement)
+    assert agreement.max_difference < 5e-6, str(agreement)
+
+
+def test_a_vector_does_not_depend_on_its_neighbours(minilm_bundle: Path) -> None:
+    generator = np.random.default_rng(0)
+    with Encoder(minilm_bundle) as encoder:
+        alone = np.stack([encoder.encode(text) for text in TEXTS])
+        for _ in range(3):
+            order = generator.permutation(len(TEXTS))
+            mixed = encoder.encode([TEXTS[index] for index in order], batch_size=int(generator.integers(2, 20)))
+            difference = np.abs(mixed - alone[order]).max(axis=1) / np.linalg.norm(alone[order], axis=1)
+            assert difference.max() < 2e-6
+
+
+def test_published_figure_on_sts_benchmark(raw_top: Encoder, shared_data: Path) -> None:
+    """82.03: Spearman on the test set, as published with the checkpoint."""
+    lines = (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()
+    rows = [line.split("\t") for line in lines]
+    gold = [float(row[4]) for row in rows]
+    first, second = (raw_top.encode([row[column] for row in rows]) for column in (5, 6))
+    assert 100 * spearmanr((first * second).sum(axis=1), gold).statistic == pytest.approx(82.03, abs=0.02)
+
+
+def test_torch_computes_in_float64_at_the_gate(minilm_bundle: Path) -> None:
+    with Encoder(minilm_bundle) as encoder:
+        assert encoder.manifest.parity is not None
+        assert encoder.manifest.parity.reference == f"torch {torch.__version__}, float64"
