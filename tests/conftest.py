@@ -1,17 +1,22 @@
 """Fixtures shared by all tests: checkpoints and bundles made once a session."""
 
-import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
+
 from support.checkpoints import save_checkpoint, sentences
 from whiten_export.pipeline import Export, export_bundle
 from whiten_export.recipe import Recipe
 from whiten_runtime import Encoder
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub is out of reach at once, instead of after several attempts."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+
+from whiten_export.recipe import BUILTIN_CORPUS, Recipe, parse_layers
+from whiten_export.reporter import Reporter
 from whiten_runtime import console
 from whiten_runtime.console import debug_option, human_size, json_option, say
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.manifest import Manifest
 from whiten_runtime.parity import GATES
-
-from whiten_export.recipe import BUILTIN_CORPUS, Recipe, parse_layers
-from whiten_export.reporter import Reporter
 
 
 class ConsoleReporter(Reporter):

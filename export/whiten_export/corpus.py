@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from whiten_export.recipe import BUILTIN_CORPUS
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.manifest import CorpusRecord
 from whiten_runtime.texts import read_texts
-
-from whiten_export.recipe import BUILTIN_CORPUS
 
 _SKIPPED_FOLDERS = frozenset(
     ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip")

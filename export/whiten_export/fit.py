@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 import numpy as np
+
+from whiten_export.whitening import Moments
 from whiten_runtime.engine import Engine
 from whiten_runtime.errors import DataError
 from whiten_runtime.tokenizer import Tokenizer
-
-from whiten_export.whitening import Moments
 
 _WINDOW = 4096
 """Sentences whose vectors enter the moments together, so that the result does not depend on how they were batched."""

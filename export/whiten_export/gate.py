@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from whiten_export.probe_texts import token_batches
+from whiten_export.reference import SentenceEncoder
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.engine import Engine
@@ -14,9 +17,6 @@ from whiten_runtime.errors import ParityError
 from whiten_runtime.parity import GATES, Agreement, compare
 from whiten_runtime.probes import Probes
 from whiten_runtime.session import SessionOptions
-
-from whiten_export.probe_texts import token_batches
-from whiten_export.reference import SentenceEncoder
 
 Advance = Callable[[int], object]
 

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
-from whiten_runtime.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.errors import WhitenError
 
 from whiten_export.loading import quiet
 from whiten_export.reference import SentenceEncoder
+from whiten_runtime.bundle import EXTERNAL_DATA_FILE
+from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.errors import WhitenError
 
 OPSET = 20
 MEAN, WEIGHT = "whitening.mean", "whitening.weight"

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from whiten_runtime.errors import UsageError, WhitenError
 
 from whiten_export.checkpoint import Checkpoint
+from whiten_runtime.errors import UsageError, WhitenError
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 import click
+
 from whiten_models import catalogue
 from whiten_runtime import console
 from whiten_runtime.console import debug_option, json_option, table

@@ -9,20 +9,6 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
-from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE, WHITENING_FILE, file_record, list_files
-from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
-from whiten_runtime.errors import ProviderError, UsageError
-from whiten_runtime.manifest import (
-    FORMAT_VERSION,
-    MANIFEST_FILE,
-    Manifest,
-    ParityRecord,
-    Source,
-    WhiteningRecord,
-)
-from whiten_runtime.probes import write_probes
-from whiten_runtime.session import SessionOptions
-from whiten_runtime.tokenizer import Tokenizer
 
 from whiten_export.checkpoint import Checkpoint, resolve
 from whiten_export.corpus import Corpus
@@ -38,6 +24,20 @@ from whiten_export.reporter import Reporter
 from whiten_export.staging import check_target, staged
 from whiten_export.tokenizer_files import choose_max_seq_length, write_client_files, write_tokenizer
 from whiten_export.whitening import EIGENVALUE_FLOOR, WhiteningMap, check_sample_count, fit_pca
+from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE, WHITENING_FILE, file_record, list_files
+from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.errors import ProviderError, UsageError
+from whiten_runtime.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    Manifest,
+    ParityRecord,
+    Source,
+    WhiteningRecord,
+)
+from whiten_runtime.probes import write_probes
+from whiten_runtime.session import SessionOptions
+from whiten_runtime.tokenizer import Tokenizer
 
 _RECORDED = ("whiten", "torch", "transformers", "tokenizers", "onnx", "onnx-ir", "onnxscript", "numpy")
 

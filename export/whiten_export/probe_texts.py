@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
+
 from whiten_runtime.batching import pad_batch
 
 _PLAIN = (

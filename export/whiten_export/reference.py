@@ -6,6 +6,7 @@ WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3; BERT-whitening (Su
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+
 from whiten_runtime.manifest import Pooling
 
 

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.bundle import TOKENIZER_FILE
-from whiten_runtime.errors import UsageError, WhitenError
-
 from whiten_export.checkpoint import Checkpoint
 from whiten_export.families import usable_positions
+from whiten_runtime.bundle import TOKENIZER_FILE
+from whiten_runtime.errors import UsageError, WhitenError
 
 _UNSET_LENGTH = 1_000_000
 """transformers writes a number far above this where a tokenizer has no limit."""

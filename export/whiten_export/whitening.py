@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
 from whiten_runtime.errors import UsageError
 
 EIGENVALUE_FLOOR = 1e-6
@@ -15,7 +16,7 @@ EIGENVALUE_FLOOR = 1e-6
 
 NULL_EIGENVALUE = 1e-10
 """Relative eigenvalue under which a direction holds nothing but the rounding of float32 vectors, and is mapped to 0.
-Every layer that ends in a LayerNorm has such a direction: pooling keeps Σ (h_j - β_j) / γ_j = 0."""
+Every layer that ends in a LayerNorm has such a direction: pooling keeps the sum of (h - bias) / scale at 0."""
 
 _FLOAT32_ROUNDING = 2.0**-23
 

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from whiten_export.checkpoint import resolve
 from whiten_models import find
 from whiten_runtime import IntegrityError, UsageError, WhitenError

@@ -3,6 +3,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+
 from whiten_export.corpus import Corpus
 from whiten_export.recipe import BUILTIN_CORPUS
 from whiten_runtime import DataError, UsageError

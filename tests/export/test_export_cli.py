@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
+
 from support.checkpoints import MAX_LENGTH, WIDTH, save_checkpoint, sentences
 from whiten_export.cli import export
 from whiten_export.pipeline import Export

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+
 from support.checkpoints import LAYERS, WIDTH
 from whiten_export.checkpoint import resolve
 from whiten_export.graph import export_graph, save_graph, save_unwhitened_graph, set_whitening

@@ -1,4 +1,5 @@
 import pytest
+
 from whiten_export.recipe import Recipe, bundle_name, parse_layers, resolve_layers
 from whiten_runtime import UsageError
 

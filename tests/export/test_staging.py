@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from whiten_export.staging import staged
 from whiten_runtime import UsageError, WhitenError
 

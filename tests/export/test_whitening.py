@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
+
 from whiten_export.whitening import Moments, check_sample_count, fit_pca
 from whiten_runtime import UsageError
 

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+
 from whiten_models import catalogue, find, near_matches
 
 

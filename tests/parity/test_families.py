@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.numpy import load_file
+
 from support.checkpoints import LAYERS, MAX_LENGTH, sentences
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
-from sentence_transformers import SentenceTransformer, models
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+
 from support.checkpoints import sentences
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
@@ -32,8 +34,8 @@ def test_equals_sentence_transformers(raw_top: Encoder, minilm_checkpoint: Path)
 
 @pytest.mark.filterwarnings("ignore")
 def test_cls_equals_sentence_transformers(minilm_checkpoint: Path, tmp_path: Path) -> None:
-    word = models.Transformer(str(minilm_checkpoint), max_seq_length=64)
-    theirs = SentenceTransformer(modules=[word, models.Pooling(384, pooling_mode="cls")], device="cpu").encode(TEXTS)
+    word = modules.Transformer(str(minilm_checkpoint), max_seq_length=64)
+    theirs = SentenceTransformer(modules=[word, modules.Pooling(384, pooling_mode="cls")], device="cpu").encode(TEXTS)
     recipe = Recipe("minilm", layers=(-1,), pooling="cls", whiten=False, max_length=64)
     with Encoder(export_bundle(recipe, tmp_path / "cls").path) as encoder:
         agreement = compare(encoder.encode(TEXTS), theirs)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from whiten_runtime.batching import pad_batch, plan_batches
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)

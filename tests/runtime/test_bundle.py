@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx
 import pytest
+
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from whiten_runtime import BundleError, Encoder, IntegrityError, UnsafeModelError
 from whiten_runtime.bundle import MODEL_FILE, open_bundle

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
+
 from support.bundles import copy_bundle, rewrite_file
 from whiten_runtime import Encoder
 from whiten_runtime.cli import whiten

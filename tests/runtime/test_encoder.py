@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from support.bundles import copy_bundle
 from support.checkpoints import MAX_LENGTH, WIDTH, sentences
 from whiten_runtime import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
@@ -134,6 +135,7 @@ def test_verify_passes_and_notices(tiny_bundle: Path, tiny: Encoder, tmp_path: P
     assert GATES["fp32"].passes(agreement)
     assert agreement.vectors >= 60
     from safetensors.numpy import load_file, save
+
     from support.bundles import rewrite_file
 
     copy = copy_bundle(tiny_bundle, tmp_path)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+
 from whiten_runtime.errors import BundleError
 from whiten_runtime.onnx_scan import scan_graph
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics.pairwise import paired_cosine_distances
+
 from whiten_runtime.parity import GATES, compare
 
 MATRICES = arrays(np.float64, (5, 7), elements=st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3))

@@ -7,6 +7,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from whiten_runtime import DataError, UsageError
 from whiten_runtime.texts import read_texts
 

@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from whiten_runtime.threads import available_cpus
 
 AFFINITY = len(os.sched_getaffinity(0))

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.checkpoints import byte_bpe, wordpiece
 from tokenizers import Tokenizer as Backend
+
+from support.checkpoints import byte_bpe, wordpiece
 from whiten_runtime.tokenizer import Tokenizer
 
 LIMIT = 9

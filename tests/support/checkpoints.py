@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
 from whiten_export.corpus import Corpus
 from whiten_export.recipe import BUILTIN_CORPUS
 

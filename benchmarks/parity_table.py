@@ -1,0 +1,52 @@
+"""Parity and size of the real checkpoint for every kind of bundle.
+
+Run as `python benchmarks/parity_table.py > benchmarks/parity.md`.
+Exports all-MiniLM-L6-v2 with each choice of layers, pooling and whitening, and prints what the gate measured.
+"""
+
+import argparse
+import sys
+import tempfile
+from itertools import product
+from pathlib import Path
+
+from whiten_export.pipeline import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_runtime.bundle import MODEL_FILE
+from whiten_runtime.errors import UsageError
+from whiten_runtime.manifest import Pooling
+
+LAYERS = ((1, 6), (1,), (0,), (6,))
+POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
+WHITENINGS: dict[str, tuple[bool, int | None]] = {"pca": (True, None), "pca, 128": (True, 128), "none": (False, None)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--max-sentences", type=int, default=4000)
+    sentences = parser.parse_args().max_sentences
+    print(f"Made by `python benchmarks/parity_table.py --max-sentences {sentences}`; all-MiniLM-L6-v2, ", end="")
+    print("built-in corpus, against PyTorch in float64.\n")
+    print("| layers | pooling | whitening | rank | 1 - worst cosine | worst difference / norm | vectors | model.onnx |")
+    print("|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (layers, pooling, name) in enumerate(product(LAYERS, POOLINGS, WHITENINGS)):
+            whiten, dim = WHITENINGS[name]
+            recipe = Recipe("minilm", layers, pooling, whiten, dim, max_sentences=sentences)
+            start = f"| {','.join(map(str, layers))} | {pooling} | {name} |"
+            try:
+                manifest = export_bundle(recipe, Path(folder) / str(number)).manifest
+            except UsageError as error:
+                print(start, f"refused: {str(error).split(',')[0]} | | | | |")
+                continue
+            parity, whitening = manifest.parity, manifest.whitening
+            assert parity is not None
+            print(
+                f"{start} {whitening.rank if whitening else ''} | {1 - parity.min_cosine:.1e} |"
+                f" {parity.max_difference:.1e} | {parity.vectors} | {manifest.files[MODEL_FILE].bytes / 1e6:.1f} MB |"
+            )
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
