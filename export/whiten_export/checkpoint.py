@@ -1,6 +1,7 @@
 """From what the user typed to a directory with the weights, without loading them."""
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -55,13 +56,13 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False) 
         WhitenError: the hub is out of reach, or refuses.
         IntegrityError: the weights are not the ones that the catalogue pins.
     """
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # noqa: PTH111 -- Path.expanduser raises for unknown users
     entry = None if model.startswith((".", "/", "~")) else find(model)
     if entry is None and path.is_dir():
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a directory; leave it out")
         found = Checkpoint(model, _directory_name(path.resolve().name), path)
-    elif entry is None and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model):
+    elif entry is None and not _is_hub_id(model):
         raise UsageError(_unknown(model))
     else:
         found = _from_hub(model, entry, revision, remote_code)
@@ -116,6 +117,11 @@ def _download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry
         directory = fetch(_FILES + (("*.py",) if remote_code else ()))
         if not _weight_files(directory):
             directory = fetch(_PICKLED_WEIGHTS)
+        if not (directory / "config.json").is_file() or not _weight_files(directory):
+            raise WhitenError(
+                f"'{hub_id}' has no config.json or no weights for PyTorch in {directory}; choose another model, or, if "
+                "the hub is out of reach, complete the cache"
+            )
         return directory
     except LocalEntryNotFoundError:
         package = entry.package if entry else None
@@ -151,6 +157,17 @@ def _weights_sha256(checkpoint: Checkpoint) -> str:
             while piece := stream.read(1 << 20):
                 digest.update(piece)
     return digest.hexdigest()
+
+
+def _is_hub_id(model: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return False
+    return "/" in model
 
 
 def _unknown(model: str) -> str:

@@ -11,10 +11,10 @@ import click
 from whiten_export.recipe import BUILTIN_CORPUS, Recipe, parse_layers
 from whiten_export.reporter import Reporter
 from whiten_runtime import console
-from whiten_runtime.console import debug_option, human_size, json_option, say
+from whiten_runtime.console import human_size, json_option, one_line_errors, say
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.manifest import Manifest
-from whiten_runtime.parity import GATES
+from whiten_runtime.parity import GATES, in_words
 
 
 class ConsoleReporter(Reporter):
@@ -66,10 +66,9 @@ class ConsoleReporter(Reporter):
 @click.option(
     "--corpus",
     multiple=True,
-    default=[BUILTIN_CORPUS],
-    show_default=True,
     metavar="FILE",
-    help="Sentences to fit on, best like yours: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable.",
+    help="Sentences to fit on, best like yours: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
+    f"[default: {BUILTIN_CORPUS}]",
 )
 @click.option("--column", help="Column or key of the sentence in --corpus.")
 @click.option("--max-sentences", type=int, metavar="N", help="Use the first N sentences of the corpus.")
@@ -86,7 +85,7 @@ class ConsoleReporter(Reporter):
 @click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
 @click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda or cuda:N.")
 @json_option
-@debug_option
+@one_line_errors
 @click.version_option(package_name="whiten")
 def export(
     model: str,
@@ -115,9 +114,9 @@ def export(
         model=model,
         layers=None if layers is None else parse_layers(layers),
         pooling="cls" if pooling == "cls" else "mean",
-        whiten=whitening != "none",
+        whitening=None if whitening == "none" else "pca",
         dim=dim,
-        corpus=corpus,
+        corpus=corpus or None,
         column=column,
         max_sentences=max_sentences,
         normalize=normalize,
@@ -155,8 +154,7 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
         (
             f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)}, {seconds:.0f} s)",
             f"  vectors  {manifest.dimension} dimensions from layers {', '.join(map(str, manifest.layers))}{fitted}",
-            f"  parity   worst cosine 1 - {1 - parity.min_cosine:.1e}, worst difference {parity.max_difference:.1e} of "
-            f"the norm (gate: {gate})",
+            f"  parity   {in_words(parity)} (gate: {gate})",
             f'  use it   whiten embed {path} "Your text."   or   whiten_runtime.Encoder("{path}").encode(texts)',
         )
     )

@@ -1,6 +1,7 @@
 """The sentences a whitening is fitted on, streamed, counted and hashed."""
 
 import ast
+import functools
 import hashlib
 import re
 import sys
@@ -22,7 +23,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
 
 
 class Corpus:
-    """Sentences from several sources in order; after one pass, `records` says what was read.
+    """Sentences from several sources in order, read anew at each pass; after a whole pass, `records` says what.
 
     Args:
         sources: files, or `BUILTIN_CORPUS`.
@@ -36,8 +37,8 @@ class Corpus:
         self._limit = limit
         self.records: tuple[CorpusRecord, ...] = ()
 
-    def check(self) -> None:
-        """Read the first sentence of every source, so that a wrong path or column is found before the work.
+    def count(self) -> int:
+        """Sentences that a pass gives. Reads everything once, so that mistakes are found before the work.
 
         Raises:
             UsageError: a file or column does not exist.
@@ -48,6 +49,7 @@ class Corpus:
                 raise UsageError("the corpus cannot come from standard input; name a file")
             if next(self._sentences(source), None) is None:
                 raise DataError(f"corpus '{source}' holds no sentence; give a file with text in it")
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the sentences; lines that are empty or blank are passed over."""
@@ -66,7 +68,7 @@ class Corpus:
 
     def _sentences(self, source: str) -> Iterator[str]:
         if source == BUILTIN_CORPUS:
-            return _python_docs()
+            return iter(_python_docs())
         return (text for text in read_texts(source, self._column) if text.strip())
 
 
@@ -76,10 +78,11 @@ def _display_name(source: str) -> str:
     return Path(source).name
 
 
-def _python_docs() -> Iterator[str]:
+@functools.cache
+def _python_docs() -> tuple[str, ...]:
     """Distinct sentences from the docstrings of the running Python's standard library, in the order of its files."""
     root = Path(sysconfig.get_path("stdlib"))
-    seen = set()
+    seen: dict[str, None] = {}
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
         if _SKIPPED_FOLDERS & set(path.relative_to(root).parts[:-1]):
             continue
@@ -89,12 +92,10 @@ def _python_docs() -> Iterator[str]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                for sentence in _prose(ast.get_docstring(node) or ""):
-                    if sentence not in seen:
-                        seen.add(sentence)
-                        yield sentence
+                seen.update(dict.fromkeys(_prose(ast.get_docstring(node) or "")))
     if not seen:
         raise DataError(f"{root} holds no source files, so there is no built-in corpus; give one with --corpus FILE")
+    return tuple(seen)
 
 
 def _prose(docstring: str) -> Iterator[str]:

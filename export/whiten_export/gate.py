@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from whiten_export.probe_texts import token_batches
 from whiten_export.reference import SentenceEncoder
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.encoder import Encoder
@@ -50,7 +49,13 @@ def reference_probes(
 
 
 def check_bundle(
-    root: Path, encoder: SentenceEncoder, probes: Probes, options: SessionOptions, advance: Advance
+    root: Path,
+    encoder: SentenceEncoder,
+    probes: Probes,
+    token_ids: list[list[int]],
+    batches: list[dict[str, NDArray[np.int64]]],
+    options: SessionOptions,
+    advance: Advance,
 ) -> Agreement:
     """Compare a bundle with the reference: its probes alone and batched, and batches of odd shapes.
 
@@ -58,6 +63,8 @@ def check_bundle(
         root: the bundle.
         encoder: the reference, in float64.
         probes: what the reference gave for the texts.
+        token_ids: of the texts.
+        batches: padded batches of token ids, as by `token_batches`.
         options: how the bundle's session is created.
         advance: told how many comparisons were finished.
 
@@ -73,7 +80,7 @@ def check_bundle(
         manifest = bundle.manifest
     want = [probes.embeddings, probes.embeddings]
     engine = Engine(root / MODEL_FILE, manifest.pad_token_id, options)
-    for feed in token_batches(manifest.max_seq_length, _config(encoder).vocab_size, manifest.pad_token_id):
+    for feed in batches:
         got.append(engine.run_batch(feed))
         want.append(_array(encoder.finish(_unwhitened(encoder, feed["input_ids"], feed["attention_mask"]))))
         advance(1)
@@ -81,11 +88,23 @@ def check_bundle(
     agreement = compare(np.concatenate(got), np.concatenate(want))
     gate = GATES[manifest.precision]
     if not gate.passes(agreement):
-        raise ParityError(
-            f"the exported graph of this {_config(encoder).model_type} network is not what PyTorch computes: "
-            f"{agreement}; wanted {gate}; no bundle was written"
-        )
+        raise ParityError(f"{_reason(encoder, probes, token_ids, agreement)}; wanted {gate}; no bundle was written")
     return agreement
+
+
+def _reason(encoder: SentenceEncoder, probes: Probes, token_ids: list[list[int]], agreement: Agreement) -> str:
+    """Why the gate failed: a wrong graph, or vectors that float32 cannot carry, which PyTorch then misses as well."""
+    own = reference_probes(encoder.float(), probes.texts, token_ids, lambda count: None)
+    torch_agreement = compare(own.embeddings, probes.embeddings)
+    if GATES["fp32"].passes(torch_agreement):
+        family = _config(encoder).model_type
+        return f"the exported graph of this {family} network is not what PyTorch computes: {agreement}"
+    layers = ", ".join(map(str, encoder.layers))
+    return (
+        f"layers {layers} with {encoder.pooling} pooling cannot be whitened in float32: texts differ so "
+        "little there that whitening magnifies rounding; use mean pooling, other layers or a smaller --dim. "
+        f"PyTorch's own float32 is as far from float64 ({torch_agreement}) as the graph ({agreement})"
+    )
 
 
 def _unwhitened(encoder: SentenceEncoder, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> torch.Tensor:

@@ -6,12 +6,12 @@ import click
 
 from whiten_models import catalogue
 from whiten_runtime import console
-from whiten_runtime.console import debug_option, json_option, table
+from whiten_runtime.console import json_option, one_line_errors, table
 
 
 @click.command()
 @json_option
-@debug_option
+@one_line_errors
 def models(as_json: bool) -> None:
     """List the models that whiten-export knows by name."""
     entries = catalogue()

@@ -1,9 +1,12 @@
 """What to export: the choices that a user makes, as data."""
 
+import re
 from dataclasses import dataclass
+from typing import get_args
 
+from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
-from whiten_runtime.manifest import Pooling
+from whiten_runtime.manifest import Pooling, WhiteningMethod
 
 BUILTIN_CORPUS = "builtin:python-docs"
 
@@ -16,9 +19,9 @@ class Recipe:
         model: catalogue name, directory written by `save_pretrained`, or hub id.
         layers: hidden states to average, 0 for the embedding layer, negative from the top; None for the default.
         pooling: "mean" over all real tokens, or "cls" for the first.
-        whiten: fit and append the whitening.
+        whitening: method of the whitening at the end, or None.
         dim: leading whitened dimensions to keep; None keeps all.
-        corpus: files of sentences, or `BUILTIN_CORPUS`.
+        corpus: files of sentences, or `BUILTIN_CORPUS`, which is the default.
         column: column or key of the text in those files.
         max_sentences: use this many sentences of the corpus at most, the first ones.
         normalize: divide by the L2 norm inside the graph.
@@ -34,9 +37,9 @@ class Recipe:
     model: str
     layers: tuple[int, ...] | None = None
     pooling: Pooling = "mean"
-    whiten: bool = True
+    whitening: WhiteningMethod | None = "pca"
     dim: int | None = None
-    corpus: tuple[str, ...] = (BUILTIN_CORPUS,)
+    corpus: tuple[str, ...] | None = None
     column: str | None = None
     max_sentences: int | None = None
     normalize: bool = False
@@ -46,19 +49,34 @@ class Recipe:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if self.layers is not None and not self.layers:
+            raise UsageError("layers is empty; name at least one, or leave it out")
+        for name, allowed in (("pooling", get_args(Pooling)), ("whitening", (*get_args(WhiteningMethod), None))):
+            if (value := getattr(self, name)) not in allowed:
+                raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
         for name in ("dim", "max_sentences", "max_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name.replace('_', '-')} is {value}; wanted at least 1")
-        if self.dim is not None and not self.whiten:
-            raise UsageError(
-                f"dim {self.dim} without whitening would cut coordinates at random; leave one of the two out"
-            )
-        if not self.corpus:
-            raise UsageError(f"no corpus; name a file, or '{BUILTIN_CORPUS}'")
-        kind, _, index = self.device.partition(":")
-        if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+            if (value := getattr(self, name)) is not None:
+                whole_number(name.replace("_", "-"), value, 1)
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
+        self._check_corpus()
+
+    def _check_corpus(self) -> None:
+        if isinstance(self.corpus, str) or self.corpus == ():
+            raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
+        if self.whitening is None:
+            if self.dim is not None:
+                raise UsageError(f"dim {self.dim} without whitening would cut coordinates at random; leave one out")
+            for name in ("corpus", "column", "max_sentences"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"{name.replace('_', '-')} is for fitting a whitening, but there is none")
+        elif self.column is not None and set(self.sources) == {BUILTIN_CORPUS}:
+            raise UsageError(f"column '{self.column}' was given without a corpus file; name the file it is a column of")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The corpus, or the default one."""
+        return self.corpus or (BUILTIN_CORPUS,)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -102,7 +120,7 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
     parts = [name, *(f"l{layer}" for layer in layers)]
     if recipe.pooling != "mean":
         parts.append(recipe.pooling)
-    if not recipe.whiten:
+    if recipe.whitening is None:
         parts.append("raw")
     if recipe.dim is not None:
         parts.append(f"{recipe.dim}d")

@@ -1,8 +1,10 @@
 """A directory that appears complete or not at all."""
 
+import errno
+import glob
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,7 +12,16 @@ from pathlib import Path
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.manifest import MANIFEST_FILE
 
-_PARTIAL = ".partial-"
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed process left stays until it is deleted by hand
+    _LOCKS = False
+else:
+    _LOCKS = True
+
+_PARTIAL, _REPLACED = ".partial-", ".replaced-"
+
+_CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO))
 
 
 @contextmanager
@@ -18,7 +29,8 @@ def staged(target: Path, replace: bool) -> Iterator[Path]:
     """Yield a hidden directory beside `target`; rename it to `target` when the block ends without an error.
 
     The staging directory is locked while it is in use: what a killed process left behind is recognised by its free
-    lock and removed by the next call for the same target.
+    lock and removed by the next call for the same target. A bundle that was being replaced when its process was killed
+    is put back by the next call.
 
     Args:
         target: the directory to make.
@@ -29,27 +41,17 @@ def staged(target: Path, replace: bool) -> Iterator[Path]:
         WhitenError: the directory cannot be written, or the disk is full.
     """
     target = target.resolve()
-    check_target(target, replace)
-    stage = lock = None
+    stage, lock = _prepare(target, replace)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target)
-        stage = Path(tempfile.mkdtemp(prefix=f".{target.name}{_PARTIAL}", dir=target.parent))
-        stage.chmod(0o777 & ~_umask())
-        lock = _lock(stage)
         yield stage
         _flush(stage)
-        check_target(target, replace)  # another process may have been faster
-        _publish(stage, target)
+        _publish(stage, target, replace)
     except OSError as error:
-        place = error.filename or target
-        raise WhitenError(
-            f"{place}: cannot be written ({error.strerror or error}); check space and permissions, or choose another "
-            "--out"
-        ) from error
+        if error.errno in _CANNOT_WRITE or Path(str(error.filename)).is_relative_to(target.parent):
+            raise _cannot_write(error, target) from error
+        raise
     finally:
-        if stage is not None:
-            shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(stage, ignore_errors=True)
         if lock is not None:
             os.close(lock)
 
@@ -69,34 +71,69 @@ def check_target(target: Path, replace: bool) -> None:
         raise UsageError(f"bundle '{target}' exists; replace it with --force, or choose another --out")
 
 
-def _publish(stage: Path, target: Path) -> None:
-    if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}{_PARTIAL}", dir=target.parent))
+def _prepare(target: Path, replace: bool) -> tuple[Path, int | None]:
+    """Make and lock the staging directory; clean up after killed processes."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _recover(target)
+        check_target(target, replace)
+        while True:
+            stage = _unique(target, _PARTIAL)
+            stage.mkdir()
+            lock = _lock(stage)
+            if (lock is not None or not _LOCKS) and stage.exists():
+                return stage, lock
+            if lock is not None:  # another process took it for abandoned before it was locked
+                os.close(lock)
+    except OSError as error:
+        raise _cannot_write(error, target) from error
+
+
+def _publish(stage: Path, target: Path, replace: bool) -> None:
+    old = None
+    if replace and target.exists():
+        old = _unique(target, _REPLACED)
         target.rename(old)
-        try:
-            stage.rename(target)
-        except OSError:
-            old.rename(target)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    else:
+    try:
         stage.rename(target)
+    except OSError:
+        if old is not None:
+            old.rename(target)
+        check_target(target, replace)  # another process may have been faster
+        raise
     _sync(target.parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
 
 
-def _remove_abandoned(target: Path) -> None:
-    for stage in target.parent.glob(f".{target.name}{_PARTIAL}*"):
+def _recover(target: Path) -> None:
+    """Put back a bundle whose replacement was interrupted; remove what killed processes left."""
+    for old in target.parent.glob(f".{glob.escape(target.name)}{_REPLACED}*"):
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(target)
+    for stage in target.parent.glob(f".{glob.escape(target.name)}{_PARTIAL}*"):
         lock = _lock(stage)
         if lock is not None:
             shutil.rmtree(stage, ignore_errors=True)
             os.close(lock)
 
 
+def _unique(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}{kind}{secrets.token_hex(4)}")
+
+
+def _cannot_write(error: OSError, target: Path) -> WhitenError:
+    return WhitenError(
+        f"{error.filename or target}: cannot be written ({error.strerror or error}); check space and permissions, or "
+        "choose another --out"
+    )
+
+
 def _lock(directory: Path) -> int | None:
-    """Descriptor of an exclusive lock on a directory; None if another process holds it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no directory locks: what a killed process left stays until deleted by hand
+    """Descriptor of an exclusive lock on a directory; None if another process holds it, or there are no locks."""
+    if not _LOCKS:
         return None
     descriptor = None
     with suppress(OSError):
@@ -106,12 +143,6 @@ def _lock(directory: Path) -> int | None:
     if descriptor is not None:
         os.close(descriptor)
     return None
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
 
 
 def _flush(directory: Path) -> None:

@@ -22,13 +22,13 @@ def choose_max_seq_length(checkpoint: Checkpoint, config: Any, tokenizer: Any, w
         UsageError: more was asked for than the model has positions, or less than its special tokens take.
     """
     positions = usable_positions(config)
+    specials = tokenizer.num_special_tokens_to_add()
     if wanted is None:
         stated = [_sentence_transformers_length(checkpoint.directory), tokenizer.model_max_length, positions]
         known = [length for length in stated if length is not None and length < _UNSET_LENGTH]
-        return min(known, default=_DEFAULT_LENGTH)
+        wanted = min(known, default=_DEFAULT_LENGTH)
     if positions is not None and wanted > positions:
         raise UsageError(f"max-length is {wanted}, but the model has positions for {positions} tokens")
-    specials = tokenizer.num_special_tokens_to_add()
     if wanted <= specials:
         raise UsageError(f"max-length is {wanted}, but special tokens alone take {specials}; wanted more than that")
     return wanted

@@ -16,6 +16,8 @@ WHITENING_FILE = "whitening.safetensors"
 PROBES_FILE = "probes.json"
 PROBE_VECTORS_FILE = "probes.safetensors"
 
+_MODEL_SUFFIXES = frozenset({".onnx", ".onnx_data", ".safetensors"})
+
 ALLOWED_DOMAINS = frozenset({""})
 """Operator domains a graph may use: the ONNX standard alone."""
 
@@ -45,7 +47,7 @@ def open_bundle(path: str | Path, verify_hashes: bool = True) -> Bundle:
 
     Raises:
         BundleError: not a bundle, or a file of it is missing.
-        IntegrityError: a file differs from what the manifest says.
+        IntegrityError: a file differs from what the manifest says, or is a model that it does not list.
         UnsafeModelError: the graph uses operators outside `ALLOWED_DOMAINS`, model-local functions, or weights
             that lie outside the bundle.
     """
@@ -56,6 +58,12 @@ def open_bundle(path: str | Path, verify_hashes: bool = True) -> Bundle:
             raise BundleError(f"{root / MANIFEST_FILE}: does not list {name}; export the model again")
     for name, record in manifest.files.items():
         _check_file(root, name, record, verify_hashes)
+    for path in root.rglob("*"):
+        name = path.relative_to(root).as_posix()
+        if path.suffix in _MODEL_SUFFIXES and name not in manifest.files:
+            raise IntegrityError(
+                f"{path}: not a file of this bundle, though other programs would take it for one; remove it"
+            )
     _check_graph(root, manifest)
     return Bundle(root, manifest)
 

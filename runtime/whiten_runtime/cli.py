@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 from whiten_runtime import console
-from whiten_runtime.console import debug_option, json_option, say, warn
+from whiten_runtime.console import json_option, one_line_errors, say, warn
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.parity import GATES
@@ -70,7 +70,7 @@ _provider_option = click.option(
 @_threads_option
 @_provider_option
 @json_option
-@debug_option
+@one_line_errors
 def embed(
     bundle: Path,
     text: tuple[str, ...],
@@ -90,6 +90,8 @@ def embed(
     """
     if out is not None:
         check_output(out)
+    if "-" in text and len(text) > 1:
+        raise UsageError("- reads texts from stdin and cannot stand among other texts; give it alone")
     if text and input_file is not None:
         raise UsageError("texts were given both as arguments and with --input; choose one")
     if not text and input_file is None:
@@ -127,7 +129,7 @@ def embed(
 @whiten.command()
 @_bundle_argument
 @json_option
-@debug_option
+@one_line_errors
 def info(bundle: Path, as_json: bool) -> None:
     """Show what a bundle is: its source, layers, whitening and parity."""
     from whiten_runtime.info import describe
@@ -145,7 +147,7 @@ def info(bundle: Path, as_json: bool) -> None:
 @_threads_option
 @_provider_option
 @json_option
-@debug_option
+@one_line_errors
 def verify(bundle: Path, threads: int | None, providers: tuple[str, ...], as_json: bool) -> None:
     """Prove on this machine that a bundle computes what PyTorch computes.
 

@@ -38,8 +38,8 @@ def human_size(count: int) -> str:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 
-def debug_option(command: Command) -> Command:
-    """Add --debug, without which every error that is meant for the user becomes one line on stderr."""
+def one_line_errors(command: Command) -> Command:
+    """Turn every error into one line on stderr and an exit code; add --debug, with which it stays a traceback."""
 
     @functools.wraps(command)
     def guarded(*args: Any, debug: bool, **kwargs: Any) -> Any:
@@ -51,6 +51,8 @@ def debug_option(command: Command) -> Command:
             _fail(str(error), error.exit_code)
         except MemoryError:
             _fail("out of memory; use a smaller model or batch, or a machine with more memory", 1)
+        except BrokenPipeError:
+            raise  # click ends quietly: whoever read our output has enough of it
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             _fail(f"{place}{error.strerror or error}", 1)

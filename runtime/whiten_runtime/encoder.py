@@ -1,6 +1,5 @@
 """`Encoder`: sentence vectors from a bundle."""
 
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,8 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle import open_bundle
+from whiten_runtime.checks import whole_number
 from whiten_runtime.engine import Engine
-from whiten_runtime.errors import TextError, TooLongError, UsageError
+from whiten_runtime.errors import BundleError, TextError, TooLongError, UsageError
+from whiten_runtime.forks import ForkSafeLock
 from whiten_runtime.manifest import Manifest
 from whiten_runtime.parity import Agreement, compare
 from whiten_runtime.probes import read_probes
@@ -49,13 +50,19 @@ class Encoder:
         if isinstance(providers, str):
             raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
         options = SessionOptions((CPU_PROVIDER,) if providers is None else tuple(providers), threads)
-        self._arguments = (str(path), options, verify_hashes)
+        path = Path(path).absolute()  # the process may change its directory before it forks or pickles
+        self._arguments = (path, options, verify_hashes)
         self._bundle = open_bundle(path, verify_hashes)
         manifest = self._bundle.manifest
         self._tokenizer = Tokenizer(self._bundle.tokenizer, manifest.max_seq_length)
         self._engine = Engine(self._bundle.model, manifest.pad_token_id, options)
+        if self._engine.width != manifest.dimension:
+            raise BundleError(
+                f"{self._bundle.model}: gives {self._engine.width} dimensions, but the manifest says "
+                f"{manifest.dimension}; export the model again"
+            )
         self._truncated = 0
-        self._count_lock = threading.Lock()
+        self._count_lock = ForkSafeLock()
 
     def encode(
         self,
@@ -89,11 +96,12 @@ class Encoder:
         """
         single = isinstance(texts, str)
         items = [texts] if isinstance(texts, str) else _checked(texts)
-        if batch_size is not None and batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}; wanted at least 1, or None")
-        width = self.dimension if truncate_dim is None else truncate_dim
-        if not 1 <= width <= self.dimension:
-            raise UsageError(f"truncate_dim is {truncate_dim}; wanted 1 to {self.dimension}, the bundle's dimension")
+        self._engine.check_open()
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size, 1)
+        width = self.dimension
+        if truncate_dim is not None:
+            width = whole_number("truncate_dim", truncate_dim, 1, self.dimension, ", the bundle's dimension")
         vectors = np.empty((len(items), width), np.float32)
         with _progress(len(items), show_progress_bar) as bar:
             for start in range(0, len(items), _WINDOW):
@@ -139,9 +147,12 @@ class Encoder:
             BundleError: the probes are missing or damaged.
         """
         probes = read_probes(self._bundle)
-        alone = np.concatenate([self.encode([text]) for text in probes.texts])
-        together = self.encode(probes.texts)
-        return compare(np.concatenate([alone, together]), np.tile(probes.embeddings, (2, 1)))
+        ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
+        vectors = np.empty((2, len(ids), self.dimension), np.float32)
+        for result, batch_size in zip(vectors, (1, None), strict=True):
+            for group, rows in self._engine.run(ids, batch_size):
+                result[group] = rows
+        return compare(np.concatenate(vectors), np.tile(probes.embeddings, (2, 1)))
 
     def warmup(self) -> None:
         """Run the shortest and the longest text, so that the next call meets no first-time costs."""
@@ -201,12 +212,13 @@ class Encoder:
             )
         for index in too_long:
             ids[index] = self._tokenizer.cut(ids[index])
-        with self._count_lock:
-            self._truncated += len(too_long)
+        if too_long:
+            with self._count_lock:
+                self._truncated += len(too_long)
         return ids
 
 
-def _restore(path: str, options: SessionOptions, verify_hashes: bool) -> Encoder:
+def _restore(path: Path, options: SessionOptions, verify_hashes: bool) -> Encoder:
     return Encoder(path, options.providers, options.threads, verify_hashes=verify_hashes)
 
 

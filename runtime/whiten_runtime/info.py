@@ -2,6 +2,7 @@
 
 from whiten_runtime.console import human_size, table
 from whiten_runtime.manifest import Manifest
+from whiten_runtime.parity import in_words
 
 
 def describe(manifest: Manifest) -> str:
@@ -27,13 +28,7 @@ def describe(manifest: Manifest) -> str:
     rows.append(("max length", f"{manifest.max_seq_length} tokens"))
     rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}"))
     if parity is not None:
-        rows.append(
-            (
-                "parity",
-                f"worst cosine 1 - {1 - parity.min_cosine:.1e}, worst difference {parity.max_difference:.1e}"
-                f" of the norm, {parity.vectors} vectors, against {parity.reference}",
-            )
-        )
+        rows.append(("parity", f"{in_words(parity)}, against {parity.reference}"))
     total = sum(record.bytes for record in manifest.files.values())
     rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
     rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))

@@ -12,13 +12,14 @@ MANIFEST_FILE = "whiten.json"
 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["fp32"]
+WhiteningMethod = Literal["pca"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The pretrained language model a bundle was made from."""
 
     model: str
-    """As asked for: catalogue name, hub id or directory name."""
+    """Name in the catalogue, or of the directory or repository."""
     checkpoint: str | None
     """Hub id, or None for a local directory."""
     revision: str | None
@@ -44,7 +45,7 @@ class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True):
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How the affine map y = (x - mean) W at the end of the graph was fitted."""
 
-    method: Literal["pca"]
+    method: WhiteningMethod
     beta: float
     """Exponent: W = U Λ^(-beta/2); 1 is full whitening."""
     shrinkage: float
@@ -133,8 +134,13 @@ def read_manifest(bundle: Path) -> Manifest:
                 f"{'upgrade whiten' if version > FORMAT_VERSION else 'export the model again'}"
             )
         manifest = msgspec.json.decode(content, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BundleError(f"{path}: not a valid manifest ({error}); export the model again") from None
+    except msgspec.ValidationError as error:
+        raise BundleError(
+            f"{path}: not a manifest that this version of whiten understands ({error}); upgrade whiten, or export the "
+            "model again"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{path}: not a manifest ({error}); export the model again") from None
     _check(manifest, path)
     return manifest
 

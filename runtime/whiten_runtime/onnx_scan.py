@@ -26,7 +26,7 @@ _CHILDREN: dict[int, dict[int, int]] = {
     _ENTRY: {},
 }
 _MODEL_FUNCTIONS, _NODE_OP_TYPE, _NODE_DOMAIN, _ENTRY_KEY, _ENTRY_VALUE = 25, 4, 7, 1, 2
-_MAX_DEPTH = 64
+_MAX_DEPTH, _MAX_LENGTH = 64, 2**31 - 1
 
 
 @dataclass
@@ -87,14 +87,16 @@ def _fields(data: memoryview, position: int, end: int) -> Iterator[tuple[int, tu
     """Yield (field number, (start, end)) of every length-delimited field in data[position:end]."""
     while position < end:
         key, position = _varint(data, position, end)
-        wire = key & 7
+        number, wire = key >> 3, key & 7
+        if not 1 <= number < 1 << 29:
+            raise ValueError("no such field number")
         if wire == _VARINT:
             _, position = _varint(data, position, end)
         elif wire == _BYTES:
             length, position = _varint(data, position, end)
-            if position + length > end:
+            if length > _MAX_LENGTH or position + length > end:
                 raise ValueError("field runs past its message")
-            yield key >> 3, (position, position + length)
+            yield number, (position, position + length)
             position += length
         elif wire in (_FIXED32, _FIXED64):
             position += 4 if wire == _FIXED32 else 8
@@ -105,12 +107,19 @@ def _fields(data: memoryview, position: int, end: int) -> Iterator[tuple[int, tu
 
 
 def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+    """Read a varint in its shortest form.
+
+    Parsers disagree about the others: onnxruntime's drops bits that a longer form carries, and so would read as an
+    allowed field what this reads as an unknown one.
+    """
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if byte == 0 and shift:
+                raise ValueError("varint is longer than it need be")
             return value, position
         shift += 7
     raise ValueError("unterminated varint")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from whiten_runtime.manifest import Precision
+from whiten_runtime.manifest import ParityRecord, Precision
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,15 @@ class Agreement:
     max_difference: float
 
     def __str__(self) -> str:
-        return (
-            f"worst cosine 1 - {1 - self.min_cosine:.1e}, worst difference {self.max_difference:.1e} of the norm, "
-            f"{self.vectors} vectors"
-        )
+        return in_words(self)
+
+
+def in_words(parity: Agreement | ParityRecord) -> str:
+    """Say how close vectors are."""
+    return (
+        f"worst cosine 1 - {1 - parity.min_cosine:.1e}, worst difference {parity.max_difference:.1e} of the norm, "
+        f"{parity.vectors} vectors"
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, UsageError, WhitenError
+from whiten_runtime.forks import ForkSafeLock
 from whiten_runtime.threads import available_cpus
 
 Provider = str | tuple[str, Mapping[str, Any]]
@@ -38,8 +39,12 @@ class SessionOptions:
     def __post_init__(self) -> None:
         if not self.providers:
             raise UsageError("providers is empty; name at least one, such as 'CPUExecutionProvider'")
-        if self.threads is not None and (isinstance(self.threads, bool) or self.threads < 1):
-            raise UsageError(f"threads is {self.threads}; wanted a whole number of at least 1, or None for all CPUs")
+        for provider in self.providers:
+            named = isinstance(provider, tuple) and len(provider) == 2 and isinstance(provider[1], Mapping)
+            if not isinstance(provider[0] if named else provider, str):
+                raise UsageError(f"provider {provider!r} is neither a name nor a (name, options) pair")
+        if self.threads is not None:
+            whole_number("threads", self.threads, 1)
 
 
 def provider_name(provider: Provider) -> str:
@@ -112,12 +117,13 @@ def create_session(model: Path, options: SessionOptions) -> Any:
             raise ProviderError(f"{provider_name(options.providers[0])} could not start: {reason}") from error
         raise BundleError(f"{model}: onnxruntime does not accept it: {reason}") from error
     session.disable_fallback()
-    wanted, active = provider_name(options.providers[0]), session.get_providers()
-    if active[0] != wanted:
-        raise ProviderError(
-            f"asked for provider '{wanted}', but onnxruntime runs on {', '.join(active)}; "
-            "check the provider's libraries (CUDA, cuDNN), or ask for CPUExecutionProvider"
-        )
+    active = session.get_providers()
+    for wanted in map(provider_name, options.providers):
+        if wanted not in active:
+            raise ProviderError(
+                f"asked for provider '{wanted}', but onnxruntime runs on {', '.join(active)}; "
+                "check the provider's libraries (CUDA, cuDNN), or ask for CPUExecutionProvider"
+            )
     return session
 
 
@@ -136,8 +142,16 @@ class ForkSafeSession:
         _live.add(self)
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Run the graph; safe to call from several threads at once."""
-        results: list[NDArray[np.float32]] = self.get().run(list(outputs), dict(feed))
+        """Run the graph; safe to call from several threads at once.
+
+        Raises:
+            WhitenError: onnxruntime fails, for want of memory for instance.
+        """
+        session = self.get()
+        try:
+            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed))
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise WhitenError(f"onnxruntime failed: {' '.join(str(error).split())}") from error
         return results
 
     def get(self) -> Any:
@@ -158,8 +172,9 @@ class ForkSafeSession:
 
     def close(self) -> None:
         """Free the session; `run` raises from now on."""
-        self._closed = True
-        self._session = None
+        with _creation_lock:
+            self._closed = True
+            self._session = None
 
     def abandon(self) -> None:
         """Forget the session without freeing it: its destructor would wait for threads that only the parent has."""
@@ -169,12 +184,10 @@ class ForkSafeSession:
 
 
 _live: WeakSet[ForkSafeSession] = WeakSet()
-_creation_lock = threading.Lock()  # creating sessions is not thread-safe in onnxruntime
+_creation_lock = ForkSafeLock()  # creating sessions is not thread-safe in onnxruntime
 
 
 def _after_fork_in_child() -> None:
-    global _creation_lock
-    _creation_lock = threading.Lock()  # the parent's may have been copied while held
     for session in _live:
         session.abandon()
 

@@ -3,23 +3,26 @@
 import csv
 import gzip
 import io
+import json
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import msgspec
 
 from whiten_runtime.errors import DataError, UsageError, WhitenError
 
 USUAL_COLUMNS = ("text", "sentence")
 """Columns that are taken when none is named."""
 
+csv.field_size_limit(2**31 - 1)  # of the whole process; the default refuses texts of 131,072 characters
+
 
 def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
     """Yield the texts of a file in order; empty ones too.
 
-    A .txt file holds one text a line; a .jsonl file one string or object a line; the others have a header.
+    A .txt file holds one text a line; a .jsonl file one string or object a line; the others have a header. Fields of
+    a .csv file may be quoted; those of a .tsv file are taken as they are.
 
     Args:
         path: the file; "-" reads lines from standard input.
@@ -30,6 +33,10 @@ def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
         DataError: the content is not what the kind of file promises.
     """
     if str(path) == "-":
+        if column is not None:
+            raise UsageError(f"standard input is plain text and has no column '{column}'; leave the column out")
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; name a file")
         yield from _lines(sys.stdin.buffer, "standard input")
         return
     file = Path(path)
@@ -48,7 +55,7 @@ def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
             yield from read(stream, str(file), column)
     except FileNotFoundError:
         raise UsageError(f"'{file}' does not exist; check the path") from None
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{file}: not a complete gzip file ({error})") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
@@ -79,8 +86,8 @@ def _read_jsonl(stream: BinaryIO, name: str, column: str | None) -> Iterator[str
         if not line.strip():
             continue
         try:
-            row = msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{name}: line {number} is not JSON ({error})") from None
         if isinstance(row, dict):
             key = _choose_column(key, list(row), name)
@@ -90,11 +97,12 @@ def _read_jsonl(stream: BinaryIO, name: str, column: str | None) -> Iterator[str
         yield row
 
 
-def _read_delimited(delimiter: str) -> Callable[[BinaryIO, str, str | None], Iterator[str]]:
+def _read_delimited(delimiter: str, quoting: Any) -> Callable[[BinaryIO, str, str | None], Iterator[str]]:
     def read(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
-        previous = csv.field_size_limit(2**31 - 1)  # the default refuses long texts
         try:
-            rows = csv.reader((f"{line}\n" for line in _lines(stream, name)), delimiter=delimiter)
+            rows = csv.reader(
+                (f"{line}\n" for line in _lines(stream, name)), delimiter=delimiter, quoting=quoting, strict=True
+            )
             header = next(rows, None)
             if header is None:
                 return
@@ -102,13 +110,11 @@ def _read_delimited(delimiter: str) -> Callable[[BinaryIO, str, str | None], Ite
             for row in rows:
                 if not row:
                     continue
-                if len(row) <= index:
+                if len(row) != len(header):
                     raise DataError(f"{name}: line {rows.line_num} has {len(row)} columns; wanted {len(header)}")
                 yield row[index]
         except csv.Error as error:
             raise DataError(f"{name}: line {rows.line_num}: {error}") from None
-        finally:
-            csv.field_size_limit(previous)
 
     return read
 
@@ -163,7 +169,7 @@ def _quoted(names: list[str]) -> str:
 _READERS: dict[str, Callable[[BinaryIO, str, str | None], Iterator[str]]] = {
     ".txt": _read_txt,
     ".jsonl": _read_jsonl,
-    ".csv": _read_delimited(","),
-    ".tsv": _read_delimited("\t"),
+    ".csv": _read_delimited(",", csv.QUOTE_MINIMAL),
+    ".tsv": _read_delimited("\t", csv.QUOTE_NONE),
     ".parquet": _read_parquet,
 }

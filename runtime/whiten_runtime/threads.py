@@ -44,7 +44,7 @@ def _quota_v2(group: Path) -> float | None:
     try:
         quota, period = (group / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         return None
 
 
@@ -52,5 +52,5 @@ def _quota_v1(group: Path) -> float | None:
     try:
         quota = int((group / "cpu.cfs_quota_us").read_text())
         return None if quota <= 0 else quota / int((group / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         return None

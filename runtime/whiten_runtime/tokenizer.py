@@ -1,6 +1,7 @@
 """Texts to token ids, the same on every machine and in every thread."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer as _Backend
@@ -19,26 +20,32 @@ class Tokenizer:
         max_seq_length: tokens a text may have, special tokens included.
 
     Raises:
-        BundleError: the file is not a tokenizer.
+        BundleError: the file is not a tokenizer, or its special tokens leave no room for a text.
     """
 
     def __init__(self, path: Path, max_seq_length: int) -> None:
-        try:
+        with _typed_errors(f"{path}: not a tokenizer"):
             self._backend = _Backend.from_file(str(path))
-        except Exception as error:  # the backend raises bare Exception
-            raise BundleError(f"{path}: not a tokenizer ({error}); export the model again") from None
-        self._backend.no_truncation()
-        self._backend.no_padding()
+            self._backend.no_truncation()
+            self._backend.no_padding()
+            specials = self._backend.num_special_tokens_to_add(False)
+            self._suffix = _trailing_specials(self._backend)
+        if max_seq_length <= specials:
+            raise BundleError(
+                f"{path}: adds {specials} special tokens to a text, but the bundle takes {max_seq_length} in all; "
+                "export the model again"
+            )
         self.max_seq_length = max_seq_length
-        self._suffix = _trailing_specials(self._backend)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, special tokens included, not cut.
 
-        Lone surrogates, which no UTF-8 text can hold, are read as U+FFFD.
+        Raises:
+            BundleError: the tokenizer fails on a text.
         """
-        encodings = self._backend.encode_batch_fast([_encodable(text) for text in texts])
-        return [encoding.ids for encoding in encodings]
+        with _typed_errors("the bundle's tokenizer fails"):
+            encodings = self._backend.encode_batch_fast([encodable(text) for text in texts])
+            return [encoding.ids for encoding in encodings]
 
     def cut(self, ids: list[int]) -> list[int]:
         """Shorten to `max_seq_length` tokens, keeping the special tokens that end a text."""
@@ -48,12 +55,24 @@ class Tokenizer:
         return ids[:kept] + ids[len(ids) - self._suffix :]
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD; pairs of them are joined."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+@contextmanager
+def _typed_errors(what: str) -> Iterator[None]:
+    """Turn the backend's bare exceptions, and Rust panics, which are no `Exception`, into `BundleError`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise BundleError(f"{what} ({' '.join(str(error).split())}); export the model again") from error
 
 
 def _trailing_specials(backend: _Backend) -> int:

@@ -1,7 +1,6 @@
 """Writing vectors to .npy, .parquet or .jsonl; a file appears only when it is complete."""
 
-import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError
 from whiten_runtime.texts import import_parquet
+from whiten_runtime.tokenizer import encodable
 
 Vectors = NDArray[np.float32]
 
@@ -37,24 +37,20 @@ def check_output(path: Path) -> None:
 def write_vectors(path: Path, texts: Sequence[str], vectors: Vectors) -> None:
     """Write vectors, float32 [n, k]; .parquet and .jsonl hold the texts too (`text`, `embedding`)."""
     with _replacing(path) as file:
-        _WRITERS[path.suffix.lower()](file, texts, vectors)
+        _WRITERS[path.suffix.lower()](file, [encodable(text) for text in texts], vectors)
 
 
 def json_row(text: str, vector: Vectors) -> bytes:
     """One line of a .jsonl file, without its newline."""
-    return msgspec.json.encode({"text": text, "embedding": vector.tolist()})
+    return msgspec.json.encode({"text": encodable(text), "embedding": vector.tolist()})
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             yield file
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -47,6 +47,11 @@ def test_other_weights_under_a_pinned_name_are_refused(
         ("zzzzzzzz", "see whiten models"),
         ("no model", "is not in the catalogue"),
         ("a/b/c", "is not in the catalogue"),
+        ("a/b--c", "is not in the catalogue"),
+        ("a/..", "is not in the catalogue"),
+        ("-a/b", "is not in the catalogue"),
+        ("a/" + "b" * 200, "is not in the catalogue"),
+        ("~nosuchuser/x", "is not in the catalogue"),
         ("./nowhere", "not a directory"),
     ],
 )
@@ -76,6 +81,9 @@ def test_a_cached_hub_model_needs_no_network(
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     found = resolve("someone/tiny")
+    (repository / "snapshots" / commit / "model.safetensors").unlink()
+    with pytest.raises(WhitenError, match="has no config.json or no weights"):
+        resolve("someone/tiny")
     assert (found.name, found.hub_id, found.revision) == ("tiny", "someone/tiny", commit)
 
 

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file
 from support.checkpoints import MAX_LENGTH, WIDTH, save_checkpoint, sentences
 from whiten_export.cli import export
 from whiten_export.pipeline import Export
-from whiten_runtime import Encoder
+from whiten_runtime import Encoder, IntegrityError
+from whiten_runtime.parity import GATES
 
 
 def run(*arguments: object) -> Result:
@@ -204,6 +205,20 @@ def test_a_graph_that_is_not_pytorch_is_not_written(
     assert list((folder / "bundles").iterdir()) == []
 
 
+def test_what_float32_cannot_carry_is_told_apart_from_a_wrong_graph(folder: Path, corpus_file: Path) -> None:
+    """A first block that hardly attends: its first token is nearly the same in all texts."""
+    from safetensors.numpy import save_file
+
+    path = save_checkpoint("bert", folder / "flat")
+    weights = load_file(path / "model.safetensors")
+    weights["encoder.layer.0.attention.output.dense.weight"] *= 1e-5
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    result = run(path, "--layers", "1", "--pooling", "cls", "--corpus", corpus_file)
+    assert result.exit_code == 1
+    assert "cannot be whitened in float32" in result.stderr
+    assert run(path, "--layers", "1", "--corpus", corpus_file).exit_code == 0
+
+
 def _start(directory: Path, corpus: Path, out: Path, prelude: str = "") -> subprocess.Popen[str]:
     code = f"{prelude}\nfrom whiten_export.cli import main; main()"
     command = [sys.executable, "-c", code, directory, "--corpus", corpus, "--out", out]
@@ -248,6 +263,22 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     (error,) = (line for line in errors.splitlines() if not line.startswith("·"))
     assert "cannot be written" in error
     assert list(folder.iterdir()) == []
+
+
+def test_weights_beside_the_graph_go_the_whole_way(
+    folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whiten_export.graph._SINGLE_FILE_LIMIT", 1000)
+    assert run(checkpoint("bert"), "--corpus", corpus_file, "--out", "b").exit_code == 0
+    weights = folder / "b" / "onnx" / "model.onnx_data"
+    (folder / "b").rename(folder / "moved")
+    with Encoder(folder / "moved") as encoder:
+        assert "onnx/model.onnx_data" in encoder.manifest.files
+        assert GATES["fp32"].passes(encoder.verify())
+    with (folder / "moved" / "onnx" / weights.name).open("r+b") as file:
+        file.write(b"\x01\x02\x03\x04")
+    with pytest.raises(IntegrityError, match="onnx_data"):
+        Encoder(folder / "moved")
 
 
 def test_max_length_of_the_checkpoint_is_the_default(tiny_bundle: Path) -> None:

@@ -35,10 +35,20 @@ def test_layers_that_do_not_exist(text: str, message: str) -> None:
         ({"dim": 0}, "dim is 0"),
         ({"max_sentences": 0}, "max-sentences is 0"),
         ({"max_length": -1}, "max-length is -1"),
-        ({"dim": 8, "whiten": False}, "without whitening"),
+        ({"dim": 8, "whitening": None}, "without whitening"),
+        ({"corpus": ("a.txt",), "whitening": None}, "corpus is for fitting"),
+        ({"max_sentences": 9, "whitening": None}, "max-sentences is for fitting"),
+        ({"column": "text"}, "without a corpus file"),
+        ({"layers": ()}, "layers is empty"),
+        ({"pooling": "max"}, "wanted mean or cls"),
+        ({"whitening": "zca"}, "wanted pca or None"),
+        ({"dim": "8"}, "dim is '8'"),
+        ({"dim": 2.5}, "dim is 2.5"),
+        ({"corpus": "file.txt"}, "wanted a tuple of files"),
+        ({"device": "cuda:"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),
-        ({"corpus": ()}, "no corpus"),
+        ({"corpus": ()}, "wanted a tuple of files"),
     ],
 )
 def test_choices_that_exclude_each_other(choices: dict[str, object], message: str) -> None:
@@ -50,7 +60,7 @@ def test_choices_that_exclude_each_other(choices: dict[str, object], message: st
     ("recipe", "name"),
     [
         (Recipe("m"), "m-l1-l6"),
-        (Recipe("m", pooling="cls", whiten=False, normalize=True), "m-l1-l6-cls-raw-norm"),
+        (Recipe("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
         (Recipe("m", dim=128), "m-l1-l6-128d"),
     ],
 )

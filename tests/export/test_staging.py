@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,58 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(WhitenError, match="cannot be written") as caught, staged(place, False):
             pass
         assert "\n" not in str(caught.value)
+
+
+KILLED_AT_RENAME = """
+import os, signal, sys
+from pathlib import Path
+from whiten_export.staging import staged
+real, count = Path.rename, 0
+def rename(self, target):
+    global count
+    count += 1
+    if count == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, target)
+Path.rename = rename
+with staged(Path(sys.argv[1]), True) as stage:
+    (stage / "whiten.json").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("rename", [1, 2])
+def test_killed_while_replacing_the_old_bundle_is_not_lost(tmp_path: Path, rename: int) -> None:
+    target = tmp_path / "b[1]"
+    with staged(target, False) as stage:
+        _fill(stage, "old")
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_RENAME, target, str(rename)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    with pytest.raises(UsageError, match="replace it with --force"), staged(target, False):
+        pass
+    assert (target / "whiten.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["b[1]"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_slower_of_two_does_not_replace_unasked(tmp_path: Path, replace: bool) -> None:
+    def race() -> None:
+        with staged(tmp_path / "bundle", replace) as slow:
+            _fill(slow, "slow")
+            with staged(tmp_path / "bundle", False) as fast:
+                _fill(fast, "fast")
+
+    if replace:
+        race()
+    else:
+        with pytest.raises(UsageError, match="exists"):
+            race()
+    assert (tmp_path / "bundle" / "whiten.json").read_text() == ("slow" if replace else "fast")
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_errors_of_other_files_keep_their_meaning(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), staged(tmp_path / "a" / "bundle", False):
+        (tmp_path / "input.txt").read_text()
 
 
 KILLED = """

@@ -146,6 +146,42 @@ def test_a_graph_that_onnxruntime_refuses(bundle: Path) -> None:
         Encoder(bundle)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.graph.input.append(_input("token_type_ids")), "not input_ids and attention_mask"),
+        (lambda model: model.graph.output.pop(0), "has no output sentence_embedding"),
+        (lambda model: _set_width(model, 1), "1 dimensions, but the manifest says 32"),
+    ],
+)
+def test_graphs_with_another_interface(bundle: Path, change: Callable[[onnx.ModelProto], object], message: str) -> None:
+    _rewrite_model(bundle, change)
+    with pytest.raises(BundleError, match=message):
+        Encoder(bundle)
+
+
+def _input(name: str) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, ["batch_size", "sequence_length"])
+
+
+def _set_width(model: onnx.ModelProto, width: int) -> None:
+    """Make the last weights narrower, as another model's would be."""
+    for initializer in model.graph.initializer:
+        if initializer.name == "whitening.weight":
+            weight = onnx.numpy_helper.to_array(initializer)[:, :width]
+            initializer.CopyFrom(onnx.numpy_helper.from_array(weight.copy(), initializer.name))
+    for output in model.graph.output:
+        output.type.tensor_type.shape.dim[-1].dim_value = width
+
+
+@pytest.mark.parametrize("name", ["onnx/model_quantized.onnx", "other.safetensors"])
+def test_models_that_the_manifest_does_not_list(bundle: Path, name: str) -> None:
+    (bundle / name).write_bytes(b"x")
+    with pytest.raises(IntegrityError, match="not a file of this bundle") as caught:
+        Encoder(bundle)
+    assert name in str(caught.value)
+
+
 def test_a_tokenizer_that_is_none(bundle: Path) -> None:
     rewrite_file(bundle, "tokenizer.json", b"{}")
     with pytest.raises(BundleError, match="not a tokenizer"):

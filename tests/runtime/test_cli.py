@@ -34,6 +34,19 @@ def test_embed_reads_standard_input(tiny_bundle: Path, arguments: list[str]) -> 
     assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == ["first line", "", "third line"]
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", None])
+def test_lone_surrogates_do_not_lose_the_others(tiny_bundle: Path, tmp_path: Path, kind: str | None) -> None:
+    out = () if kind is None else ("--out", tmp_path / f"out.{kind}")
+    result = run("embed", tiny_bundle, "half \ud83d", "whole", *out)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error(tiny_bundle: Path) -> None:
+    program = f"{Path(sys.executable).parent / 'whiten'} embed {tiny_bundle} {' text' * 400} | head -c 10"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ('{"text":"t', "")
+
+
 @pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
 def test_embed_writes_files(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, kind: str) -> None:
     texts = ["a", "longer text", "", "日本"]
@@ -104,10 +117,12 @@ def test_models_lists_the_catalogue() -> None:
         (["embed", "BUNDLE"], 2, "nothing to embed"),
         (["embed", "BUNDLE", "text", "--input", "x.txt"], 2, "choose one"),
         (["embed", "BUNDLE", "text", "--column", "x"], 2, "without --input"),
+        (["embed", "BUNDLE", "--input", "-", "--column", "x"], 2, "has no column 'x'"),
+        (["embed", "BUNDLE", "text", "-"], 2, "give it alone"),
         (["embed", "BUNDLE", "--input", "nowhere.txt"], 2, "'nowhere.txt' does not exist"),
         (["embed", "BUNDLE", "text", "--out", "x.zip"], 2, "unknown kind of file"),
         (["embed", "BUNDLE", "text", "--out", "no/such/x.npy"], 2, "is not a directory"),
-        (["embed", "BUNDLE", "text", "--truncate-dim", "33"], 2, "wanted 1 to 32"),
+        (["embed", "BUNDLE", "text", "--truncate-dim", "33"], 2, "from 1 to 32"),
         (["embed", "BUNDLE", "text", "--provider", "CUDAExecutionProvider"], 1, "not available here"),
         (["embed", "nowhere", "text"], 1, "does not exist"),
         (["info", "nowhere"], 1, "does not exist"),

@@ -4,6 +4,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -115,8 +116,10 @@ def test_normalize_and_truncate_dim(tiny: Encoder) -> None:
     for bad in (0, -1, WIDTH + 1):
         with pytest.raises(UsageError, match=f"truncate_dim is {bad}"):
             tiny.encode(texts, truncate_dim=bad)
-    with pytest.raises(UsageError, match="batch_size is 0"):
-        tiny.encode(texts, batch_size=0)
+    for bad in (0, 2.5, "8"):
+        with pytest.raises(UsageError, match="batch_size is"):
+            tiny.encode(texts, batch_size=bad)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(tiny.encode(texts, truncate_dim=np.int64(8)), short)
 
 
 def test_similarity(tiny: Encoder) -> None:
@@ -131,7 +134,9 @@ def test_similarity(tiny: Encoder) -> None:
 
 
 def test_verify_passes_and_notices(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
+    counted = tiny.truncated
     agreement = tiny.verify()
+    assert tiny.truncated == counted
     assert GATES["fp32"].passes(agreement)
     assert agreement.vectors >= 60
     from safetensors.numpy import load_file, save
@@ -174,9 +179,12 @@ def test_a_provider_that_drops_out_is_an_error(tiny_bundle: Path, monkeypatch: p
 
 
 def test_options_that_cannot_be(tiny_bundle: Path) -> None:
-    for threads in (0, -1):
+    for threads in (0, -1, 2.5, "2", True):
         with pytest.raises(UsageError, match="threads"):
-            Encoder(tiny_bundle, threads=threads)
+            Encoder(tiny_bundle, threads=threads)  # type: ignore[arg-type]
+    for provider in (None, ("CPUExecutionProvider",), ("CPUExecutionProvider", "x")):
+        with pytest.raises(UsageError, match="neither a name nor"):
+            Encoder(tiny_bundle, providers=[provider])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="providers is the string"):
         Encoder(tiny_bundle, providers="CPUExecutionProvider")
     with pytest.raises(UsageError, match="providers is empty"):
@@ -196,6 +204,8 @@ def test_closed(tiny_bundle: Path) -> None:
         assert encoder.truncated == 0
     with pytest.raises(WhitenError, match="was closed"):
         encoder.encode("text")
+    with pytest.raises(WhitenError, match="was closed"):
+        encoder.encode([])
     encoder.close()
 
 
@@ -228,9 +238,15 @@ def test_pools_of_processes(tiny: Encoder, method: str) -> None:
 def _python(code: str, bundle: Path) -> subprocess.CompletedProcess[str]:
     """Run a program as users do: outside CI, where onnxruntime would behave better than it does for them."""
     kept = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("HF_")}
-    return subprocess.run(
-        [sys.executable, "-c", code, str(bundle)], capture_output=True, text=True, timeout=60, check=False, env=kept
-    )
+    command = [sys.executable, "-c", code, str(bundle)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=kept, start_new_session=True) as process:
+        try:
+            output, errors = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # its children too
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 PRELOADED = """
@@ -251,6 +267,58 @@ print("done")
 def test_a_forked_worker_of_a_preloaded_service_works_and_ends(tiny_bundle: Path) -> None:
     result = _python(PRELOADED, tiny_bundle)
     assert result.stdout == "done\n", result.stderr
+
+
+REPLACED = """
+import os, shutil, sys
+from pathlib import Path
+from whiten_runtime import Encoder, IntegrityError
+bundle = Path(sys.argv[1])
+os.chdir(bundle.parent)
+encoder = Encoder(bundle.name)
+os.chdir("/")
+def in_child():
+    if os.fork() == 0:
+        try:
+            encoder.encode("text")
+        except IntegrityError as error:
+            print(error, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.wait()[1])
+print(in_child(), flush=True)
+model = bundle / "onnx" / "model.onnx"
+shutil.copy(model, model.with_suffix(".new"))
+model.with_suffix(".new").replace(model)
+print(in_child(), flush=True)
+encoder.encode("text")
+"""
+
+
+def test_a_forked_child_uses_its_parents_model_or_none(tiny_bundle: Path, tmp_path: Path) -> None:
+    result = _python(REPLACED, copy_bundle(tiny_bundle, tmp_path))
+    first, error, last = result.stdout.splitlines()
+    assert (first, last, result.returncode) == ("0", "1", 0), result.stderr
+    assert "replaced since this process's parent opened it" in error
+
+
+LOCKED = """
+import os, signal, sys
+from whiten_runtime import Encoder
+encoder = Encoder(sys.argv[1])
+with encoder._count_lock:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        encoder.encode("long " * 99)
+        os._exit(encoder.truncated)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_locks_are_free_in_a_forked_child(tiny_bundle: Path) -> None:
+    result = _python(LOCKED, tiny_bundle)
+    assert result.stdout == "1\n", result.stderr
 
 
 LEAN = """

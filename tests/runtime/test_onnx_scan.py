@@ -103,3 +103,13 @@ def test_a_deeply_nested_graph_is_refused(tmp_path: Path) -> None:
     path.write_bytes(_field(7, graph))
     with pytest.raises(BundleError, match="not an ONNX model"):
         scan_graph(path)
+
+
+@pytest.mark.parametrize("tag", [b"\xba\x80\x80\x80\x10", b"\xba\x80\x00", b"\x00", b"\xff\xff\xff\xff\xff\x7f"])
+def test_fields_that_parsers_read_differently_are_refused(tmp_path: Path, tag: bytes) -> None:
+    """onnxruntime reads the first tag as field 7, the domain; a scanner that keeps all its bits sees another field."""
+    node = _field(4, b"FastGelu") + tag + b"\x0dcom.microsoft"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(_field(7, _field(1, node)))
+    with pytest.raises(BundleError, match="not an ONNX model"):
+        scan_graph(path)

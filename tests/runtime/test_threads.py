@@ -21,7 +21,9 @@ def _cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("quota", "cpus"), [("max 100000", 8), ("150000 100000", 2), ("1000 100000", 1), ("bad", 8)])
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [("max 100000", 8), ("150000 100000", 2), ("1000 100000", 1), ("bad", 8), ("100 0", 8)]
+)
 def test_cgroup_v2(tmp_path: Path, quota: str, cpus: int) -> None:
     assert available_cpus(_cgroup(tmp_path, "0::/\n", {"sys/fs/cgroup/cpu.max": quota})) == cpus
 

@@ -1,4 +1,7 @@
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from support.checkpoints import byte_bpe, wordpiece
+from whiten_runtime import BundleError
 from whiten_runtime.tokenizer import Tokenizer
 
 LIMIT = 9
@@ -34,3 +38,24 @@ def test_cutting_is_the_backends_own_truncation(tokenizer_file: Path, texts: lis
 def test_lone_surrogates_are_replaced(tokenizer_file: Path) -> None:
     tokenizer = Tokenizer(tokenizer_file, LIMIT)
     assert tokenizer.tokenize(["a \udcff b", "pair \ud83d\ude00"]) == tokenizer.tokenize(["a \ufffd b", "pair 😀"])
+
+
+def test_no_room_for_a_text(tokenizer_file: Path) -> None:
+    with pytest.raises(BundleError, match="adds 2 special tokens"):
+        Tokenizer(tokenizer_file, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content["model"].pop("unk_token", None) or content["model"]["vocab"].pop("[UNK]", None),
+        lambda content: content["post_processor"]["special_tokens"].clear(),
+        lambda content: content.update(model={"type": "Nonsense"}),
+    ],
+)
+def test_a_broken_tokenizer_is_a_typed_error(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(wordpiece().to_str())
+    change(content)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    with pytest.raises(BundleError, match="tokenizer"):
+        Tokenizer(tmp_path / "tokenizer.json", LIMIT).tokenize(["\u2603 \u2603"])
