@@ -27,6 +27,7 @@ from whiten_export.staging import staged
 from whiten_export.tokenizer_files import write_client_files, write_tokenizer
 from whiten_export.whitening import WhiteningMap, fit_pca
 from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE, WHITENING_FILE
+from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
 from whiten_runtime.errors import ProviderError
 from whiten_runtime.manifest import MANIFEST_FILE, Manifest, ParityRecord
@@ -109,7 +110,7 @@ def _fit(plan: Plan, graph: Any, stage: Path, options: SessionOptions, report: R
     engine = Engine(model, plan.pad_token_id, options, UNWHITENED_OUTPUT)
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
     with report.bar("sentences", plan.sentences) as advance:
-        moments = fit_moments(plan.corpus, tokenizer, engine, plan.width, advance)
+        moments = fit_moments(plan.corpus, Embedder(tokenizer, engine), advance)
     engine.close()
     shutil.rmtree(stage / "fit")
     fitted = fit_pca(moments, plan.dimension)

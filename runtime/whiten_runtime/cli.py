@@ -1,11 +1,14 @@
 """`whiten`: embed texts with a bundle, look into it, prove it. Other packages add subcommands by entry point."""
 
+import itertools
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from whiten_runtime import console
 from whiten_runtime.console import json_option, one_line_errors, say, warn
@@ -13,9 +16,13 @@ from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.parity import GATES
 from whiten_runtime.texts import read_texts
-from whiten_runtime.vectors_file import check_output, json_row, write_vectors
+from whiten_runtime.vectors_file import check_output, json_row, writing_vectors
 
 COMMAND_GROUP = "whiten.commands"
+
+_ROWS_AT_ONCE = 1024
+
+_Rows = Iterator[tuple[str, NDArray[np.float32]]]
 
 
 class _PluginGroup(click.Group):
@@ -100,30 +107,44 @@ def embed(
         raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
     with Encoder(bundle, providers or None, threads) as encoder:
         source = "-" if text == ("-",) else input_file
-        texts = list(text) if source is None else list(read_texts(source, column))
-        vectors = encoder.encode(
-            texts,
-            batch_size=batch_size,
-            show_progress_bar=out is not None and sys.stderr.isatty(),
-            normalize_embeddings=normalize,
-            truncate_dim=truncate_dim,
-        )
+        texts, read = itertools.tee(text if source is None else read_texts(source, column))
+        vectors = encoder.encode_iter(read, batch_size, normalize, truncate_dim)
+        rows = zip(texts, vectors, strict=True)
+        if out is not None:
+            summary = {"texts": _write(out, rows, truncate_dim or encoder.dimension), "out": str(out)}
+        elif as_json:
+            embeddings = [vector.tolist() for _, vector in rows]
+            summary = {"texts": len(embeddings), "embeddings": embeddings}
+        else:
+            summary = {"texts": _print(rows)}
         if encoder.truncated:
-            warn(f"{encoder.truncated} of {len(texts)} texts were cut to {encoder.max_seq_length} tokens")
-    if out is not None:
-        write_vectors(out, texts, vectors)
-        say(f"wrote {len(vectors)} vectors of {vectors.shape[1]} dimensions to {out}")
-    if as_json:
-        summary: dict[str, object] = {
-            "texts": len(vectors),
-            "dimension": vectors.shape[1],
-            "truncated": encoder.truncated,
-        }
-        summary |= {"embeddings": vectors.tolist()} if out is None else {"out": str(out)}
-        console.print_json(summary)
-    elif out is None:
-        for item, vector in zip(texts, vectors, strict=True):
-            click.echo(json_row(item, np.asarray(vector)))
+            warn(f"{encoder.truncated} of {summary['texts']} texts were cut to {encoder.max_seq_length} tokens")
+        if out is not None:
+            say(f"wrote {summary['texts']} vectors of {truncate_dim or encoder.dimension} dimensions to {out}")
+        if as_json:
+            summary |= {"dimension": truncate_dim or encoder.dimension, "truncated": encoder.truncated}
+            console.print_json(summary)
+
+
+def _print(rows: _Rows) -> int:
+    count = 0
+    for text, vector in rows:
+        click.echo(json_row(text, vector))
+        count += 1
+    return count
+
+
+def _write(out: Path, rows: _Rows, dimension: int) -> int:
+    from tqdm import tqdm
+
+    bars = tqdm(unit=" texts", leave=False, disable=not sys.stderr.isatty())
+    with writing_vectors(out, dimension) as writer, bars as bar:
+        count = 0
+        while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+            writer.write([text for text, _ in part], np.stack([vector for _, vector in part]))
+            bar.update(len(part))
+            count += len(part)
+        return count
 
 
 @whiten.command()

@@ -1,6 +1,6 @@
 """`Encoder`: sentence vectors from a bundle."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -10,17 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle import open_bundle
 from whiten_runtime.checks import whole_number
+from whiten_runtime.embedder import Embedder, Output, checked_texts, unit
 from whiten_runtime.engine import Engine
-from whiten_runtime.errors import BundleError, TextError, TooLongError, UsageError
-from whiten_runtime.forks import ForkSafeLock
+from whiten_runtime.errors import BundleError, TextError, UsageError
 from whiten_runtime.manifest import Manifest
 from whiten_runtime.parity import Agreement, compare
 from whiten_runtime.probes import read_probes
 from whiten_runtime.session import CPU_PROVIDER, Provider, SessionOptions
 from whiten_runtime.tokenizer import Tokenizer
-
-_WINDOW = 16_384
-"""Texts that are tokenised and sorted together: bounds the memory that tokens take."""
 
 
 class Encoder:
@@ -30,7 +27,8 @@ class Encoder:
         path: a bundle directory, as written by whiten-export.
         providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for
             the CPU. The first must be active: there is no silent fallback.
-        threads: threads per run; None for all the CPUs this process may use (affinity and cgroup quota).
+        threads: threads per run; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
+            (affinity and cgroup quota).
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
 
     Raises:
@@ -61,8 +59,7 @@ class Encoder:
                 f"{self._bundle.model}: gives {self._engine.width} dimensions, but the manifest says "
                 f"{manifest.dimension}; export the model again"
             )
-        self._truncated = 0
-        self._count_lock = ForkSafeLock()
+        self._embedder = Embedder(self._tokenizer, self._engine)
 
     def encode(
         self,
@@ -95,29 +92,53 @@ class Encoder:
             UsageError: `batch_size` or `truncate_dim` is out of range.
         """
         single = isinstance(texts, str)
-        items = [texts] if isinstance(texts, str) else _checked(texts)
-        self._engine.check_open()
-        if batch_size is not None:
-            batch_size = whole_number("batch_size", batch_size, 1)
-        width = self.dimension
-        if truncate_dim is not None:
-            width = whole_number("truncate_dim", truncate_dim, 1, self.dimension, ", the bundle's dimension")
-        vectors = np.empty((len(items), width), np.float32)
+        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        output = self._output(batch_size, normalize_embeddings, truncate_dim, truncate)
+        vectors = np.empty((len(items), output.width), np.float32)
         with _progress(len(items), show_progress_bar) as bar:
-            for start in range(0, len(items), _WINDOW):
-                window = self._token_ids(items[start : start + _WINDOW], start, truncate)
-                for group, rows in self._engine.run(window, batch_size):
-                    vectors[start + group] = rows[:, :width]
-                    bar.update(len(group))
-        if normalize_embeddings:
-            vectors = _unit(vectors)
+            start = 0
+            for window, rows in self._embedder.windows(items, output, bar.update):
+                vectors[start : start + len(window)] = rows
+                start += len(window)
         return vectors[0] if single else vectors
+
+    def encode_iter(
+        self,
+        texts: Iterable[str],
+        batch_size: int | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+    ) -> Iterator[NDArray[np.float32]]:
+        """Embed a stream of texts of any length in bounded memory.
+
+        Reads texts some thousands ahead: it sorts them by length, and tokenises the next ones meanwhile.
+
+        Args:
+            texts: read once.
+            batch_size: as in `encode`, like all that follow.
+            normalize_embeddings: divide each vector by its L2 norm.
+            truncate_dim: keep the first coordinates only.
+            truncate: cut long texts instead of raising.
+
+        Yields:
+            float32 [k] for each text, in order.
+
+        Raises:
+            TextError: something in `texts` is not a string; the message has its index.
+            TooLongError: a text is too long and `truncate` is False.
+            UsageError: `batch_size` or `truncate_dim` is out of range.
+        """
+        if isinstance(texts, str):
+            raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
+        output = self._output(batch_size, normalize_embeddings, truncate_dim, truncate)
+        return (row for _, rows in self._embedder.windows(texts, output) for row in rows)
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
         """Tokens of a text, or of each text, special tokens included, before any cutting."""
         if isinstance(texts, str):
             return len(self._tokenizer.tokenize([texts])[0])
-        return [len(ids) for ids in self._tokenizer.tokenize(_checked(texts))]
+        return [len(ids) for ids in self._tokenizer.tokenize(checked_texts(texts))]
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
         """Cosine similarity of every vector of `a` with every vector of `b`.
@@ -131,7 +152,7 @@ class Encoder:
         """
         units = []
         for vectors in (a, b):
-            units.append(_unit(np.atleast_2d(np.asarray(vectors, np.float32))))
+            units.append(unit(np.atleast_2d(np.asarray(vectors, np.float32))))
         if units[0].shape[1] != units[1].shape[1]:
             raise UsageError(
                 f"vectors of {units[0].shape[1]} and {units[1].shape[1]} dimensions cannot be compared; "
@@ -183,7 +204,7 @@ class Encoder:
     @property
     def truncated(self) -> int:
         """Texts that were cut to `max_seq_length` since the encoder was created."""
-        return self._truncated
+        return self._embedder.truncated
 
     def close(self) -> None:
         """Free the model. The encoder cannot be used any more."""
@@ -200,46 +221,17 @@ class Encoder:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, self._arguments
 
-    def _token_ids(self, texts: list[str], offset: int, truncate: bool) -> list[list[int]]:
-        limit = self.max_seq_length
-        ids = self._tokenizer.tokenize(texts)
-        too_long = [index for index, row in enumerate(ids) if len(row) > limit]
-        if too_long and not truncate:
-            index = too_long[0]
-            raise TooLongError(
-                f"texts[{offset + index}] has {len(ids[index])} tokens, but the bundle takes {limit}; "
-                "shorten it, or pass truncate=True to cut it"
-            )
-        for index in too_long:
-            ids[index] = self._tokenizer.cut(ids[index])
-        if too_long:
-            with self._count_lock:
-                self._truncated += len(too_long)
-        return ids
+    def _output(self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool) -> Output:
+        self._engine.check_open()
+        width = self.dimension
+        if truncate_dim is not None:
+            width = whole_number("truncate_dim", truncate_dim, 1, width, ", the bundle's dimension")
+        rows = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+        return Output(width, rows, normalize, truncate)
 
 
 def _restore(path: Path, options: SessionOptions, verify_hashes: bool) -> Encoder:
     return Encoder(path, options.providers, options.threads, verify_hashes=verify_hashes)
-
-
-def _checked(texts: Iterable[str]) -> list[str]:
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str")
-    items = list(texts)
-    for index, item in enumerate(items):
-        if not isinstance(item, str):
-            raise TextError(f"texts[{index}] is {_described(item)}; wanted a str")
-    return items
-
-
-def _described(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, np.where(norms > 0, norms, 1), dtype=np.float32)
 
 
 def _progress(total: int, show: bool) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, UsageError, WhitenError
 from whiten_runtime.forks import ForkSafeLock
-from whiten_runtime.threads import available_cpus
+from whiten_runtime.threads import default_threads
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -30,7 +30,7 @@ class SessionOptions:
 
     Attributes:
         providers: execution providers in order of preference; the first must be active.
-        threads: threads inside one operator; None for all the CPUs this process may use.
+        threads: threads inside one operator; None for WHITEN_THREADS, else all the CPUs this process may use.
     """
 
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
@@ -104,7 +104,7 @@ def create_session(model: Path, options: SessionOptions) -> Any:
             hint = "; install whiten[gpu] in place of whiten[cpu]" if name.startswith(("CUDA", "Tensorrt")) else ""
             raise ProviderError(f"provider '{name}' is not available here, only {', '.join(available)}{hint}")
     settings = ort.SessionOptions()
-    settings.intra_op_num_threads = options.threads or available_cpus()
+    settings.intra_op_num_threads = options.threads or default_threads()
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3
     # Plans made for every new shape are kept for ever: memory grows with the variety of lengths.

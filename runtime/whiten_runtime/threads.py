@@ -4,6 +4,24 @@ import math
 import os
 from pathlib import Path
 
+from whiten_runtime.errors import UsageError
+
+THREADS_VARIABLE = "WHITEN_THREADS"
+
+
+def default_threads() -> int:
+    """Threads to use where nobody says: the environment's WHITEN_THREADS, else `available_cpus`.
+
+    Raises:
+        UsageError: WHITEN_THREADS is not a whole number of at least 1.
+    """
+    wanted = os.environ.get(THREADS_VARIABLE, "").strip()
+    if not wanted:
+        return available_cpus()
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise UsageError(f"{THREADS_VARIABLE} is '{wanted}'; wanted a whole number of at least 1, or leave it unset")
+    return int(wanted)
+
 
 def available_cpus(root: Path = Path("/")) -> int:
     """Processors this process may use: the smaller of its affinity and its cgroup's CPU quota, at least 1.

@@ -7,8 +7,10 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,6 +93,41 @@ def test_long_texts_are_cut_counted_or_refused(tiny_bundle: Path) -> None:
         with pytest.raises(TooLongError, match=rf"texts\[1\] has {count} tokens, but the bundle takes {MAX_LENGTH}"):
             encoder.encode(["short", text], truncate=False)
         np.testing.assert_array_equal(encoder.encode("short", truncate=False), encoder.encode("short"))
+
+
+def test_streams_are_embedded_in_bounded_memory_and_in_order(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whiten_runtime.embedder.WINDOW", 16)
+    texts = sentences(100)
+    read = 0
+
+    def stream() -> Iterator[str]:
+        nonlocal read
+        for text in texts:
+            read += 1
+            yield text
+
+    vectors = []
+    for count, vector in enumerate(tiny.encode_iter(stream(), normalize_embeddings=True, truncate_dim=8), 1):
+        assert read <= count + 2 * 16
+        vectors.append(vector)
+    want = tiny.encode(texts, normalize_embeddings=True, truncate_dim=8)
+    assert worst(np.stack(vectors), want) < ROUNDING
+    assert list(tiny.encode_iter([])) == []
+
+
+def test_a_stream_names_what_is_wrong_in_it(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whiten_runtime.embedder.WINDOW", 16)
+    texts: list[Any] = ["short"] * 40
+    texts[35] = 7
+    with pytest.raises(TextError, match=r"texts\[35\] is int 7"):
+        list(tiny.encode_iter(texts))
+    texts[35] = "long " * 99
+    with pytest.raises(TooLongError, match=r"texts\[35\]"):
+        list(tiny.encode_iter(texts, truncate=False))
+    with pytest.raises(TextError, match="single str"):
+        tiny.encode_iter("text")
+    with pytest.raises(UsageError, match="truncate_dim"):
+        tiny.encode_iter(texts, truncate_dim=99)
 
 
 @pytest.mark.parametrize("bad", [None, 7, b"bytes", 1.5, ["nested"]])
@@ -306,7 +343,7 @@ LOCKED = """
 import os, signal, sys
 from whiten_runtime import Encoder
 encoder = Encoder(sys.argv[1])
-with encoder._count_lock:
+with encoder._embedder._count_lock:
     child = os.fork()
     if child == 0:
         signal.alarm(20)

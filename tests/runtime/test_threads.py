@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from whiten_runtime.threads import available_cpus
+from whiten_runtime import UsageError
+from whiten_runtime.threads import available_cpus, default_threads
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -46,3 +47,14 @@ def test_no_cgroups(tmp_path: Path) -> None:
 def test_affinity_is_the_limit_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert 1 <= available_cpus() <= AFFINITY
+
+
+def test_the_environment_decides_where_nobody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHITEN_THREADS", "3")
+    assert default_threads() == 3
+    monkeypatch.setenv("WHITEN_THREADS", "")
+    assert default_threads() == available_cpus()
+    for bad in ("0", "-1", "two", "1.5"):
+        monkeypatch.setenv("WHITEN_THREADS", bad)
+        with pytest.raises(UsageError, match="WHITEN_THREADS"):
+            default_threads()
