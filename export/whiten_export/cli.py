@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -13,7 +14,7 @@ from whiten_export.reporter import Reporter
 from whiten_runtime import console
 from whiten_runtime.console import human_size, json_option, one_line_errors, say
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.manifest import Manifest
+from whiten_runtime.manifest import Manifest, Precision
 from whiten_runtime.parity import GATES, in_words
 
 
@@ -73,6 +74,13 @@ class ConsoleReporter(Reporter):
 @click.option("--column", help="Column or key of the sentence in --corpus.")
 @click.option("--max-sentences", type=int, metavar="N", help="Use the first N sentences of the corpus.")
 @click.option("--normalize/--no-normalize", default=False, show_default=True, help="L2-normalise inside the graph.")
+@click.option(
+    "--precision",
+    type=click.Choice(get_args(Precision)),
+    default="fp32",
+    show_default=True,
+    help="int8: a quarter of the size, about twice as fast on CPU. fp16: half the size.",
+)
 @click.option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
 @click.option(
     "--out",
@@ -97,6 +105,7 @@ def export(
     column: str | None,
     max_sentences: int | None,
     normalize: bool,
+    precision: Precision,
     max_length: int | None,
     out: Path | None,
     force: bool,
@@ -120,6 +129,7 @@ def export(
         column=column,
         max_sentences=max_sentences,
         normalize=normalize,
+        precision=precision,
         max_length=max_length,
         revision=revision,
         trust_remote_code=trust_remote_code,

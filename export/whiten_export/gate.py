@@ -13,6 +13,7 @@ from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.engine import Engine
 from whiten_runtime.errors import ParityError
+from whiten_runtime.manifest import Precision
 from whiten_runtime.parity import GATES, Agreement, compare
 from whiten_runtime.probes import Probes
 from whiten_runtime.session import SessionOptions
@@ -88,12 +89,24 @@ def check_bundle(
     agreement = compare(np.concatenate(got), np.concatenate(want))
     gate = GATES[manifest.precision]
     if not gate.passes(agreement):
-        raise ParityError(f"{_reason(encoder, probes, token_ids, agreement)}; wanted {gate}; no bundle was written")
+        reason = _reason(encoder, probes, token_ids, agreement, manifest.precision)
+        raise ParityError(f"{reason}; wanted {gate}; no bundle was written")
     return agreement
 
 
-def _reason(encoder: SentenceEncoder, probes: Probes, token_ids: list[list[int]], agreement: Agreement) -> str:
-    """Why the gate failed: a wrong graph, or vectors that float32 cannot carry, which PyTorch then misses as well."""
+def _reason(
+    encoder: SentenceEncoder,
+    probes: Probes,
+    token_ids: list[list[int]],
+    agreement: Agreement,
+    precision: Precision,
+) -> str:
+    """Why the gate failed: a wrong graph, or vectors that a precision cannot carry; PyTorch's own float32 tells."""
+    if precision != "fp32":
+        return (
+            f"{precision} costs these vectors too much accuracy: {agreement}; use --precision fp32, a smaller --dim or "
+            "other layers"
+        )
     own = reference_probes(encoder.float(), probes.texts, token_ids, lambda count: None)
     torch_agreement = compare(own.embeddings, probes.embeddings)
     if GATES["fp32"].passes(torch_agreement):

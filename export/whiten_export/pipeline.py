@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 
+from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
+from whiten_export.corpus import Corpus
 from whiten_export.fit import fit_moments
 from whiten_export.gate import check_bundle, check_tokens, reference_probes
 from whiten_export.graph import export_graph, save_graph, save_unwhitened_graph, set_whitening
@@ -20,7 +23,8 @@ from whiten_export.loading import load_network
 from whiten_export.plan import Plan, make_plan
 from whiten_export.probe_texts import probe_texts, token_batches
 from whiten_export.provenance import describe_export
-from whiten_export.recipe import Recipe
+from whiten_export.quantize import halve_weights, quantize_int8
+from whiten_export.recipe import BUILTIN_CORPUS, Recipe
 from whiten_export.reference import SentenceEncoder, Whitening
 from whiten_export.reporter import Reporter
 from whiten_export.staging import staged
@@ -89,6 +93,9 @@ def export_bundle(
             set_whitening(graph, fitted.mean, fitted.weight)
             encoder.whitening.set(fitted.mean, fitted.weight)
             _write_whitening(stage, fitted)
+        if recipe.precision != "fp32":
+            report.stage(f"turning the weights into {recipe.precision}")
+            _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
         save_graph(graph, stage / MODEL_FILE)
         del graph  # it refers to the module's weights, which become float64 below
         report.stage("checking against PyTorch in float64")
@@ -101,6 +108,19 @@ def _load_encoder(plan: Plan) -> SentenceEncoder:
     network = load_network(plan.checkpoint, plan.config, recipe.trust_remote_code)
     whitening = Whitening(plan.width, plan.dimension) if recipe.whitening else None
     return SentenceEncoder(network, plan.layers, recipe.pooling, whitening, recipe.normalize).eval()
+
+
+def _lower_precision(plan: Plan, graph: Any, stage: Path, options: SessionOptions) -> None:
+    if plan.recipe.precision == "fp16":
+        halve_weights(graph)
+        return
+    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+    corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
+    step = max(1, (plan.sentences or corpus.count()) // CALIBRATION_SENTENCES)
+    sentences = islice(corpus, 0, step * CALIBRATION_SENTENCES, step)
+    model = stage / "calibration" / MODEL_FILE
+    quantize_int8(graph, channel_magnitudes(graph, sentences, tokenizer, plan.pad_token_id, options, model))
+    shutil.rmtree(stage / "calibration", ignore_errors=True)  # no file where no activation is quantised
 
 
 def _fit(plan: Plan, graph: Any, stage: Path, options: SessionOptions, report: Reporter) -> WhiteningMap:

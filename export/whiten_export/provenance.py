@@ -47,7 +47,7 @@ def describe_export(plan: Plan, fitted: WhiteningMap | None, stage: Path) -> Man
         dimension=plan.dimension,
         max_seq_length=plan.max_seq_length,
         pad_token_id=plan.pad_token_id,
-        precision="fp32",
+        precision=recipe.precision,
         opset=OPSET,
         versions=_versions(),
         parity=None,

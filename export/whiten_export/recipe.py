@@ -6,7 +6,7 @@ from typing import get_args
 
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
-from whiten_runtime.manifest import Pooling, WhiteningMethod
+from whiten_runtime.manifest import Pooling, Precision, WhiteningMethod
 
 BUILTIN_CORPUS = "builtin:python-docs"
 
@@ -25,6 +25,7 @@ class Recipe:
         column: column or key of the text in those files.
         max_sentences: use this many sentences of the corpus at most, the first ones.
         normalize: divide by the L2 norm inside the graph.
+        precision: "fp32"; "int8", one scale per token and per column of weights; "fp16", weights of half the size.
         max_length: tokens a text may have; None for the most that the model takes.
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code that comes with the checkpoint.
@@ -43,6 +44,7 @@ class Recipe:
     column: str | None = None
     max_sentences: int | None = None
     normalize: bool = False
+    precision: Precision = "fp32"
     max_length: int | None = None
     revision: str | None = None
     trust_remote_code: bool = False
@@ -51,7 +53,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.layers is not None and not self.layers:
             raise UsageError("layers is empty; name at least one, or leave it out")
-        for name, allowed in (("pooling", get_args(Pooling)), ("whitening", (*get_args(WhiteningMethod), None))):
+        for name, allowed in (
+            ("pooling", get_args(Pooling)),
+            ("precision", get_args(Precision)),
+            ("whitening", (*get_args(WhiteningMethod), None)),
+        ):
             if (value := getattr(self, name)) not in allowed:
                 raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
         for name in ("dim", "max_sentences", "max_length"):
@@ -126,4 +132,6 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
         parts.append(f"{recipe.dim}d")
     if recipe.normalize:
         parts.append("norm")
+    if recipe.precision != "fp32":
+        parts.append(recipe.precision)
     return "-".join(parts)

@@ -11,7 +11,7 @@ FORMAT_VERSION = 1
 MANIFEST_FILE = "whiten.json"
 
 Pooling = Literal["mean", "cls"]
-Precision = Literal["fp32"]
+Precision = Literal["fp32", "fp16", "int8"]
 WhiteningMethod = Literal["pca"]
 
 

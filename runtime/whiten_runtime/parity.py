@@ -30,9 +30,10 @@ class Agreement:
 
 def in_words(parity: Agreement | ParityRecord) -> str:
     """Say how close vectors are."""
+    mean, worst = 1 - parity.mean_cosine, 1 - parity.min_cosine
     return (
-        f"worst cosine 1 - {1 - parity.min_cosine:.1e}, worst difference {parity.max_difference:.1e} of the norm, "
-        f"{parity.vectors} vectors"
+        f"cosine 1 - {mean:.1e} on average, 1 - {worst:.1e} at worst, "
+        f"worst difference {parity.max_difference:.1e} of the norm, {parity.vectors} vectors"
     )
 
 
@@ -53,10 +54,16 @@ class Gate:
         )
 
     def __str__(self) -> str:
-        return f"cosine >= {self.min_cosine:g}, difference <= {self.max_difference:g} of the norm"
+        mean = "" if self.mean_cosine == self.min_cosine else f", {self.mean_cosine:g} on average"
+        difference = "" if np.isinf(self.max_difference) else f", difference <= {self.max_difference:g} of the norm"
+        return f"cosine >= {self.min_cosine:g}{mean}{difference}"
 
 
-GATES: dict[Precision, Gate] = {"fp32": Gate(min_cosine=0.999999, mean_cosine=0.999999, max_difference=1e-4)}
+GATES: dict[Precision, Gate] = {
+    "fp32": Gate(min_cosine=0.999999, mean_cosine=0.999999, max_difference=1e-4),
+    "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf),
+    "int8": Gate(min_cosine=0.98, mean_cosine=0.99, max_difference=np.inf),
+}
 
 
 def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:

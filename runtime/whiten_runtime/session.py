@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, UsageError, WhitenError
 from whiten_runtime.forks import ForkSafeLock
-from whiten_runtime.threads import default_threads
+from whiten_runtime.processor import default_threads, saturates_int8
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -109,6 +109,8 @@ def create_session(model: Path, options: SessionOptions) -> Any:
     settings.log_severity_level = 3
     # Plans made for every new shape are kept for ever: memory grows with the variety of lengths.
     settings.enable_mem_pattern = False
+    if saturates_int8():
+        settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
     try:
         session = ort.InferenceSession(str(model), settings, providers=list(options.providers), enable_fallback=0)
     except Exception as error:  # onnxruntime's exceptions share no base class

@@ -1,7 +1,8 @@
-"""How many threads this process may really use."""
+"""What the processor gives this process: threads, and whether its int8 products are exact."""
 
 import math
 import os
+import platform
 from pathlib import Path
 
 from whiten_runtime.errors import UsageError
@@ -32,6 +33,22 @@ def available_cpus(root: Path = Path("/")) -> int:
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota(root)
     return max(1, affinity if quota is None else min(affinity, math.ceil(quota)))
+
+
+def saturates_int8(root: Path = Path("/"), machine: str | None = None) -> bool:
+    """Whether uint8 * int8 kernels may saturate here: x86 without VNNI adds pairs of products in 16 bits.
+
+    Args:
+        root: where /proc is mounted; where there is none, no x86 is trusted.
+        machine: as by `platform.machine`, which is the default.
+    """
+    if (machine or platform.machine()).lower() not in ("x86_64", "amd64", "i686", "x86"):
+        return False
+    try:
+        flags = (root / "proc/cpuinfo").read_text()
+    except OSError:
+        return True
+    return not {"avx512_vnni", "avx_vnni"} & set(flags.split())
 
 
 def _cgroup_quota(root: Path) -> float | None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from whiten_runtime import UsageError
-from whiten_runtime.threads import available_cpus, default_threads
+from whiten_runtime.processor import available_cpus, default_threads, saturates_int8
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -58,3 +58,20 @@ def test_the_environment_decides_where_nobody_says(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("WHITEN_THREADS", bad)
         with pytest.raises(UsageError, match="WHITEN_THREADS"):
             default_threads()
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "saturates"),
+    [
+        ("x86_64", "flags : sse2 avx2 avx512f", True),
+        ("x86_64", "flags : sse2 avx2 avx512_vnni", False),
+        ("AMD64", "flags : avx_vnni", False),
+        ("x86_64", None, True),
+        ("aarch64", "Features : asimd", False),
+    ],
+)
+def test_processors_without_vnni_are_known(tmp_path: Path, machine: str, flags: str | None, saturates: bool) -> None:
+    if flags is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc" / "cpuinfo").write_text(flags)
+    assert saturates_int8(tmp_path, machine) is saturates

@@ -1,0 +1,90 @@
+"""int8 and float16 bundles of the real checkpoint, and of small ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from support.checkpoints import sentences
+from whiten_export.pipeline import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_runtime import Encoder
+from whiten_runtime.bundle import MODEL_FILE
+from whiten_runtime.manifest import Precision
+from whiten_runtime.onnx_scan import scan_graph
+from whiten_runtime.parity import GATES, compare
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_bundle: Path) -> dict[Precision, Encoder]:
+    folder = tmp_path_factory.mktemp("precisions")
+    made = {"fp32": Encoder(minilm_bundle)}
+    for precision in ("fp16", "int8"):
+        recipe = Recipe("minilm", layers=(1, 6), max_sentences=2000, precision=precision)
+        made[precision] = Encoder(export_bundle(recipe, folder / precision).path)
+    return made  # type: ignore[return-value]
+
+
+def test_sizes(minilm: dict[Precision, Encoder]) -> None:
+    sizes = {precision: encoder.manifest.files[MODEL_FILE].bytes for precision, encoder in minilm.items()}
+    assert sizes["int8"] / sizes["fp32"] < 0.30
+    assert sizes["fp16"] / sizes["fp32"] < 0.52
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_agreement_with_fp32_on_real_sentences(minilm: dict[Precision, Encoder], precision: Precision) -> None:
+    texts = sentences(4000)[2000:2500]
+    for name in ("whitening.safetensors", "tokenizer.json"):
+        digests = {minilm[which].manifest.files[name].sha256 for which in ("fp32", precision)}
+        assert len(digests) == 1, "vectors of two precisions can be compared, because they are whitened alike"
+    agreement = compare(minilm[precision].encode(texts), minilm["fp32"].encode(texts))
+    assert agreement.mean_cosine > (0.9999 if precision == "fp16" else 0.995), str(agreement)
+    assert GATES[precision].passes(agreement)
+    assert GATES[precision].passes(minilm[precision].verify())
+
+
+def test_an_int8_vector_does_not_depend_on_its_neighbours(minilm: dict[Precision, Encoder]) -> None:
+    """The usual dynamic int8 has one scale per tensor: there a text differs from itself by 2 % in another batch."""
+    texts, encoder = sentences(1000), minilm["int8"]
+    alone = encoder.encode(texts, batch_size=1)
+    norms = np.linalg.norm(alone, axis=1)
+    generator = np.random.default_rng(0)
+    for batch_size in (2, 7, 33):
+        order = generator.permutation(len(texts))
+        mixed = np.concatenate(
+            [encoder.encode([texts[i] for i in part], batch_size) for part in np.array_split(order, 9)]
+        )
+        assert (np.abs(mixed - alone[order]).max(axis=1) / norms[order]).max() <= 1e-6
+
+
+def test_spearman_on_sts_benchmark(minilm: dict[Precision, Encoder], shared_data: Path) -> None:
+    rows = [line.split("\t") for line in (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()]
+    gold, scores = [float(row[4]) for row in rows], {}
+    for precision, encoder in minilm.items():
+        first, second = (encoder.encode([row[c] for row in rows], normalize_embeddings=True) for c in (5, 6))
+        scores[precision] = 100 * spearmanr((first * second).sum(axis=1), gold).statistic
+    assert abs(scores["int8"] - scores["fp32"]) <= 0.2, scores
+    assert abs(scores["fp16"] - scores["fp32"]) <= 0.01, scores
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_every_family(
+    family: str, precision: Precision, checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
+) -> None:
+    """Random networks of width 32 magnify noise more than real ones: the gate decides on them unwhitened."""
+    recipe = Recipe(str(checkpoint(family)), layers=(1, 4), whitening=None, precision=precision)
+    bundle = export_bundle(recipe, tmp_path / "bundle")
+    assert bundle.manifest.precision == precision
+    integers = ("", "MatMulInteger") in scan_graph(bundle.path / MODEL_FILE).operators
+    assert integers == (precision == "int8")
+
+
+def test_a_lookup_table_in_int8(tmp_path: Path) -> None:
+    recipe = Recipe("minilm", layers=(0,), max_sentences=2000, precision="int8")
+    manifest = export_bundle(recipe, tmp_path / "bundle").manifest
+    assert manifest.files[MODEL_FILE].bytes < 15e6
+    assert manifest.parity is not None
+    assert manifest.parity.mean_cosine > 0.999
