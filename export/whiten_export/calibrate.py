@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph import save_graph
+from whiten_export.graph import save_graph_with_outputs
 from whiten_export.quantize import activations
 from whiten_runtime.batching import pad_batch, plan_batches
 from whiten_runtime.session import SessionOptions, create_session
@@ -37,14 +37,10 @@ def channel_magnitudes(
     Returns:
         float32 [channels] by the name of the value.
     """
-    values, outputs = activations(model), list(model.graph.outputs)
+    values = activations(model)
     if not values:
         return {}
-    try:
-        model.graph.outputs[:] = values
-        save_graph(model, path)
-    finally:
-        model.graph.outputs[:] = outputs
+    save_graph_with_outputs(model, values, path)
     session = create_session(path, options)
     ids = [tokenizer.cut(row) for row in tokenizer.tokenize(list(sentences))]
     largest: dict[str, NDArray[np.float32]] = {}

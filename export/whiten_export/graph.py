@@ -1,5 +1,6 @@
 """The reference module as an ONNX graph, and the two initialisers at its end that hold the whitening."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,9 +78,14 @@ def save_graph(model: ir.Model, path: Path) -> None:
 
 def save_unwhitened_graph(model: ir.Model, path: Path) -> None:
     """Write the same graph with `unwhitened_embedding`, float32 [batch_size, d], as its only output."""
+    save_graph_with_outputs(model, [_unwhitened(model)], path)
+
+
+def save_graph_with_outputs(model: ir.Model, values: Sequence[ir.Value], path: Path) -> None:
+    """Write the same graph with other values as its outputs."""
     outputs = list(model.graph.outputs)
     try:
-        model.graph.outputs[:] = [_unwhitened(model)]
+        model.graph.outputs[:] = values
         save_graph(model, path)
     finally:
         model.graph.outputs[:] = outputs

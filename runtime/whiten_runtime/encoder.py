@@ -1,6 +1,7 @@
 """`Encoder`: sentence vectors from a bundle."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +27,7 @@ class Encoder:
     Args:
         path: a bundle directory, as written by whiten-export.
         providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for
-            the CPU. The first must be active: there is no silent fallback.
+            the CPU. All of them must be active: there is no silent fallback.
         threads: threads per run; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
@@ -95,9 +96,9 @@ class Encoder:
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
         output = self._output(batch_size, normalize_embeddings, truncate_dim, truncate)
         vectors = np.empty((len(items), output.width), np.float32)
-        with _progress(len(items), show_progress_bar) as bar:
+        with _progress(len(items), show_progress_bar) as advance:
             start = 0
-            for window, rows in self._embedder.windows(items, output, bar.update):
+            for window, rows in self._embedder.windows(items, output, advance):
                 vectors[start : start + len(window)] = rows
                 start += len(window)
         return vectors[0] if single else vectors
@@ -234,7 +235,12 @@ def _restore(path: Path, options: SessionOptions, verify_hashes: bool) -> Encode
     return Encoder(path, options.providers, options.threads, verify_hashes=verify_hashes)
 
 
-def _progress(total: int, show: bool) -> Any:
+@contextmanager
+def _progress(total: int, show: bool) -> Iterator[Callable[[int], object]]:
+    if not show:  # a service that never draws a bar need not import one
+        yield lambda count: None
+        return
     from tqdm import tqdm
 
-    return tqdm(total=total, unit="text", disable=not show)
+    with tqdm(total=total, unit="text") as bar:
+        yield bar.update

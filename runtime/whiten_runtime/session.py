@@ -29,7 +29,7 @@ class SessionOptions:
     """What a session is created with.
 
     Attributes:
-        providers: execution providers in order of preference; the first must be active.
+        providers: execution providers in order of preference; all of them must be active.
         threads: threads inside one operator; None for WHITEN_THREADS, else all the CPUs this process may use.
     """
 
