@@ -15,15 +15,43 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph import MEAN, WEIGHT
 
-_LEVELS, _ZERO_POINT = 127, 128
+_LEVELS = 127
+"""Largest magnitude of an int8 weight."""
+
 _TINY = 1e-12
 """Smallest magnitude of a row that is divided by: a row of zeros stays one."""
 
 _SMOOTHING, _FAINT = 0.6, 1e-5
 """Exponent of the smoothing, the best of 0.3 to 0.9 on a real checkpoint, and the least magnitude reckoned with."""
 
+_UNEVEN = 3.0
+"""Largest channel over the median one from which an activation is smoothed; below it, that gains nothing."""
+
 _SMALL = 1024
 """Elements below which an initialiser is left as it is."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where the rows of an activation lie among the 256 levels of a uint8.
+
+    Attributes:
+        zero_point: level of 0.
+        lowest: what no element is below, or None where rows are symmetric.
+    """
+
+    zero_point: int
+    lowest: float | None = None
+
+    @property
+    def above(self) -> int:
+        """Levels above 0 that are used: symmetric rows leave one out."""
+        return 255 - self.zero_point
+
+
+_SYMMETRIC = Range(128)
+_ONE_SIDED = {"Gelu": Range(24, -0.17), "Relu": Range(0, 0.0)}
+"""Ranges of what an activation function gives: GELU is above -0.17, and nearly all levels are for what is above 0."""
 
 
 def activations(model: ir.Model) -> list[ir.Value]:
@@ -34,10 +62,10 @@ def activations(model: ir.Model) -> list[ir.Value]:
 def quantize_int8(model: ir.Model, magnitudes: Mapping[str, NDArray[np.floating]]) -> int:
     """Turn every MatMul with constant weights, and every large lookup table, into int8. The whitening stays float32.
 
-    Activations are uint8 around 128: x86 has no kernel for two signed operands. MatMuls that read the same value share
-    its quantisation. Before that, each channel of an activation is divided by m^0.6 / w^0.4, m being its largest
-    magnitude and w that of the weights it meets, which are multiplied by the same: a few channels of a transformer are
-    far larger than the others and would leave them few of the 255 levels (SmoothQuant, Xiao et al. 2022, equation 4).
+    Activations are uint8: x86 has no kernel for two signed operands. MatMuls that read the same value share its
+    quantisation. Where a few channels are far larger than the others, they would leave those few of the 256 levels:
+    each channel is then divided by m^0.6 / w^0.4, m being its largest magnitude and w that of the weights it meets,
+    which are multiplied by the same (SmoothQuant, Xiao et al. 2022, equation 4).
 
     Args:
         model: changed in place.
@@ -53,7 +81,7 @@ def quantize_int8(model: ir.Model, magnitudes: Mapping[str, NDArray[np.floating]
     for node in list(model.graph):
         if _is_linear(node):
             rewriter.matmul(node)
-        elif node.op_type == "Gather" and (table := _constant(node.inputs[0])) is not None and table.ndim == 2:
+        elif node.op_type == "Gather" and (table := _weights(node.inputs[0])) is not None and table.ndim == 2:
             rewriter.lookup(node, table)
         else:
             continue
@@ -70,7 +98,7 @@ def halve_weights(model: ir.Model) -> int:
     """
     replaced = 0
     for value in list(model.graph.initializers.values()):
-        weight = _constant(value)
+        weight = _weights(value)
         if weight is None:
             continue
         tape = Tape(model.graph)
@@ -89,38 +117,47 @@ def halve_weights(model: ir.Model) -> int:
 class _Rewriter:
     model: ir.Model
     factors: dict[ir.Value, NDArray[np.float32]] = field(default_factory=dict)
-    """What each channel of an activation is divided by, and its weights multiplied by."""
+    """What each channel of an uneven activation is divided by, and its weights multiplied by."""
     rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = field(default_factory=dict)
     """Quantised form and scale [.., 1] of the activations that were met."""
+    unity: ir.Value = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute a 1 that only a run knows.
+
+        onnxruntime turns MatMulInteger, Cast and the product with (a scale of the left) * (scales of the right) into
+        one kernel that scales while the sums are in registers, but folds the product first if both are constant.
+        """
+        tape = Tape()
+        batch = tape.op("Shape", [self.model.graph.inputs[0]], {"start": 0, "end": 1})
+        one = self._constant("one_or_less", np.ones(1, np.float32))
+        self.unity = tape.op("Min", [tape.op("Cast", [batch], {"to": ir.DataType.FLOAT.value}), one])
+        self.model.graph.insert_before(next(iter(self.model.graph)), tape.nodes)
 
     def smooth(self, source: ir.Value, magnitude: NDArray[np.floating]) -> None:
-        weights = [_constant(node.inputs[1]) for node, _ in source.uses() if _is_linear(node)]
+        if _range(source) is not _SYMMETRIC or magnitude.max() < _UNEVEN * np.median(magnitude):
+            return
+        weights = [_weights(node.inputs[1]) for node, _ in source.uses() if _is_linear(node)]
         heaviest = np.max([np.abs(weight).max(axis=1) for weight in weights if weight is not None], axis=0)
         factors = np.maximum(magnitude, _FAINT) ** _SMOOTHING / np.maximum(heaviest, _FAINT) ** (1 - _SMOOTHING)
         self.factors[source] = factors.astype(np.float32)
 
     def matmul(self, node: ir.Node) -> None:
-        source, result, weight = node.inputs[0], node.outputs[0], _constant(node.inputs[1])
+        source, result, weight = node.inputs[0], node.outputs[0], _weights(node.inputs[1])
         assert source is not None
         assert weight is not None
         tape = Tape()
         if source not in self.rows:
             self.rows[source] = self._quantize_rows(tape, source)
         rows, row_scale = self.rows[source]
-        columns, column_scale = quantize_columns(weight * self.factors[source][:, None])
+        if source in self.factors:
+            weight = weight * self.factors[source][:, None]
+        columns, column_scale = quantize_columns(weight)
         name = f"{node.inputs[1].name}" if node.inputs[1] is not None else ""
-        products = tape.op(
-            "MatMulInteger",
-            [rows, self._constant(f"{name}.int8", columns), self._constant("zero_point", np.uint8(_ZERO_POINT))],
-        )
-        scaled = tape.op(
-            "Mul",
-            [
-                tape.op("Cast", [products], {"to": ir.DataType.FLOAT.value}),
-                self._constant(f"{name}.scale", column_scale),
-            ],
-        )
-        self._replace(node, tape, tape.op("Mul", [scaled, row_scale]), result)
+        operands = [rows, self._constant(f"{name}.int8", columns), self._zero_point(_range(source))]
+        products = tape.op("Cast", [tape.op("MatMulInteger", operands)], {"to": ir.DataType.FLOAT.value})
+        scales = tape.op("Mul", [self.unity, self._constant(f"{name}.scale", column_scale)])
+        self._replace(node, tape, tape.op("Mul", [tape.op("Mul", [products, scales]), row_scale]), result)
 
     def lookup(self, node: ir.Node, table: NDArray[np.float32]) -> None:
         """Each row of the table has its own scale."""
@@ -134,26 +171,25 @@ class _Rewriter:
         self._replace(node, tape, tape.op("Mul", [full, scales]), result)
 
     def _quantize_rows(self, tape: Tape, source: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Scale s = max |x| / 127 of each row, and round(x / s) + 128."""
+        """Scale s of each row, such that its largest element has the highest level, and round(x / s) + zero point."""
         axes = self._constant("last_axis", np.array([-1], np.int64))
-        source = tape.op("Mul", [source, self._constant(f"{source.name}.smoothing", 1 / self.factors[source])])
-        magnitude = tape.op("ReduceMax", [tape.op("Abs", [source]), axes], {"keepdims": 1})
-        scale = tape.op(
-            "Mul",
-            [
-                tape.op("Max", [magnitude, self._constant("tiny", np.float32(_TINY))]),
-                self._constant("level", np.float32(1 / _LEVELS)),
-            ],
-        )
-        quantized = tape.op(
-            "QuantizeLinear",
-            [
-                tape.op("Div", [source, scale]),
-                self._constant("one", np.float32(1)),
-                self._constant("zero_point", np.uint8(_ZERO_POINT)),
-            ],
-        )
-        return quantized, scale
+        spread = _range(source)
+        if source in self.factors:
+            source = tape.op("Mul", [source, self._constant(f"{source.name}.smoothing", 1 / self.factors[source])])
+        if spread.lowest is None:
+            largest, least = tape.op("ReduceMax", [tape.op("Abs", [source]), axes], {"keepdims": 1}), _TINY
+        else:  # the level 0 must be low enough for the lowest that can come
+            largest = tape.op("ReduceMax", [source, axes], {"keepdims": 1})
+            least = max(-spread.lowest / max(spread.zero_point, 1) * spread.above, _TINY)
+        bounded = tape.op("Max", [largest, self._constant(f"least.{spread.zero_point}", np.float32(least))])
+        level = self._constant(f"level.{spread.zero_point}", np.float32(1 / spread.above))
+        scale = tape.op("Mul", [bounded, level])
+        scaled = tape.op("Mul", [source, tape.op("Reciprocal", [scale])])
+        one = self._constant("one", np.float32(1))
+        return tape.op("QuantizeLinear", [scaled, one, self._zero_point(spread)]), scale
+
+    def _zero_point(self, spread: Range) -> ir.Value:
+        return self._constant(f"zero_point.{spread.zero_point}", np.uint8(spread.zero_point))
 
     def _constant(self, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:
         full_name = f"quantized.{name}"
@@ -181,12 +217,17 @@ def quantize_columns(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDA
     return np.rint(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
+def _range(source: ir.Value) -> Range:
+    producer = source.producer()
+    return _ONE_SIDED.get(producer.op_type, _SYMMETRIC) if producer is not None else _SYMMETRIC
+
+
 def _is_linear(node: ir.Node) -> bool:
-    weight = _constant(node.inputs[1]) if node.op_type == "MatMul" else None
+    weight = _weights(node.inputs[1]) if node.op_type == "MatMul" else None
     return weight is not None and weight.ndim == 2
 
 
-def _constant(value: ir.Value | None) -> NDArray[np.float32] | None:
+def _weights(value: ir.Value | None) -> NDArray[np.float32] | None:
     """A large float32 initialiser other than the whitening, as an array."""
     if value is None or not value.is_initializer() or value.const_value is None or value.name in (MEAN, WEIGHT):
         return None

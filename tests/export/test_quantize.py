@@ -1,5 +1,7 @@
 """int8 and float16 graphs against numpy, on graphs made here."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -97,6 +99,60 @@ def test_outlying_channels_do_not_cost_the_others() -> None:
         quantize_int8(model, {"x": magnitude})
         errors.append(np.linalg.norm(run(model, x) - want) / np.linalg.norm(want))
     assert errors[0] < errors[1] / 3
+
+
+def test_even_channels_are_not_smoothed() -> None:
+    for magnitude, smoothed in ((np.ones(WIDTH), False), (np.linspace(0.1, 20, WIDTH) ** 2, True)):
+        model, _ = linear_graph(np.random.default_rng(0))
+        quantize_int8(model, {"x": magnitude})
+        assert any("smoothing" in name for name in model.graph.initializers) == smoothed
+
+
+def test_onnxruntime_scales_inside_the_product(tmp_path: Path) -> None:
+    """If it did not, each product would be written, cast and multiplied in passes of their own."""
+    model, _ = int8_graph()
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    optimized = ir.load(tmp_path / "optimized.onnx")
+    assert (count(optimized, "MatMulIntegerToFloat"), count(optimized, "MatMulInteger")) == (2, 0)
+
+
+def gelu_graph(weight: np.ndarray) -> ir.Model:
+    model = ir.from_onnx_text(f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)
+    {{ z = Gelu(x)
+       p = MatMul(z, w)
+       y = Neg(p) }}
+    """)
+    value = next(v for node in model.graph for v in node.inputs if v and v.name == "w")
+    value.const_value = ir.tensor(weight, name="w")
+    model.graph.register_initializer(value)
+    return model
+
+
+def test_what_is_never_far_below_zero_gets_nearly_all_levels_for_what_is_above() -> None:
+    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(200, WIDTH)).astype(np.float32) * 3
+    want = run(gelu_graph(weight), x)
+    model = gelu_graph(weight)
+    assert quantize_int8(model, {"z": np.full(WIDTH, 10.0)}) == 1
+    error = np.linalg.norm(run(model, x) - want) / np.linalg.norm(want)
+    symmetric = np.maximum(x, 0)  # near enough to GELU for the size of its rounding error
+    step = symmetric.max(axis=1, keepdims=True) / 127
+    rounding = (np.rint(symmetric / step) * step - symmetric) @ weight
+    assert error < 0.75 * np.linalg.norm(rounding) / np.linalg.norm(want) + 0.004  # 0.004: of the weights
+
+
+def test_the_lowest_values_of_an_activation_function_are_not_clipped() -> None:
+    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
+    x = np.random.default_rng(1).uniform(-2, -0.3, size=(50, WIDTH)).astype(np.float32)  # GELU at its lowest
+    model = gelu_graph(weight)
+    quantize_int8(model, {"z": np.full(WIDTH, 10.0)})
+    want = run(gelu_graph(weight), x)
+    assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
 
 
 def test_columns_have_their_own_scale() -> None:
