@@ -17,8 +17,8 @@ from whiten_runtime.errors import WhitenError
 OPSET = 20
 MEAN, WEIGHT = "whitening.mean", "whitening.weight"
 
-_SINGLE_FILE_LIMIT = 1_800_000_000
-"""Bytes of weights above which they go to a file of their own; a protobuf ends at 2 GiB."""
+_INLINE_LIMIT = 1_000_000
+"""Bytes of weights above which they go to a file of their own, which onnxruntime maps instead of copying."""
 
 
 def export_graph(encoder: SentenceEncoder) -> ir.Model:
@@ -69,10 +69,10 @@ def set_whitening(model: ir.Model, mean: NDArray[np.floating], weight: NDArray[n
 
 
 def save_graph(model: ir.Model, path: Path) -> None:
-    """Write the graph; weights too large for one file go to `model.onnx_data` beside it."""
+    """Write the graph; its weights, unless they are small, go to `model.onnx_data` beside it."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     path.parent.mkdir(parents=True, exist_ok=True)
-    external = Path(EXTERNAL_DATA_FILE).name if size > _SINGLE_FILE_LIMIT else None
+    external = Path(EXTERNAL_DATA_FILE).name if size > _INLINE_LIMIT else None
     ir.save(model, path, external_data=external)
 
 

@@ -268,7 +268,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
 def test_weights_beside_the_graph_go_the_whole_way(
     folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whiten_export.graph._SINGLE_FILE_LIMIT", 1000)
+    monkeypatch.setattr("whiten_export.graph._INLINE_LIMIT", 1000)
     assert run(checkpoint("bert"), "--corpus", corpus_file, "--out", "b").exit_code == 0
     weights = folder / "b" / "onnx" / "model.onnx_data"
     (folder / "b").rename(folder / "moved")

@@ -112,7 +112,7 @@ def test_setting_the_whitening_changes_nothing_else(checkpoint: Callable[[str], 
 def test_large_weights_go_to_a_file_beside_the_graph(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whiten_export.graph._SINGLE_FILE_LIMIT", 1000)
+    monkeypatch.setattr("whiten_export.graph._INLINE_LIMIT", 1000)
     save_graph(export_graph(_encoder(checkpoint("bert"), (1,))), tmp_path / "model.onnx")
     assert scan_graph(tmp_path / "model.onnx").external_files == {"model.onnx_data"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx_data"]

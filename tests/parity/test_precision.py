@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from support.bundles import graph_bytes
 from support.checkpoints import sentences
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
@@ -28,7 +29,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_bundle: Path) -> dic
 
 
 def test_sizes(minilm: dict[Precision, Encoder]) -> None:
-    sizes = {precision: encoder.manifest.files[MODEL_FILE].bytes for precision, encoder in minilm.items()}
+    sizes = {precision: graph_bytes(encoder.manifest) for precision, encoder in minilm.items()}
     assert sizes["int8"] / sizes["fp32"] < 0.30
     assert sizes["fp16"] / sizes["fp32"] < 0.52
 
@@ -40,7 +41,7 @@ def test_agreement_with_fp32_on_real_sentences(minilm: dict[Precision, Encoder],
         digests = {minilm[which].manifest.files[name].sha256 for which in ("fp32", precision)}
         assert len(digests) == 1, "vectors of two precisions can be compared, because they are whitened alike"
     agreement = compare(minilm[precision].encode(texts), minilm["fp32"].encode(texts))
-    assert agreement.mean_cosine > (0.9999 if precision == "fp16" else 0.995), str(agreement)
+    assert agreement.mean_cosine > (0.9999 if precision == "fp16" else 0.997), str(agreement)
     assert GATES[precision].passes(agreement)
     assert GATES[precision].passes(minilm[precision].verify())
 
@@ -85,6 +86,6 @@ def test_every_family(
 def test_a_lookup_table_in_int8(tmp_path: Path) -> None:
     recipe = Recipe("minilm", layers=(0,), max_sentences=2000, precision="int8")
     manifest = export_bundle(recipe, tmp_path / "bundle").manifest
-    assert manifest.files[MODEL_FILE].bytes < 15e6
+    assert graph_bytes(manifest) < 15e6
     assert manifest.parity is not None
     assert manifest.parity.mean_cosine > 0.999

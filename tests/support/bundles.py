@@ -7,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from whiten_runtime.manifest import Manifest
+
 
 def copy_bundle(bundle: Path, target: Path) -> Path:
     return Path(shutil.copytree(bundle, target / "copy"))
+
+
+def graph_bytes(manifest: Manifest) -> int:
+    """Bytes of the graph and its weights."""
+    return sum(record.bytes for name, record in manifest.files.items() if name.startswith("onnx/"))
 
 
 def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
