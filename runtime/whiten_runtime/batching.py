@@ -1,38 +1,63 @@
 """Which texts share a run, and the arrays a run takes. Pure functions over token lengths."""
 
+import math
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-DEFAULT_TOKEN_BUDGET = 1024
-"""Padded tokens per run: small enough to stay in cache, large enough to keep the matrix kernels busy."""
+TOKEN_BUDGET = 256
+"""Padded tokens per run at most: enough to keep the matrix kernels busy, few enough to keep memory small."""
+
+LANE_TOKENS = 48
+"""Tokens from which a thread of its own is worth while: with fewer, all threads on one run are faster."""
+
+_TOLERATED_PADDING = 1.25
+"""Padded over real tokens up to which a small call is one run."""
+
+
+def token_budget(lengths: Sequence[int], lanes: int) -> int:
+    """Padded tokens per run: one run for a small call, else runs that keep all lanes busy until the end.
+
+    Args:
+        lengths: tokens of each text.
+        lanes: runs that can go on side by side.
+    """
+    total = sum(lengths)
+    lanes = max(1, min(lanes, total // LANE_TOKENS))
+    rounds = max(1, math.ceil(total / (lanes * TOKEN_BUDGET)))
+    if lanes == rounds == 1:
+        return max(1, math.floor(total * _TOLERATED_PADDING))
+    return math.ceil(total / (lanes * rounds))
 
 
 def plan_batches(
     lengths: Sequence[int] | NDArray[np.intp],
-    token_budget: int = DEFAULT_TOKEN_BUDGET,
+    budget: int = TOKEN_BUDGET,
     max_texts: int | None = None,
 ) -> list[NDArray[np.intp]]:
     """Group texts of like length so that little padding is computed.
 
-    Texts are taken longest first, and a group is closed when one more text would exceed `token_budget` padded
+    Texts are taken longest first, and a group is closed when one more text would exceed `budget` padded
     tokens or `max_texts` texts. A text longer than the budget is a group of its own.
 
     Args:
         lengths: tokens of each text, shape [n].
-        token_budget: padded tokens per group (rows times the longest text).
+        budget: padded tokens per group (rows times the longest text).
         max_texts: texts per group, or None for no limit.
 
     Returns:
         Index arrays that partition range(n).
     """
+    if len(lengths) == 1:
+        return [np.zeros(1, np.intp)]
     tokens = np.maximum(np.asarray(lengths, dtype=np.intp), 1)
     order = np.argsort(-tokens, kind="stable").astype(np.intp)
     groups = []
     start = 0
     while start < len(order):
-        rows = max(1, token_budget // int(tokens[order[start]]))
+        rows = max(1, budget // int(tokens[order[start]]))
         if max_texts is not None:
             rows = min(rows, max_texts)
         groups.append(order[start : start + rows])
@@ -47,9 +72,12 @@ def pad_batch(ids: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, NDAr
         `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]; a batch in which no text has a
         token gets one masked column, because the graph needs at least one.
     """
-    lengths = np.fromiter((len(row) for row in ids), dtype=np.intp, count=len(ids))
+    if len(ids) == 1 and ids[0]:  # a text that comes alone should not wait
+        alone = np.asarray(ids, np.int64)
+        return {"input_ids": alone, "attention_mask": np.ones_like(alone)}
+    lengths = np.fromiter(map(len, ids), np.intp, len(ids))
     width = max(int(lengths.max(initial=0)), 1)
     mask = np.arange(width) < lengths[:, None]
     input_ids = np.full((len(ids), width), pad_token_id, dtype=np.int64)
-    input_ids[mask] = np.concatenate([np.asarray(row, dtype=np.int64) for row in ids])
+    input_ids[mask] = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
     return {"input_ids": input_ids, "attention_mask": mask.astype(np.int64)}

@@ -39,11 +39,26 @@ class Bundle:
         """The tokenizer, in the format of Hugging Face tokenizers."""
         return self.path / TOKENIZER_FILE
 
+    def check_weights(self) -> None:
+        """Check the SHA-256 of the weights that lie outside the graph, if there are any.
 
-def open_bundle(path: str | Path, verify_hashes: bool = True) -> Bundle:
+        Raises:
+            IntegrityError: it is not that of the manifest.
+        """
+        record = self.manifest.files.get(EXTERNAL_DATA_FILE)
+        if record is not None:
+            _check_file(self.path, EXTERNAL_DATA_FILE, record, True)
+
+
+def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bool = True) -> Bundle:
     """Read the manifest of a bundle and check its files against it.
 
-    Sizes and the safety of the graph are always checked; SHA-256 only with `verify_hashes`.
+    Sizes and the safety of the graph are always checked.
+
+    Args:
+        path: the bundle's directory.
+        verify_hashes: check the SHA-256 of every file.
+        verify_weights: of the weights too; if not, `Bundle.check_weights` is left to the caller, who has time for it.
 
     Raises:
         BundleError: not a bundle, or a file of it is missing.
@@ -57,7 +72,7 @@ def open_bundle(path: str | Path, verify_hashes: bool = True) -> Bundle:
         if name not in manifest.files:
             raise BundleError(f"{root / MANIFEST_FILE}: does not list {name}; export the model again")
     for name, record in manifest.files.items():
-        _check_file(root, name, record, verify_hashes)
+        _check_file(root, name, record, verify_hashes and (verify_weights or name != EXTERNAL_DATA_FILE))
     for path in root.rglob("*"):
         name = path.relative_to(root).as_posix()
         if path.suffix in _MODEL_SUFFIXES and name not in manifest.files:

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle import open_bundle
 from whiten_runtime.checks import whole_number
 from whiten_runtime.embedder import Embedder, Output, checked_texts, unit
-from whiten_runtime.engine import Engine
-from whiten_runtime.errors import BundleError, TextError, UsageError
+from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.manifest import Manifest
+from whiten_runtime.opening import open_parts
 from whiten_runtime.parity import Agreement, compare
 from whiten_runtime.probes import read_probes
 from whiten_runtime.session import CPU_PROVIDER, Provider, SessionOptions
-from whiten_runtime.tokenizer import Tokenizer
 
 
 class Encoder:
@@ -28,9 +26,11 @@ class Encoder:
         path: a bundle directory, as written by whiten-export.
         providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for
             the CPU. All of them must be active: there is no silent fallback.
-        threads: threads per run; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
+        threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
+        spinning: let threads spin while one operator waits for the next, which is faster; False where other programs
+            need the processor more. They never spin between calls.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
@@ -45,21 +45,14 @@ class Encoder:
         threads: int | None = None,
         *,
         verify_hashes: bool = True,
+        spinning: bool = True,
     ) -> None:
         if isinstance(providers, str):
             raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
-        options = SessionOptions((CPU_PROVIDER,) if providers is None else tuple(providers), threads)
+        options = SessionOptions((CPU_PROVIDER,) if providers is None else tuple(providers), threads, spinning)
         path = Path(path).absolute()  # the process may change its directory before it forks or pickles
         self._arguments = (path, options, verify_hashes)
-        self._bundle = open_bundle(path, verify_hashes)
-        manifest = self._bundle.manifest
-        self._tokenizer = Tokenizer(self._bundle.tokenizer, manifest.max_seq_length)
-        self._engine = Engine(self._bundle.model, manifest.pad_token_id, options)
-        if self._engine.width != manifest.dimension:
-            raise BundleError(
-                f"{self._bundle.model}: gives {self._engine.width} dimensions, but the manifest says "
-                f"{manifest.dimension}; export the model again"
-            )
+        self._bundle, self._tokenizer, self._engine = open_parts(path, options, verify_hashes)
         self._embedder = Embedder(self._tokenizer, self._engine)
 
     def encode(
@@ -232,7 +225,7 @@ class Encoder:
 
 
 def _restore(path: Path, options: SessionOptions, verify_hashes: bool) -> Encoder:
-    return Encoder(path, options.providers, options.threads, verify_hashes=verify_hashes)
+    return Encoder(path, options.providers, options.threads, verify_hashes=verify_hashes, spinning=options.spinning)
 
 
 @contextmanager

@@ -1,22 +1,38 @@
-"""Token ids through a graph: batches are planned, padded, run, and handed back as they finish."""
+"""Token ids through a graph: batches are planned, padded, run side by side, and handed back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.batching import DEFAULT_TOKEN_BUDGET, pad_batch, plan_batches
+from whiten_runtime.batching import pad_batch, plan_batches, token_budget
+from whiten_runtime.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.errors import BundleError, IntegrityError
+from whiten_runtime.processor import default_threads
 from whiten_runtime.session import ForkSafeSession, SessionOptions, create_session
 
 OUTPUT = "sentence_embedding"
 UNWHITENED_OUTPUT = "unwhitened_embedding"
 
+_ONCE_ONLY = 1 << 30
+"""Bytes of a graph from which it is never held twice."""
+
+_LITTLE_WORK = 700e6
+"""Bytes of a graph times tokens of a batch below which threads cost more than they save."""
+
+_USUAL_TOKENS = 16
+"""Tokens of a batch that comes alone, as queries do: shorter ones have the same session, which is made first."""
+
 
 class Engine:
-    """One graph, one session.
+    """One graph, run in two ways.
+
+    A batch that comes alone is run by all threads at once, if that is worth their while. Batches of one call are run
+    side by side, each by one thread: no thread waits for another at every operator, and each finds in its processor's
+    cache what it has just written. Each way has a session of its own, with a copy of the weights, made when needed.
 
     Args:
         model: an ONNX file that takes `input_ids` and `attention_mask`.
@@ -26,6 +42,7 @@ class Engine:
 
     Attributes:
         width: coordinates of a vector, k.
+        providers: execution providers that are active, in order of preference.
 
     Raises:
         BundleError: onnxruntime does not accept the model, or it has other inputs or outputs.
@@ -38,45 +55,85 @@ class Engine:
         settings = options or SessionOptions()
         original = _identity(model)
 
-        def create() -> Any:
-            if _identity(model) != original:
-                raise IntegrityError(
-                    f"{model}: replaced since this process's parent opened it; restart the service to use the new one"
-                )
-            return create_session(model, settings)
+        def unchanged() -> bool:
+            return _identity(model) == original
 
-        self._session = ForkSafeSession(create)
+        def create(threads: int | None) -> Any:
+            if not unchanged():
+                raise IntegrityError(f"{model}: replaced since it was opened; open it again, or restart the service")
+            return create_session(model, settings, threads)
+
+        self._unchanged: Callable[[], bool] = unchanged
+        self._size = _size(model)
+        self._lanes = (settings.threads or default_threads()) if settings.on_cpu and self._size < _ONCE_ONLY else 1
+        self._together = ForkSafeSession(lambda: create(None))
+        self._beside = ForkSafeSession(lambda: create(1)) if self._lanes > 1 else self._together
+        self._was_together = False
         self._pad_token_id = pad_token_id
         self._output = output
-        self.width = _checked_width(self._session.get(), model, output)
+        session = self._session_for(_USUAL_TOKENS).get()
+        self.width = _checked_width(session, model, output)
+        self.providers: list[str] = session.get_providers()
 
     def run(
-        self,
-        ids: Sequence[Sequence[int]],
-        batch_size: int | None = None,
-        token_budget: int = DEFAULT_TOKEN_BUDGET,
+        self, ids: Sequence[Sequence[int]], batch_size: int | None = None
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no promised order."""
-        for group in plan_batches([len(row) for row in ids], token_budget, batch_size):
-            yield group, self.run_batch(pad_batch([ids[index] for index in group], self._pad_token_id))
+        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no promised order.
+
+        Args:
+            ids: token ids of each text.
+            batch_size: texts per run at most, or None for no limit but that of tokens.
+        """
+        lengths = [len(row) for row in ids]
+        groups = plan_batches(lengths, token_budget(lengths, self._lanes), batch_size)
+        lanes = min(self._lanes, len(groups))
+        if lanes < 2:
+            for group in groups:
+                yield group, self.run_batch(self._feed(ids, group))
+            return
+        if not self._was_together and self._unchanged():
+            self._together.release()
+        session = self._usable(self._beside, self._together)
+
+        def run_beside(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+            return group, session.run([self._output], self._feed(ids, group))[0]
+
+        with ThreadPoolExecutor(lanes, "whiten-run") as executor:
+            yield from executor.map(run_beside, groups)
 
     def run_batch(self, feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Run one padded batch; float32 [batch_size, k]. Safe to call from several threads at once."""
-        return self._session.run([self._output], feed)[0]
+        session = self._session_for(feed["input_ids"].size)
+        self._was_together |= session is self._together
+        return session.run([self._output], feed)[0]
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""
-        self._session.get()
-
-    @property
-    def providers(self) -> list[str]:
-        """Execution providers that are active, in order of preference."""
-        active: list[str] = self._session.get().get_providers()
-        return active
+        self._together.check_open()
 
     def close(self) -> None:
         """Free the model."""
-        self._session.close()
+        self._together.close()
+        self._beside.close()
+
+    def _session_for(self, tokens: int) -> ForkSafeSession:
+        """The session for a batch that comes alone."""
+        sessions = self._beside, self._together
+        little = self._size * max(tokens, _USUAL_TOKENS) < _LITTLE_WORK
+        return self._usable(*(sessions if little else reversed(sessions)))
+
+    def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:
+        """The other session where the wanted one would have to be made of a file that was replaced."""
+        return other if other.alive and not wanted.alive and not self._unchanged() else wanted
+
+    def _feed(self, ids: Sequence[Sequence[int]], group: NDArray[np.intp]) -> dict[str, NDArray[np.int64]]:
+        return pad_batch([ids[index] for index in group], self._pad_token_id)
+
+
+def _size(model: Path) -> int:
+    """Bytes of a graph and of its external data; 0 where there is no file."""
+    files = (model, model.with_name(Path(EXTERNAL_DATA_FILE).name))
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _identity(model: Path) -> tuple[int, ...] | None:

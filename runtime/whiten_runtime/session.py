@@ -23,6 +23,13 @@ CPU_PROVIDER = "CPUExecutionProvider"
 
 _TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
 
+_SLOWER_FUSED = ["SkipLayerNormFusion", "BiasGeluFusion"]
+"""onnxruntime's fusions whose CPU kernels are slower than the operators they replace: SkipLayerNormalization is scalar
+code and ten times slower than Add and LayerNormalization."""
+
+_SPIN_DURING_RUNS = ("session.force_spinning_stop", "1")
+_NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
+
 
 @dataclass(frozen=True)
 class SessionOptions:
@@ -30,11 +37,13 @@ class SessionOptions:
 
     Attributes:
         providers: execution providers in order of preference; all of them must be active.
-        threads: threads inside one operator; None for WHITEN_THREADS, else all the CPUs this process may use.
+        threads: threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use.
+        spinning: let threads spin while one operator waits for the next. They never spin between calls.
     """
 
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
     threads: int | None = None
+    spinning: bool = True
 
     def __post_init__(self) -> None:
         if not self.providers:
@@ -45,6 +54,11 @@ class SessionOptions:
                 raise UsageError(f"provider {provider!r} is neither a name nor a (name, options) pair")
         if self.threads is not None:
             whole_number("threads", self.threads, 1)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU is the only provider."""
+        return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
 
 
 def provider_name(provider: Provider) -> str:
@@ -90,8 +104,13 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-def create_session(model: Path, options: SessionOptions) -> Any:
+def create_session(model: Path, options: SessionOptions, threads: int | None = None) -> Any:
     """Create an `onnxruntime.InferenceSession` on exactly the providers asked for.
+
+    Args:
+        model: an ONNX file.
+        options: what to create it with.
+        threads: threads inside one operator; None for all that the options give.
 
     Raises:
         ProviderError: a provider is not available, or was dropped when the session was created.
@@ -104,15 +123,23 @@ def create_session(model: Path, options: SessionOptions) -> Any:
             hint = "; install whiten[gpu] in place of whiten[cpu]" if name.startswith(("CUDA", "Tensorrt")) else ""
             raise ProviderError(f"provider '{name}' is not available here, only {', '.join(available)}{hint}")
     settings = ort.SessionOptions()
-    settings.intra_op_num_threads = options.threads or default_threads()
+    settings.intra_op_num_threads = threads or options.threads or default_threads()
     settings.inter_op_num_threads = 1
+    # Threads that spin between runs take the processor from the process's other sessions and threads.
+    settings.add_session_config_entry(*_SPIN_DURING_RUNS if options.spinning else _NEVER_SPIN)
     settings.log_severity_level = 3
     # Plans made for every new shape are kept for ever: memory grows with the variety of lengths.
     settings.enable_mem_pattern = False
     if saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
     try:
-        session = ort.InferenceSession(str(model), settings, providers=list(options.providers), enable_fallback=0)
+        session = ort.InferenceSession(
+            str(model),
+            settings,
+            providers=list(options.providers),
+            enable_fallback=0,
+            disabled_optimizers=_SLOWER_FUSED if options.on_cpu else None,
+        )
     except Exception as error:  # onnxruntime's exceptions share no base class
         reason = " ".join(str(error).split())
         if provider_name(options.providers[0]) != CPU_PROVIDER:
@@ -130,7 +157,7 @@ def create_session(model: Path, options: SessionOptions) -> Any:
 
 
 class ForkSafeSession:
-    """A session that is created anew in a forked child, where the parent's threads do not exist.
+    """A session that is created when it is first used, in each process: a forked child has no threads of its parent's.
 
     Args:
         create: makes a session; called once per process.
@@ -140,7 +167,6 @@ class ForkSafeSession:
         self._create = create
         self._closed = False
         self._session: Any = None
-        self.get()
         _live.add(self)
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
@@ -165,12 +191,26 @@ class ForkSafeSession:
         session = self._session
         if session is None:
             with _creation_lock:
-                if self._closed:
-                    raise WhitenError("this encoder was closed; create a new one")
+                self.check_open()
                 if self._session is None:
                     self._session = self._create()
                 session = self._session
         return session
+
+    @property
+    def alive(self) -> bool:
+        """Whether this process has the session."""
+        return self._session is not None
+
+    def check_open(self) -> None:
+        """Raise WhitenError if `close` was called."""
+        if self._closed:
+            raise WhitenError("this encoder was closed; create a new one")
+
+    def release(self) -> None:
+        """Free the session until it is used again."""
+        with _creation_lock:
+            self._session = None
 
     def close(self) -> None:
         """Free the session; `run` raises from now on."""

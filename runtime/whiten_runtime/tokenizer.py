@@ -8,6 +8,9 @@ from tokenizers import Tokenizer as _Backend
 
 from whiten_runtime.errors import BundleError
 
+_AT_ONCE = 512
+"""Texts that the backend gets at once: its encodings take many times the memory of their ids."""
+
 
 class Tokenizer:
     """A tokenizer that is configured once and never changed again, so that threads can share it.
@@ -43,9 +46,12 @@ class Tokenizer:
         Raises:
             BundleError: the tokenizer fails on a text.
         """
+        ids: list[list[int]] = []
         with _typed_errors("the bundle's tokenizer fails"):
-            encodings = self._backend.encode_batch_fast([encodable(text) for text in texts])
-            return [encoding.ids for encoding in encodings]
+            for start in range(0, len(texts), _AT_ONCE):
+                part = [encodable(text) for text in texts[start : start + _AT_ONCE]]
+                ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(part))
+        return ids
 
     def cut(self, ids: list[int]) -> list[int]:
         """Shorten to `max_seq_length` tokens, keeping the special tokens that end a text."""

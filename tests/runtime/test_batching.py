@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whiten_runtime.batching import pad_batch, plan_batches
+from whiten_runtime.batching import LANE_TOKENS, TOKEN_BUDGET, pad_batch, plan_batches, token_budget
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
 
@@ -18,11 +18,28 @@ def test_plan_is_a_partition_within_its_limits(lengths: list[int], budget: int, 
         assert rows is None or len(group) <= rows
 
 
-def test_little_padding_is_computed_for_mixed_lengths() -> None:
+@pytest.mark.parametrize("lanes", [1, 2, 16])
+def test_little_padding_is_computed_for_mixed_lengths(lanes: int) -> None:
     lengths = np.random.default_rng(0).integers(3, 513, 4000)
-    groups = plan_batches(lengths)
+    groups = plan_batches(lengths, token_budget(lengths.tolist(), lanes))
     padded = sum(len(group) * lengths[group].max() for group in groups)
     assert padded / lengths.sum() <= 1.05
+
+
+@given(st.integers(1, 64), st.integers(1, 400), st.integers(1, 16))
+def test_every_lane_has_a_batch_if_there_is_enough_for_it(length: int, texts: int, lanes: int) -> None:
+    lengths = [length] * texts
+    budget = token_budget(lengths, lanes)
+    groups = plan_batches(lengths, budget)
+    enough = min(lanes, length * texts // LANE_TOKENS, texts)
+    assert len(groups) >= enough
+    assert max(len(group) for group in groups) * length <= max(1.25 * TOKEN_BUDGET, length)
+
+
+def test_a_small_call_is_one_batch() -> None:
+    assert len(plan_batches([12, 10, 14], token_budget([12, 10, 14], 2))) == 1
+    assert len(plan_batches([200], token_budget([200], 16))) == 1
+    assert token_budget([], 2) == token_budget([0, 0], 2) == 1
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=7), min_size=1, max_size=6), st.integers(0, 3))

@@ -1,12 +1,7 @@
 """The library as services use it."""
 
 import io
-import multiprocessing
-import os
 import pickle
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,11 +14,9 @@ from hypothesis import strategies as st
 
 from support.bundles import copy_bundle
 from support.checkpoints import MAX_LENGTH, WIDTH, sentences
+from support.vectors import ROUNDING, worst
 from whiten_runtime import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.parity import GATES
-
-ROUNDING = 1e-4
-"""Whitening multiplies float32 rounding by λ^-½, and a random network has small eigenvalues: the gate's bound."""
 
 NASTY = (
     "",
@@ -41,11 +34,6 @@ NASTY = (
     "\ufeffbom",
     "e\u0301\u200b\u202e",
 )
-
-
-def worst(a: np.ndarray, b: np.ndarray) -> float:
-    """Largest difference relative to the norm."""
-    return float((np.abs(a - b).max(axis=-1) / np.linalg.norm(b, axis=-1)).max())
 
 
 def test_shapes_and_types(tiny: Encoder) -> None:
@@ -261,146 +249,3 @@ def test_pickle(tiny_bundle: Path) -> None:
     assert len(stream.getvalue()) < 2000
     copy = pickle.loads(stream.getvalue())
     np.testing.assert_array_equal(copy.encode("text"), encoder.encode("text"))
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_pools_of_processes(tiny: Encoder, method: str) -> None:
-    texts = sentences(40)
-    want = tiny.encode(texts)
-    with multiprocessing.get_context(method).Pool(2) as pool:
-        for got in pool.map(tiny.encode, [texts, texts, texts]):
-            assert worst(got, want) < ROUNDING
-
-
-def _python(code: str, bundle: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as users do: outside CI, where onnxruntime would behave better than it does for them."""
-    kept = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("HF_")}
-    command = [sys.executable, "-c", code, str(bundle)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=kept, start_new_session=True) as process:
-        try:
-            output, errors = process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # its children too
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
-PRELOADED = """
-import os, sys, numpy as np
-from whiten_runtime import Encoder
-encoder = Encoder(sys.argv[1], threads=2)
-used, unused = encoder.encode(["a text"] * 50), Encoder(sys.argv[1], threads=2)
-child = os.fork()
-if child == 0:
-    assert np.allclose(encoder.encode(["a text"] * 50), used)
-    sys.exit(7)  # the way a worker ends: destructors run
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert np.allclose(encoder.encode(["a text"] * 50), used)
-print("done")
-"""
-
-
-def test_a_forked_worker_of_a_preloaded_service_works_and_ends(tiny_bundle: Path) -> None:
-    result = _python(PRELOADED, tiny_bundle)
-    assert result.stdout == "done\n", result.stderr
-
-
-REPLACED = """
-import os, shutil, sys
-from pathlib import Path
-from whiten_runtime import Encoder, IntegrityError
-bundle = Path(sys.argv[1])
-os.chdir(bundle.parent)
-encoder = Encoder(bundle.name)
-os.chdir("/")
-def in_child():
-    if os.fork() == 0:
-        try:
-            encoder.encode("text")
-        except IntegrityError as error:
-            print(error, flush=True)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.wait()[1])
-print(in_child(), flush=True)
-model = bundle / "onnx" / "model.onnx"
-shutil.copy(model, model.with_suffix(".new"))
-model.with_suffix(".new").replace(model)
-print(in_child(), flush=True)
-encoder.encode("text")
-"""
-
-
-def test_a_forked_child_uses_its_parents_model_or_none(tiny_bundle: Path, tmp_path: Path) -> None:
-    result = _python(REPLACED, copy_bundle(tiny_bundle, tmp_path))
-    first, error, last = result.stdout.splitlines()
-    assert (first, last, result.returncode) == ("0", "1", 0), result.stderr
-    assert "replaced since this process's parent opened it" in error
-
-
-LOCKED = """
-import os, signal, sys
-from whiten_runtime import Encoder
-encoder = Encoder(sys.argv[1])
-with encoder._embedder._count_lock:
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        encoder.encode("long " * 99)
-        os._exit(encoder.truncated)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_locks_are_free_in_a_forked_child(tiny_bundle: Path) -> None:
-    result = _python(LOCKED, tiny_bundle)
-    assert result.stdout == "1\n", result.stderr
-
-
-LEAN = """
-import sys, socket
-def refuse(*args, **kwargs): raise AssertionError("the runtime used the network")
-socket.socket.connect = socket.getaddrinfo = refuse
-from whiten_runtime import Encoder
-encoder = Encoder(sys.argv[1])
-encoder.encode(["a", "b"]), encoder.verify()
-heavy = {"torch", "transformers", "huggingface_hub", "onnx", "scipy", "sklearn", "pandas", "pyarrow",
-         "whiten_export", "whiten_models", "whiten_evaluation"}
-print(sorted(heavy & set(sys.modules)))
-"""
-
-
-def test_the_runtime_needs_neither_torch_nor_the_network(tiny_bundle: Path) -> None:
-    result = _python(LEAN, tiny_bundle)
-    assert result.stdout == "[]\n", result.stderr
-
-
-TELEMETRY = """
-import os, sys, threading, time
-from whiten_runtime import Encoder
-before = len(os.listdir("/proc/self/task"))
-encoder = Encoder(sys.argv[1], threads=1)
-print(len(os.listdir("/proc/self/task")) - before, "ORT_DISABLE_TELEMETRY" in os.environ)
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
-def test_onnxruntime_starts_no_telemetry_thread(tiny_bundle: Path) -> None:
-    result = _python(TELEMETRY, tiny_bundle)
-    assert result.stdout == "0 False\n", result.stderr
-
-
-MISSING = """
-import sys
-sys.modules["onnxruntime"] = None
-from whiten_runtime import Encoder, WhitenError
-try: Encoder(sys.argv[1])
-except WhitenError as error: print(error)
-"""
-
-
-def test_without_onnxruntime_it_says_what_to_install(tiny_bundle: Path) -> None:
-    result = _python(MISSING, tiny_bundle)
-    assert "pip install 'whiten[cpu]'" in result.stdout, result.stderr
-    assert result.stdout.count("\n") == 1

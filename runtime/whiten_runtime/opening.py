@@ -1,0 +1,37 @@
+"""From a directory to what embeds: steps that do not need one another run side by side."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from whiten_runtime.bundle import Bundle, open_bundle
+from whiten_runtime.engine import Engine
+from whiten_runtime.errors import BundleError
+from whiten_runtime.session import SessionOptions, import_onnxruntime
+from whiten_runtime.tokenizer import Tokenizer
+
+
+def open_parts(path: Path, options: SessionOptions, verify_hashes: bool) -> tuple[Bundle, Tokenizer, Engine]:
+    """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
+
+    Raises:
+        BundleError: not a bundle, incomplete, altered or unsafe, or not what its manifest says.
+        ProviderError: a provider is not available or not active.
+    """
+    with ThreadPoolExecutor(2, "whiten-open") as executor:
+        executor.submit(import_onnxruntime)  # if it fails, so will the next import, which tells
+        bundle = open_bundle(path, verify_hashes, verify_weights=False)
+        manifest = bundle.manifest
+        weights = executor.submit(bundle.check_weights) if verify_hashes else None
+        tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length)
+        try:
+            engine = Engine(bundle.model, manifest.pad_token_id, options)
+        finally:
+            if weights is not None:
+                weights.result()  # what is wrong with an altered file is that it was altered
+        opened = bundle, tokenizer.result(), engine
+    if engine.width != manifest.dimension:
+        raise BundleError(
+            f"{bundle.model}: gives {engine.width} dimensions, but the manifest says {manifest.dimension}; "
+            "export the model again"
+        )
+    return opened

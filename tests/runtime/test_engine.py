@@ -1,0 +1,102 @@
+"""Which session runs what."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.bundles import copy_bundle
+from whiten_runtime import WhitenError, engine
+from whiten_runtime.bundle import MODEL_FILE
+from whiten_runtime.engine import Engine
+from whiten_runtime.session import SessionOptions, create_session
+
+QUERY = [[5, 6, 7]]
+MANY = [[5 + length % 9] * length for length in range(1, 33)] * 4
+
+
+@pytest.fixture
+def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Threads of the sessions that are created: None for all."""
+    sessions: list[int | None] = []
+
+    def create(model: Path, options: SessionOptions, threads: int | None) -> Any:
+        sessions.append(threads)
+        return create_session(model, options, threads)
+
+    monkeypatch.setattr(engine, "create_session", create)
+    return sessions
+
+
+def vectors(made: Engine, ids: list[list[int]]) -> np.ndarray:
+    result = np.full((len(ids), made.width), np.nan, np.float32)
+    for group, rows in made.run(ids):
+        result[group] = rows
+    return result
+
+
+def test_a_little_batch_has_one_thread(tiny_bundle: Path, created: list[int | None]) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    vectors(made, QUERY)
+    vectors(made, MANY)
+    assert created == [1]
+
+
+def test_a_batch_alone_has_all_threads_and_several_have_one_each(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    alone = vectors(made, QUERY)
+    assert created == [None]
+    many = vectors(made, [*MANY, *QUERY])
+    assert created == [None, 1]
+    assert np.isfinite(many).all()
+    np.testing.assert_allclose(many[-1:], alone, rtol=1e-4, atol=1e-4)
+    vectors(made, QUERY)
+    assert created == [None, 1]
+
+
+def test_a_session_that_never_ran_makes_room(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    vectors(made, MANY)
+    vectors(made, QUERY)
+    assert created == [None, 1, None]
+
+
+@pytest.mark.parametrize(("threads", "limit"), [(1, 1 << 30), (2, 0)])
+def test_one_thread_or_a_large_graph_has_one_session(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch, threads: int, limit: int
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    monkeypatch.setattr(engine, "_ONCE_ONLY", limit)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=threads))
+    vectors(made, QUERY)
+    vectors(made, MANY)
+    assert created == [None]
+
+
+def test_a_service_outlives_the_file_that_it_opened(
+    tiny_bundle: Path, tmp_path: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    model = copy_bundle(tiny_bundle, tmp_path) / MODEL_FILE
+    made = Engine(model, 0, SessionOptions(threads=2))
+    want = vectors(made, MANY)
+    shutil.copy(model, model.with_suffix(".new"))
+    model.with_suffix(".new").replace(model)
+    np.testing.assert_array_equal(vectors(made, MANY), want)
+    np.testing.assert_allclose(vectors(made, QUERY), vectors(made, [*QUERY, *MANY])[:1], rtol=1e-4, atol=1e-4)
+    assert created == [None, 1]
+
+
+def test_one_failing_batch_fails_the_call(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    with pytest.raises(WhitenError, match="onnxruntime failed"):
+        vectors(made, [*MANY, [10**9]])
+    assert np.isfinite(vectors(made, MANY)).all()
