@@ -31,27 +31,9 @@ _SMALL = 1024
 """Elements below which an initialiser is left as it is."""
 
 
-@dataclass(frozen=True)
-class Range:
-    """Where the rows of an activation lie among the 256 levels of a uint8.
-
-    Attributes:
-        zero_point: level of 0.
-        lowest: what no element is below, or None where rows are symmetric.
-    """
-
-    zero_point: int
-    lowest: float | None = None
-
-    @property
-    def above(self) -> int:
-        """Levels above 0 that are used: symmetric rows leave one out."""
-        return 255 - self.zero_point
-
-
-_SYMMETRIC = Range(128)
-_ONE_SIDED = {"Gelu": Range(24, -0.17), "Relu": Range(0, 0.0)}
-"""Ranges of what an activation function gives: GELU is above -0.17, and nearly all levels are for what is above 0."""
+_SYMMETRIC = 128
+_ZERO_POINTS = {"Gelu": 24, "Relu": 0}
+"""Level of 0 among the 256 of a uint8. Behind an activation function nearly all levels are for what is above 0."""
 
 
 def activations(model: ir.Model) -> list[ir.Value]:
@@ -135,7 +117,7 @@ class _Rewriter:
         self.model.graph.insert_before(next(iter(self.model.graph)), tape.nodes)
 
     def smooth(self, source: ir.Value, magnitude: NDArray[np.floating]) -> None:
-        if _range(source) is not _SYMMETRIC or magnitude.max() < _UNEVEN * np.median(magnitude):
+        if _zero_point(source) != _SYMMETRIC or magnitude.max() < _UNEVEN * np.median(magnitude):
             return
         weights = [_weights(node.inputs[1]) for node, _ in source.uses() if _is_linear(node)]
         heaviest = np.max([np.abs(weight).max(axis=1) for weight in weights if weight is not None], axis=0)
@@ -154,7 +136,9 @@ class _Rewriter:
             weight = weight * self.factors[source][:, None]
         columns, column_scale = quantize_columns(weight)
         name = f"{node.inputs[1].name}" if node.inputs[1] is not None else ""
-        operands = [rows, self._constant(f"{name}.int8", columns), self._zero_point(_range(source))]
+        if source in self.factors:  # another user of the same weights may have other factors
+            name = f"{name}.{source.name}"
+        operands = [rows, self._constant(f"{name}.int8", columns), self._level_of_zero(_zero_point(source))]
         products = tape.op("Cast", [tape.op("MatMulInteger", operands)], {"to": ir.DataType.FLOAT.value})
         scales = tape.op("Mul", [self.unity, self._constant(f"{name}.scale", column_scale)])
         self._replace(node, tape, tape.op("Mul", [tape.op("Mul", [products, scales]), row_scale]), result)
@@ -171,25 +155,28 @@ class _Rewriter:
         self._replace(node, tape, tape.op("Mul", [full, scales]), result)
 
     def _quantize_rows(self, tape: Tape, source: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Scale s of each row, such that its largest element has the highest level, and round(x / s) + zero point."""
+        """Scale s of each row, such that its extremes are levels, and round(x / s) + zero point."""
         axes = self._constant("last_axis", np.array([-1], np.int64))
-        spread = _range(source)
+        zero_point = _zero_point(source)
+        above = 255 - zero_point
         if source in self.factors:
             source = tape.op("Mul", [source, self._constant(f"{source.name}.smoothing", 1 / self.factors[source])])
-        if spread.lowest is None:
-            largest, least = tape.op("ReduceMax", [tape.op("Abs", [source]), axes], {"keepdims": 1}), _TINY
-        else:  # the level 0 must be low enough for the lowest that can come
-            largest = tape.op("ReduceMax", [source, axes], {"keepdims": 1})
-            least = max(-spread.lowest / max(spread.zero_point, 1) * spread.above, _TINY)
-        bounded = tape.op("Max", [largest, self._constant(f"least.{spread.zero_point}", np.float32(least))])
-        level = self._constant(f"level.{spread.zero_point}", np.float32(1 / spread.above))
-        scale = tape.op("Mul", [bounded, level])
+        if zero_point == _SYMMETRIC:
+            largest = [tape.op("ReduceMax", [tape.op("Abs", [source]), axes], {"keepdims": 1})]
+        else:
+            largest = [tape.op("ReduceMax", [source, axes], {"keepdims": 1})]
+        if zero_point not in (_SYMMETRIC, 0):
+            least = tape.op("ReduceMin", [source, axes], {"keepdims": 1})
+            mirrored = self._constant(f"mirror.{zero_point}", np.float32(-above / zero_point))
+            largest.append(tape.op("Mul", [least, mirrored]))
+        bounded = tape.op("Max", [*largest, self._constant("tiny", np.float32(_TINY))])
+        scale = tape.op("Mul", [bounded, self._constant(f"level.{zero_point}", np.float32(1 / above))])
         scaled = tape.op("Mul", [source, tape.op("Reciprocal", [scale])])
         one = self._constant("one", np.float32(1))
-        return tape.op("QuantizeLinear", [scaled, one, self._zero_point(spread)]), scale
+        return tape.op("QuantizeLinear", [scaled, one, self._level_of_zero(zero_point)]), scale
 
-    def _zero_point(self, spread: Range) -> ir.Value:
-        return self._constant(f"zero_point.{spread.zero_point}", np.uint8(spread.zero_point))
+    def _level_of_zero(self, zero_point: int) -> ir.Value:
+        return self._constant(f"zero_point.{zero_point}", np.uint8(zero_point))
 
     def _constant(self, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:
         full_name = f"quantized.{name}"
@@ -217,9 +204,9 @@ def quantize_columns(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDA
     return np.rint(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
-def _range(source: ir.Value) -> Range:
+def _zero_point(source: ir.Value) -> int:
     producer = source.producer()
-    return _ONE_SIDED.get(producer.op_type, _SYMMETRIC) if producer is not None else _SYMMETRIC
+    return _ZERO_POINTS.get(producer.op_type, _SYMMETRIC) if producer is not None else _SYMMETRIC
 
 
 def _is_linear(node: ir.Node) -> bool:

@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOKEN_BUDGET = 256
-"""Padded tokens per run at most: enough to keep the matrix kernels busy, few enough to keep memory small."""
+"""Padded tokens at most of a run that has one thread: enough to keep it busy, few enough to keep memory small."""
+
+ALONE_TOKEN_BUDGET = 1024
+"""The same of a run that several threads or a GPU share."""
 
 LANE_TOKENS = 48
 """Tokens from which a thread of its own is worth while: with fewer, all threads on one run are faster."""
@@ -17,16 +20,21 @@ _TOLERATED_PADDING = 1.25
 """Padded over real tokens up to which a small call is one run."""
 
 
-def token_budget(lengths: Sequence[int], lanes: int) -> int:
+def lanes_for(lengths: Sequence[int], lanes: int) -> int:
+    """Runs that should go on side by side for texts of these lengths, where so many can."""
+    return max(1, min(lanes, sum(lengths) // LANE_TOKENS))
+
+
+def token_budget(lengths: Sequence[int], lanes: int, most: int = TOKEN_BUDGET) -> int:
     """Padded tokens per run: one run for a small call, else runs that keep all lanes busy until the end.
 
     Args:
         lengths: tokens of each text.
-        lanes: runs that can go on side by side.
+        lanes: runs that go on side by side.
+        most: what a run may have.
     """
-    total = sum(lengths)
-    lanes = max(1, min(lanes, total // LANE_TOKENS))
-    rounds = max(1, math.ceil(total / (lanes * TOKEN_BUDGET)))
+    total = sum(max(length, 1) for length in lengths)
+    rounds = max(1, math.ceil(total / (lanes * most)))
     if lanes == rounds == 1:
         return max(1, math.floor(total * _TOLERATED_PADDING))
     return math.ceil(total / (lanes * rounds))

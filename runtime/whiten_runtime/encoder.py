@@ -163,17 +163,18 @@ class Encoder:
         """
         probes = read_probes(self._bundle)
         ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
-        vectors = np.empty((2, len(ids), self.dimension), np.float32)
-        for result, batch_size in zip(vectors, (1, None), strict=True):
-            for group, rows in self._engine.run(ids, batch_size):
-                result[group] = rows
-        return compare(np.concatenate(vectors), np.tile(probes.embeddings, (2, 1)))
+        batched = np.empty((len(ids), self.dimension), np.float32)
+        for group, rows in self._engine.run(ids):
+            batched[group] = rows
+        alone = [rows for row in ids for _, rows in self._engine.run([row])]
+        return compare(np.concatenate([batched, *alone]), np.tile(probes.embeddings, (2, 1)))
 
     def warmup(self) -> None:
-        """Run the shortest and the longest text, so that the next call meets no first-time costs."""
+        """Run the shortest and the longest text, so that the next one meets no first-time costs."""
         pad = self._bundle.manifest.pad_token_id
-        for _ in self._engine.run([[pad], [pad] * self.max_seq_length], batch_size=1):
-            pass
+        for length in (1, self.max_seq_length):
+            for _ in self._engine.run([[pad] * length]):
+                pass
 
     @property
     def manifest(self) -> Manifest:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.batching import pad_batch, plan_batches, token_budget
+from whiten_runtime.batching import ALONE_TOKEN_BUDGET, TOKEN_BUDGET, lanes_for, pad_batch, plan_batches, token_budget
 from whiten_runtime.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.errors import BundleError, IntegrityError
 from whiten_runtime.processor import default_threads
@@ -66,6 +66,8 @@ class Engine:
         self._unchanged: Callable[[], bool] = unchanged
         self._size = _size(model)
         self._lanes = (settings.threads or default_threads()) if settings.on_cpu and self._size < _ONCE_ONLY else 1
+        one_thread = settings.on_cpu and (settings.threads or default_threads()) == 1
+        self._token_budget = TOKEN_BUDGET if self._lanes > 1 or one_thread else ALONE_TOKEN_BUDGET
         self._together = ForkSafeSession(lambda: create(None))
         self._beside = ForkSafeSession(lambda: create(1)) if self._lanes > 1 else self._together
         self._was_together = False
@@ -85,13 +87,14 @@ class Engine:
             batch_size: texts per run at most, or None for no limit but that of tokens.
         """
         lengths = [len(row) for row in ids]
-        groups = plan_batches(lengths, token_budget(lengths, self._lanes), batch_size)
-        lanes = min(self._lanes, len(groups))
+        lanes = lanes_for(lengths, self._lanes)
+        groups = plan_batches(lengths, token_budget(lengths, lanes, self._token_budget), batch_size)
+        lanes = min(lanes, len(groups))
         if lanes < 2:
             for group in groups:
                 yield group, self.run_batch(self._feed(ids, group))
             return
-        if not self._was_together and self._unchanged():
+        if self._together.alive and not self._was_together and self._unchanged():
             self._together.release()
         session = self._usable(self._beside, self._together)
 
@@ -99,7 +102,11 @@ class Engine:
             return group, session.run([self._output], self._feed(ids, group))[0]
 
         with ThreadPoolExecutor(lanes, "whiten-run") as executor:
-            yield from executor.map(run_beside, groups)
+            try:
+                results = executor.map(run_beside, groups)
+            except RuntimeError:  # no more threads: the interpreter is ending, or the system's limit is reached
+                results = map(run_beside, groups)
+            yield from results
 
     def run_batch(self, feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Run one padded batch; float32 [batch_size, k]. Safe to call from several threads at once."""
@@ -132,17 +139,18 @@ class Engine:
 
 def _size(model: Path) -> int:
     """Bytes of a graph and of its external data; 0 where there is no file."""
-    files = (model, model.with_name(Path(EXTERNAL_DATA_FILE).name))
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in _files(model))
 
 
-def _identity(model: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced."""
-    try:
-        stat = model.stat()
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+def _files(model: Path) -> list[Path]:
+    """A graph and its external data, those that are there."""
+    return [file for file in (model, model.with_name(Path(EXTERNAL_DATA_FILE).name)) if file.is_file()]
+
+
+def _identity(model: Path) -> list[tuple[int, ...]]:
+    """What changes when a graph or its weights are replaced."""
+    stats = [file.stat() for file in _files(model)]
+    return [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
 def _checked_width(session: Any, model: Path, output: str) -> int:

@@ -101,7 +101,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[name]
+        os.environ.pop(name, None)  # another thread may have come first
 
 
 def create_session(model: Path, options: SessionOptions, threads: int | None = None) -> Any:

@@ -155,6 +155,15 @@ def test_the_lowest_values_of_an_activation_function_are_not_clipped() -> None:
     assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
 
 
+def test_faint_rows_of_an_activation_function_have_a_fine_scale() -> None:
+    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
+    x = np.random.default_rng(1).uniform(-0.02, 0.17, size=(50, WIDTH)).astype(np.float32)  # GELU up to 0.1
+    model = gelu_graph(weight)
+    quantize_int8(model, {"z": np.full(WIDTH, 10.0)})
+    want = run(gelu_graph(weight), x)
+    assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.02
+
+
 def test_columns_have_their_own_scale() -> None:
     weight = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * [1, 10, 100, 1e-3, 1, 0]
     columns, scale = quantize_columns(weight.astype(np.float32))

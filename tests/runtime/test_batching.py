@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whiten_runtime.batching import LANE_TOKENS, TOKEN_BUDGET, pad_batch, plan_batches, token_budget
+from whiten_runtime.batching import LANE_TOKENS, TOKEN_BUDGET, lanes_for, pad_batch, plan_batches, token_budget
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
 
@@ -29,17 +29,19 @@ def test_little_padding_is_computed_for_mixed_lengths(lanes: int) -> None:
 @given(st.integers(1, 64), st.integers(1, 400), st.integers(1, 16))
 def test_every_lane_has_a_batch_if_there_is_enough_for_it(length: int, texts: int, lanes: int) -> None:
     lengths = [length] * texts
+    lanes = lanes_for(lengths, lanes)
     budget = token_budget(lengths, lanes)
     groups = plan_batches(lengths, budget)
-    enough = min(lanes, length * texts // LANE_TOKENS, texts)
-    assert len(groups) >= enough
+    assert len(groups) >= min(lanes, texts)
     assert max(len(group) for group in groups) * length <= max(1.25 * TOKEN_BUDGET, length)
 
 
 def test_a_small_call_is_one_batch() -> None:
-    assert len(plan_batches([12, 10, 14], token_budget([12, 10, 14], 2))) == 1
-    assert len(plan_batches([200], token_budget([200], 16))) == 1
-    assert token_budget([], 2) == token_budget([0, 0], 2) == 1
+    assert lanes_for([12, 10, 14], 2) == lanes_for([], 2) == 1
+    assert lanes_for([LANE_TOKENS] * 2, 64) == 2
+    assert len(plan_batches([12, 10, 14], token_budget([12, 10, 14], 1))) == 1
+    assert len(plan_batches([0] * 200, token_budget([0] * 200, 1))) == 1
+    assert token_budget([], 1) == 1
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=7), min_size=1, max_size=6), st.integers(0, 3))

@@ -1,6 +1,8 @@
 """Which session runs what."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle
-from whiten_runtime import WhitenError, engine
+from whiten_runtime import Encoder, WhitenError, engine
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.engine import Engine
 from whiten_runtime.session import SessionOptions, create_session
@@ -93,6 +95,43 @@ def test_a_service_outlives_the_file_that_it_opened(
     np.testing.assert_array_equal(vectors(made, MANY), want)
     np.testing.assert_allclose(vectors(made, QUERY), vectors(made, [*QUERY, *MANY])[:1], rtol=1e-4, atol=1e-4)
     assert created == [None, 1]
+
+
+def test_replaced_weights_are_not_mixed_with_the_old_ones(tmp_path: Path, minilm_bundle: Path) -> None:
+    copy = copy_bundle(minilm_bundle, tmp_path)
+    made = Engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))
+    weights = (copy / MODEL_FILE).with_name("model.onnx_data")
+    changed = bytearray(weights.read_bytes())
+    changed[: len(changed) // 2] = bytes(len(changed) // 2)
+    weights.with_suffix(".new").write_bytes(changed)
+    weights.with_suffix(".new").replace(weights)
+    with Encoder(minilm_bundle) as original:
+        ids = original._tokenizer.tokenize(["a short text"] * 40)
+        np.testing.assert_allclose(vectors(made, ids), original.encode(["a short text"] * 40), rtol=1e-3, atol=1e-3)
+
+
+def test_warming_up_makes_no_session_that_queries_do_not_use(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    with Encoder(tiny_bundle, threads=2) as encoder:
+        encoder.warmup()
+        encoder.encode("a query")
+        encoder.encode(["two", "short ones"])
+    assert created == [None]
+
+
+def test_a_call_at_the_end_of_the_program(tiny_bundle: Path) -> None:
+    """The interpreter starts no threads any more when it runs this."""
+    code = """
+import atexit, sys
+from whiten_runtime import Encoder
+encoder = Encoder(sys.argv[1], threads=2)
+atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
+"""
+    command = [sys.executable, "-c", code, str(tiny_bundle)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.stdout == "300\n", result.stderr
 
 
 def test_one_failing_batch_fails_the_call(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
