@@ -108,6 +108,28 @@ def test_even_channels_are_not_smoothed() -> None:
         assert any("smoothing" in name for name in model.graph.initializers) == smoothed
 
 
+def test_weights_that_two_products_share_are_smoothed_for_each() -> None:
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)
+    {{ u = Mul(x, turn)
+       p = MatMul(x, w)
+       q = MatMul(u, w)
+       y = Add(p, q) }}
+    """
+    rising = np.linspace(1, 20, WIDTH).astype(np.float32)
+    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
+    model = ir.from_onnx_text(text)
+    for name, array in (("w", weight), ("turn", rising[::-1] / rising)):
+        value = next(v for node in model.graph for v in node.inputs if v and v.name == name)
+        value.const_value = ir.tensor(array, name=name)
+        model.graph.register_initializer(value)
+    x = np.random.default_rng(1).normal(size=(50, WIDTH)).astype(np.float32) * rising
+    quantize_int8(model, {"x": rising**2, "u": rising[::-1] ** 2})
+    want = x @ weight + (x * (rising[::-1] / rising)) @ weight
+    assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
+
+
 def test_onnxruntime_scales_inside_the_product(tmp_path: Path) -> None:
     """If it did not, each product would be written, cast and multiplied in passes of their own."""
     model, _ = int8_graph()
