@@ -132,12 +132,10 @@ class _Rewriter:
         if source not in self.rows:
             self.rows[source] = self._quantize_rows(tape, source)
         rows, row_scale = self.rows[source]
-        if source in self.factors:
-            weight = weight * self.factors[source][:, None]
-        columns, column_scale = quantize_columns(weight)
         name = f"{node.inputs[1].name}" if node.inputs[1] is not None else ""
         if source in self.factors:  # another user of the same weights may have other factors
-            name = f"{name}.{source.name}"
+            weight, name = weight * self.factors[source][:, None], f"{name}.{source.name}"
+        columns, column_scale = quantize_columns(weight)
         operands = [rows, self._constant(f"{name}.int8", columns), self._level_of_zero(_zero_point(source))]
         products = tape.op("Cast", [tape.op("MatMulInteger", operands)], {"to": ir.DataType.FLOAT.value})
         scales = tape.op("Mul", [self.unity, self._constant(f"{name}.scale", column_scale)])

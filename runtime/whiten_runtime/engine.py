@@ -65,9 +65,10 @@ class Engine:
 
         self._unchanged: Callable[[], bool] = unchanged
         self._size = _size(model)
-        self._lanes = (settings.threads or default_threads()) if settings.on_cpu and self._size < _ONCE_ONLY else 1
-        one_thread = settings.on_cpu and (settings.threads or default_threads()) == 1
-        self._token_budget = TOKEN_BUDGET if self._lanes > 1 or one_thread else ALONE_TOKEN_BUDGET
+        threads = settings.threads or default_threads()
+        self._lanes = threads if settings.on_cpu and self._size < _ONCE_ONLY else 1
+        runs_have_one_thread = settings.on_cpu and self._lanes == threads
+        self._token_budget = TOKEN_BUDGET if runs_have_one_thread else ALONE_TOKEN_BUDGET
         self._together = ForkSafeSession(lambda: create(None))
         self._beside = ForkSafeSession(lambda: create(1)) if self._lanes > 1 else self._together
         self._was_together = False
