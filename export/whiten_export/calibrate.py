@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph import save_graph_with_outputs
+from whiten_export.graph import save_with_outputs
 from whiten_export.quantize import activations
 from whiten_runtime.batching import pad_batch, plan_batches
 from whiten_runtime.session import SessionOptions, create_session
@@ -32,7 +32,7 @@ def channel_magnitudes(
         tokenizer: of the model.
         pad_token_id: what pads a batch; padding is not looked at.
         options: how the session is created.
-        path: where the graph may be written for the time.
+        path: where the graph may be written, beside its weights.
 
     Returns:
         float32 [channels] by the name of the value.
@@ -40,7 +40,7 @@ def channel_magnitudes(
     values = activations(model)
     if not values:
         return {}
-    save_graph_with_outputs(model, values, path)
+    save_with_outputs(model, values, path)
     session = create_session(path, options)
     ids = [tokenizer.cut(row) for row in tokenizer.tokenize(list(sentences))]
     largest: dict[str, NDArray[np.float32]] = {}

@@ -1,20 +1,21 @@
 """`whiten-export`: one command from a pretrained language model to a bundle."""
 
+import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
-from whiten_export.recipe import BUILTIN_CORPUS, Recipe, parse_layers
+from whiten_export.recipe import BUILTIN_CORPUS, Recipe, VectorRecipe, parse_layers
 from whiten_export.reporter import Reporter
 from whiten_runtime import console
 from whiten_runtime.console import human_size, json_option, one_line_errors, say
-from whiten_runtime.errors import WhitenError
-from whiten_runtime.manifest import Manifest, Precision
+from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.manifest import Manifest, Pooling, Precision
 from whiten_runtime.parity import GATES, in_words
 
 
@@ -43,7 +44,13 @@ class ConsoleReporter(Reporter):
 
 
 @click.command("whiten-export", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model")
+@click.argument("model", required=False)
+@click.option(
+    "--from-vectors",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Instead of a model's: whiten vectors from elsewhere (.npy, .parquet, .jsonl). MODEL is then their name.",
+)
 @click.option(
     "--layers",
     metavar="L,L",
@@ -51,10 +58,9 @@ class ConsoleReporter(Reporter):
 )
 @click.option(
     "--pooling",
-    type=click.Choice(["mean", "cls"]),
-    default="mean",
-    show_default=True,
-    help="Over all real tokens, or the first.",
+    type=click.Choice(get_args(Pooling)),
+    help="Of all real tokens the mean, the first or the last; sif: words weighed by frequency, without what all "
+    "sentences share. [default: the catalogue's, else mean]",
 )
 @click.option(
     "--whitening",
@@ -71,7 +77,7 @@ class ConsoleReporter(Reporter):
     help="Sentences to fit on, best like yours: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
     f"[default: {BUILTIN_CORPUS}]",
 )
-@click.option("--column", help="Column or key of the sentence in --corpus.")
+@click.option("--column", help="Column or key of the sentence in --corpus, or of the vector in --from-vectors.")
 @click.option("--max-sentences", type=int, metavar="N", help="Use the first N sentences of the corpus.")
 @click.option("--normalize/--no-normalize", default=False, show_default=True, help="L2-normalise inside the graph.")
 @click.option(
@@ -92,55 +98,52 @@ class ConsoleReporter(Reporter):
 @click.option("--revision", help="Branch, tag or commit on the hub.")
 @click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
 @click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda or cuda:N.")
+@click.option("--max-words", type=int, metavar="N", help="Of a file of word vectors, keep the first N words.")
+@click.option("--frequencies", metavar="FILE", help='Words and counts for sif, "word count" lines. [default: by rank]')
 @json_option
 @one_line_errors
 @click.version_option(package_name="whiten")
 def export(
-    model: str,
+    model: str | None,
+    from_vectors: Path | None,
     layers: str | None,
-    pooling: str,
     whitening: str,
-    dim: int | None,
     corpus: tuple[str, ...],
     column: str | None,
-    max_sentences: int | None,
+    dim: int | None,
     normalize: bool,
-    precision: Precision,
-    max_length: int | None,
     out: Path | None,
     force: bool,
-    revision: str | None,
-    trust_remote_code: bool,
-    device: str,
     as_json: bool,
+    **choices: Any,
 ) -> None:
     """Export MODEL to a bundle: an ONNX graph from token ids to whitened sentence vectors, with tokenizer and proof.
 
-    MODEL is a name of the catalogue (see `whiten models`), a directory written by save_pretrained, or a hub id.
+    MODEL is a name of the catalogue (see `whiten models`), a directory written by save_pretrained, by optimum-cli
+    export onnx or by peft (a LoRA adapter), a file of word vectors in GloVe's text format, or a hub id.
     """
     started = time.monotonic()
-    recipe = Recipe(
-        model=model,
-        layers=None if layers is None else parse_layers(layers),
-        pooling="cls" if pooling == "cls" else "mean",
-        whitening=None if whitening == "none" else "pca",
-        dim=dim,
-        corpus=corpus or None,
-        column=column,
-        max_sentences=max_sentences,
-        normalize=normalize,
-        precision=precision,
-        max_length=max_length,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        device=device,
-    )
     reporter = ConsoleReporter()
-    try:
-        from whiten_export.pipeline import export_bundle
-    except ImportError as error:
-        raise WhitenError(f"exporting needs {error.name}; install it with pip install 'whiten[export]'") from error
-    result = export_bundle(recipe, out, force, reporter)
+    if from_vectors is not None:
+        _refuse(_NOT_FOR_VECTORS, "is for models, not for --from-vectors")
+        if whitening == "none":
+            raise UsageError("--from-vectors with --whitening none would change nothing; leave one out")
+        vectors = VectorRecipe(from_vectors, model, column, dim, normalize)
+        result = _run("whiten_export.vectors", "export_vectors", vectors, out, force, reporter)
+    elif model is None:
+        raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")
+    else:
+        recipe = Recipe(
+            model=model,
+            layers=None if layers is None else parse_layers(layers),
+            whitening=None if whitening == "none" else "pca",
+            dim=dim,
+            corpus=corpus or None,
+            column=column,
+            normalize=normalize,
+            **choices,
+        )
+        result = _run("whiten_export.pipeline", "export_bundle", recipe, out, force, reporter)
     seconds = time.monotonic() - started
     say(_summary(result.path, result.bytes, result.manifest, seconds))
     if as_json:
@@ -155,17 +158,47 @@ def export(
         )
 
 
+_NOT_FOR_VECTORS = (
+    *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
+    *("trust_remote_code", "device", "max_words", "frequencies"),
+)
+
+
+def _refuse(names: Sequence[str], why: str) -> None:
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
+
+
+def _run(module: str, function: str, *arguments: Any) -> Any:
+    """Call what needs the packages of an extra."""
+    try:
+        call = getattr(importlib.import_module(module), function)
+    except ImportError as error:
+        raise WhitenError(f"exporting needs {error.name}; install it with pip install 'whiten[export]'") from error
+    return call(*arguments)
+
+
 def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
     parity, gate = manifest.parity, GATES[manifest.precision]
     assert parity is not None
     whitening = manifest.whitening
-    fitted = f", whitened on {whitening.n_samples:,} sentences" if whitening else ""
+    of_texts = manifest.input == "text"
+    verb = "whitened" if whitening and whitening.method != "none" else "common component fitted"
+    what = "sentences" if of_texts else "vectors"
+    fitted = f", {verb} on {whitening.n_samples:,} {what}" if whitening else ""
+    layers = f" from layers {', '.join(map(str, manifest.layers))}" if of_texts else ""
+    if of_texts:
+        usage = f'whiten embed {path} "Your text."   or   whiten_runtime.Encoder("{path}").encode(texts)'
+    else:
+        usage = f'whiten transform {path} --input FILE --out FILE   or   VectorWhitener("{path}").transform(vectors)'
     return "\n".join(
         (
             f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)}, {seconds:.0f} s)",
-            f"  vectors  {manifest.dimension} dimensions from layers {', '.join(map(str, manifest.layers))}{fitted}",
+            f"  vectors  {manifest.dimension} dimensions{layers}{fitted}",
             f"  parity   {in_words(parity)} (gate: {gate})",
-            f'  use it   whiten embed {path} "Your text."   or   whiten_runtime.Encoder("{path}").encode(texts)',
+            f"  use it   {usage}",
         )
     )
 

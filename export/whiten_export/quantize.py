@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from whiten_export.graph import MEAN, WEIGHT
+from whiten_export.tail import MEAN, WEIGHT
 
 _LEVELS = 127
 """Largest magnitude of an int8 weight."""

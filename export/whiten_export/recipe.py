@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
 from whiten_runtime.checks import whole_number
@@ -16,9 +17,12 @@ class Recipe:
     """What to export and how; `whiten-export --help` describes each choice.
 
     Attributes:
-        model: catalogue name, directory written by `save_pretrained`, or hub id.
+        model: catalogue name, directory written by `save_pretrained` or by optimum's ONNX export, LoRA adapter, file of
+            word vectors, or hub id.
         layers: hidden states to average, 0 for the embedding layer, negative from the top; None for the default.
-        pooling: "mean" over all real tokens, or "cls" for the first.
+        pooling: "mean" over all real tokens, "cls" for the first, "last" for the last; "sif" weighs the words of a file
+            of word vectors by their frequency and takes away what all sentences share; None for the catalogue's, else
+            "mean".
         whitening: method of the whitening at the end, or None.
         dim: leading whitened dimensions to keep; None keeps all.
         corpus: files of sentences, or `BUILTIN_CORPUS`, which is the default.
@@ -30,6 +34,8 @@ class Recipe:
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code that comes with the checkpoint.
         device: where PyTorch and onnxruntime compute: "cpu", "cuda" or "cuda:N".
+        max_words: of a file of word vectors, keep the first and so the most frequent ones.
+        frequencies: file of "word count" lines for "sif"; None takes the words' order for their rank.
 
     Raises:
         UsageError: choices that exclude each other, or a number out of range.
@@ -37,7 +43,7 @@ class Recipe:
 
     model: str
     layers: tuple[int, ...] | None = None
-    pooling: Pooling = "mean"
+    pooling: Pooling | None = None
     whitening: WhiteningMethod | None = "pca"
     dim: int | None = None
     corpus: tuple[str, ...] | None = None
@@ -49,18 +55,20 @@ class Recipe:
     revision: str | None = None
     trust_remote_code: bool = False
     device: str = "cpu"
+    max_words: int | None = None
+    frequencies: str | None = None
 
     def __post_init__(self) -> None:
         if self.layers is not None and not self.layers:
             raise UsageError("layers is empty; name at least one, or leave it out")
         for name, allowed in (
-            ("pooling", get_args(Pooling)),
+            ("pooling", (*get_args(Pooling), None)),
             ("precision", get_args(Precision)),
-            ("whitening", (*get_args(WhiteningMethod), None)),
+            ("whitening", ("pca", None)),
         ):
             if (value := getattr(self, name)) not in allowed:
                 raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
-        for name in ("dim", "max_sentences", "max_length"):
+        for name in ("dim", "max_sentences", "max_length", "max_words"):
             if (value := getattr(self, name)) is not None:
                 whole_number(name.replace("_", "-"), value, 1)
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
@@ -70,19 +78,50 @@ class Recipe:
     def _check_corpus(self) -> None:
         if isinstance(self.corpus, str) or self.corpus == ():
             raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
-        if self.whitening is None:
-            if self.dim is not None:
-                raise UsageError(f"dim {self.dim} without whitening would cut coordinates at random; leave one out")
+        if self.whitening is None and self.dim is not None:
+            raise UsageError(f"dim {self.dim} without whitening would cut coordinates at random; leave one out")
+        if not self.fits:
             for name in ("corpus", "column", "max_sentences"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"{name.replace('_', '-')} is for fitting a whitening, but there is none")
-        elif self.column is not None and set(self.sources) == {BUILTIN_CORPUS}:
+        if self.column is not None and set(self.sources) == {BUILTIN_CORPUS}:
             raise UsageError(f"column '{self.column}' was given without a corpus file; name the file it is a column of")
+
+    @property
+    def fits(self) -> bool:
+        """Whether sentences are needed: for a whitening, or for what all sentences share."""
+        return self.whitening is not None or self.pooling == "sif"
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The corpus, or the default one."""
         return self.corpus or (BUILTIN_CORPUS,)
+
+
+@dataclass(frozen=True)
+class VectorRecipe:
+    """What to make of a file of vectors.
+
+    Attributes:
+        file: .npy, .parquet or .jsonl.
+        name: of what made the vectors; None for the file's.
+        column: column or key of the vectors.
+        dim: leading whitened dimensions to keep; None keeps all.
+        normalize: divide by the L2 norm inside the graph.
+
+    Raises:
+        UsageError: `dim` is out of range.
+    """
+
+    file: Path
+    name: str | None = None
+    column: str | None = None
+    dim: int | None = None
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dim is not None:
+            whole_number("dim", self.dim, 1)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -97,15 +136,18 @@ def parse_layers(text: str) -> tuple[int, ...]:
         raise UsageError(f"layers is '{text}'; wanted whole numbers separated by commas, such as 1,12") from None
 
 
-def resolve_layers(layers: tuple[int, ...], num_hidden_layers: int) -> tuple[int, ...]:
+def resolve_layers(
+    layers: tuple[int, ...], num_hidden_layers: int, available: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
     """Sorted indices into the hidden states, negatives counted from the top.
 
     Args:
         layers: as in `Recipe`.
         num_hidden_layers: blocks of the network; hidden state l is the output of block l.
+        available: the hidden states that can be had; None for all.
 
     Raises:
-        UsageError: a layer is out of range or given twice.
+        UsageError: a layer is out of range, given twice, or cannot be had.
     """
     resolved = []
     for layer in layers:
@@ -117,6 +159,11 @@ def resolve_layers(layers: tuple[int, ...], num_hidden_layers: int) -> tuple[int
             )
         if index in resolved:
             raise UsageError(f"layer {index} is given twice; name each layer once")
+        if available is not None and index not in available:
+            raise UsageError(
+                f"layer {index} is not among the outputs of this graph, only {', '.join(map(str, available))}; choose "
+                "one of them, or export the graph with all hidden states"
+            )
         resolved.append(index)
     return tuple(sorted(resolved))
 
@@ -124,8 +171,8 @@ def resolve_layers(layers: tuple[int, ...], num_hidden_layers: int) -> tuple[int
 def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
     """Default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
     parts = [name, *(f"l{layer}" for layer in layers)]
-    if recipe.pooling != "mean":
-        parts.append(recipe.pooling)
+    if recipe.pooling not in ("mean", None):
+        parts.append(str(recipe.pooling))
     if recipe.whitening is None:
         parts.append("raw")
     if recipe.dim is not None:

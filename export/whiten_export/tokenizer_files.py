@@ -1,32 +1,35 @@
 """The files from which a bundle's tokenizer, and other programs', are made."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whiten_export.checkpoint import Checkpoint
-from whiten_export.families import usable_positions
+from whiten_export.sources.base import SourceTokenizer
 from whiten_runtime.bundle import TOKENIZER_FILE
-from whiten_runtime.errors import UsageError, WhitenError
-
-_UNSET_LENGTH = 1_000_000
-"""transformers writes a number far above this where a tokenizer has no limit."""
+from whiten_runtime.errors import UsageError
 
 _DEFAULT_LENGTH = 512
 
 
-def choose_max_seq_length(checkpoint: Checkpoint, config: Any, tokenizer: Any, wanted: int | None) -> int:
+def choose_max_seq_length(
+    directory: Path, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
+) -> int:
     """Tokens a text may have: what was asked for, else what the checkpoint says, never more than it has positions.
+
+    Args:
+        directory: the checkpoint, which may carry sentence-transformers' own limit.
+        positions: tokens that the model has positions for; None for any number.
+        tokenizer: what the model's tokenizer says.
+        wanted: what was asked for, or None.
 
     Raises:
         UsageError: more was asked for than the model has positions, or less than its special tokens take.
     """
-    positions = usable_positions(config)
-    specials = tokenizer.num_special_tokens_to_add()
+    specials = tokenizer.special_tokens
     if wanted is None:
-        stated = [_sentence_transformers_length(checkpoint.directory), tokenizer.model_max_length, positions]
-        known = [length for length in stated if length is not None and length < _UNSET_LENGTH]
-        wanted = min(known, default=_DEFAULT_LENGTH)
+        stated = [_sentence_transformers_length(directory), tokenizer.stated_length, positions]
+        wanted = min((length for length in stated if length is not None), default=_DEFAULT_LENGTH)
     if positions is not None and wanted > positions:
         raise UsageError(f"max-length is {wanted}, but the model has positions for {positions} tokens")
     if wanted <= specials:
@@ -34,29 +37,16 @@ def choose_max_seq_length(checkpoint: Checkpoint, config: Any, tokenizer: Any, w
     return wanted
 
 
-def write_tokenizer(root: Path, checkpoint: Checkpoint, tokenizer: Any, max_seq_length: int) -> None:
-    """Write `tokenizer.json` without truncation or padding, and the files that describe it to other programs.
-
-    Raises:
-        WhitenError: the checkpoint has only a tokenizer that cannot be written as `tokenizer.json`.
-    """
-    own = checkpoint.directory / TOKENIZER_FILE
-    if own.is_file():
-        content = json.loads(own.read_text("utf-8"))
-    elif getattr(tokenizer, "is_fast", False):
-        content = json.loads(tokenizer.backend_tokenizer.to_str())
-    else:
-        raise WhitenError(
-            f"'{checkpoint.model}' has only a {type(tokenizer).__name__}, which cannot be written as {TOKENIZER_FILE}"
-        )
+def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int) -> None:
+    """Write `tokenizer.json` without truncation or padding, and the files that describe it to other programs."""
+    content = json.loads(tokenizer.json)
     content["truncation"] = content["padding"] = None
-    specials = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     (root / TOKENIZER_FILE).write_text(json.dumps(content, ensure_ascii=False), "utf-8")
-    _write_json(root / "special_tokens_map.json", specials)
+    _write_json(root / "special_tokens_map.json", dict(tokenizer.specials))
     _write_json(
         root / "tokenizer_config.json",
         {
-            **specials,
+            **tokenizer.specials,
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_seq_length,
             "model_input_names": ["input_ids", "attention_mask"],
@@ -67,16 +57,9 @@ def write_tokenizer(root: Path, checkpoint: Checkpoint, tokenizer: Any, max_seq_
     )
 
 
-def write_client_files(root: Path, config: Any, dimension: int, max_seq_length: int) -> None:
+def write_client_files(root: Path, config: Mapping[str, Any], dimension: int, max_seq_length: int) -> None:
     """Write what sentence-transformers and others need: the graph's [n, 1, k] output is one token to be pooled."""
-    described = {
-        "architectures": list(config.architectures or [type(config).__name__.replace("Config", "Model")]),
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "max_position_embeddings": getattr(config, "max_position_embeddings", max_seq_length),
-    }
-    kept = {key: value for key, value in config.to_dict().items() if key not in ("_name_or_path", "auto_map")}
-    _write_json(root / "config.json", kept | described)
+    _write_json(root / "config.json", {"max_position_embeddings": max_seq_length} | dict(config))
     _write_json(root / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
     _write_json(
         root / "config_sentence_transformers.json",

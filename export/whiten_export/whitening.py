@@ -4,7 +4,7 @@ Su et al., arXiv 2103.15316, section 3.2: x̂ = (x - μ) W with cov(x) = U Λ U�
 columns. Merging of moments: Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm" (1979), eq. 2.1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,6 +65,16 @@ class Moments:
             self.scatter + other.scatter + np.outer(delta, delta) * (self.n * other.n / n),
         )
 
+    def without_components(self, basis: Float64Array) -> "Moments":
+        """Moments of the same vectors with their components along `basis`, orthonormal [d, m], taken away."""
+        keep = np.eye(len(self.mean)) - basis @ basis.T
+        return Moments(self.n, self.mean @ keep, keep @ self.scatter @ keep)
+
+    def common_components(self, count: int) -> Float64Array:
+        """Directions of the largest second moment about the origin, [d, count]."""
+        second = self.scatter / max(self.n, 1) + np.outer(self.mean, self.mean)
+        return np.ascontiguousarray(np.linalg.eigh(second)[1][:, ::-1][:, :count])
+
     @property
     def covariance(self) -> Float64Array:
         """Unbiased covariance, [d, d]; needs n >= 2."""
@@ -81,6 +91,7 @@ class WhiteningMap:
         eigenvalues: of the covariance, all d, descending, before the floor.
         rank: eigenvalues above the floor.
         n_samples: vectors it was fitted on.
+        common_components: directions that it takes away before.
     """
 
     mean: Float64Array
@@ -88,9 +99,10 @@ class WhiteningMap:
     eigenvalues: Float64Array
     rank: int
     n_samples: int
+    common_components: int = 0
 
 
-def check_sample_count(n: int, width: int, dimension: int) -> str | None:
+def check_sample_count(n: int, width: int, dimension: int, what: str = "sentences") -> str | None:
     """Whether n vectors are enough to whiten `width` dimensions and keep `dimension`.
 
     n vectors have a covariance of rank n - 1 at most; whitened in full, every pair of them has cosine -1 / (n - 1).
@@ -103,14 +115,12 @@ def check_sample_count(n: int, width: int, dimension: int) -> str | None:
     """
     if n <= width and n < WARNED_RATIO * dimension:
         raise UsageError(
-            f"{n} sentences cannot whiten {width} dimensions: the covariance has rank {max(n - 1, 0)} at most, and "
-            f"all pairs would come out equally similar; give more than {width} sentences "
+            f"{n} {what} cannot whiten {width} dimensions: the covariance has rank {max(n - 1, 0)} at most, and "
+            f"all pairs would come out equally similar; give more than {width} {what} "
             f"({ADVISED_RATIO * width} are advised), or keep --dim {max(n // WARNED_RATIO, 1)} or fewer dimensions"
         )
     if n < WARNED_RATIO * width:
-        return (
-            f"{n} sentences for {width} dimensions give a rough whitening; {ADVISED_RATIO * width} or more are advised"
-        )
+        return f"{n} {what} for {width} dimensions give a rough whitening; {ADVISED_RATIO * width} or more are advised"
     return None
 
 
@@ -150,3 +160,26 @@ def fit_pca(moments: Moments, dimension: int | None = None, floor: float = EIGEN
         rank=int((eigenvalues > floor * largest).sum()),
         n_samples=moments.n,
     )
+
+
+def fit_sif(moments: Moments, dimension: int | None, whiten: bool) -> WhiteningMap:
+    """Take away the direction that all sentences share (Arora et al., ICLR 2017, algorithm 1), then whiten or not.
+
+    Both are linear: (x (I - uuᵀ) - m) W = (x - m) (I - uuᵀ) W, m being the mean of what is left, which has no part
+    along u.
+
+    Args:
+        moments: of weighted averages, at least 2 of them.
+        dimension: columns to keep when whitening; None for all d.
+        whiten: if not, the map is x (I - uuᵀ), with mean 0.
+
+    Raises:
+        UsageError: fewer than 2 vectors, or all of them are equal.
+    """
+    basis = moments.common_components(1)
+    keep = np.eye(len(basis)) - basis @ basis.T
+    left = moments.without_components(basis)
+    fitted = fit_pca(left, dimension)
+    if whiten:
+        return replace(fitted, weight=keep @ fitted.weight, common_components=1)
+    return replace(fitted, mean=np.zeros(len(basis)), weight=keep, common_components=1)

@@ -15,6 +15,7 @@ from whiten_runtime.errors import (
 )
 from whiten_runtime.manifest import Manifest
 from whiten_runtime.parity import Agreement
+from whiten_runtime.vectors import VectorWhitener
 
 __all__ = [
     "Agreement",
@@ -29,5 +30,6 @@ __all__ = [
     "TooLongError",
     "UnsafeModelError",
     "UsageError",
+    "VectorWhitener",
     "WhitenError",
 ]

@@ -68,7 +68,7 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
     """
     root = Path(path)
     manifest = read_manifest(root)
-    for name in (MODEL_FILE, TOKENIZER_FILE):
+    for name in (MODEL_FILE, *([TOKENIZER_FILE] if manifest.input == "text" else [])):
         if name not in manifest.files:
             raise BundleError(f"{root / MANIFEST_FILE}: does not list {name}; export the model again")
     for name, record in manifest.files.items():

@@ -14,8 +14,11 @@ from whiten_runtime import console
 from whiten_runtime.console import json_option, one_line_errors, say, warn
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.manifest import read_manifest
 from whiten_runtime.parity import GATES
 from whiten_runtime.texts import read_texts
+from whiten_runtime.vector_rows import read_vectors
+from whiten_runtime.vectors import VectorWhitener
 from whiten_runtime.vectors_file import check_output, json_row, writing_vectors
 
 COMMAND_GROUP = "whiten.commands"
@@ -149,12 +152,54 @@ def _write(out: Path, rows: _Rows, dimension: int) -> int:
 
 @whiten.command()
 @_bundle_argument
+@click.option(
+    "--input",
+    "input_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Vectors: .npy, .parquet or .jsonl.",
+)
+@click.option("--column", help="Column or key of the vectors in --input.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Write the whitened vectors to .npy, .parquet or .jsonl.",
+)
+@_threads_option
+@_provider_option
+@json_option
+@one_line_errors
+def transform(
+    bundle: Path,
+    input_file: Path,
+    column: str | None,
+    out: Path,
+    threads: int | None,
+    providers: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote."""
+    check_output(out)
+    count = 0
+    with VectorWhitener(bundle, providers or None, threads) as whitener:
+        with writing_vectors(out, whitener.dimension) as writer:
+            for rows in read_vectors(input_file, column):
+                writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))
+                count += len(rows)
+        say(f"wrote {count} vectors of {whitener.dimension} dimensions to {out}")
+        if as_json:
+            console.print_json({"vectors": count, "out": str(out), "dimension": whitener.dimension})
+
+
+@whiten.command()
+@_bundle_argument
 @json_option
 @one_line_errors
 def info(bundle: Path, as_json: bool) -> None:
     """Show what a bundle is: its source, layers, whitening and parity."""
     from whiten_runtime.info import describe
-    from whiten_runtime.manifest import read_manifest
 
     manifest = read_manifest(bundle)
     if as_json:
@@ -170,21 +215,24 @@ def info(bundle: Path, as_json: bool) -> None:
 @json_option
 @one_line_errors
 def verify(bundle: Path, threads: int | None, providers: tuple[str, ...], as_json: bool) -> None:
-    """Prove on this machine that a bundle computes what PyTorch computes.
+    """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
 
-    Checks every file's SHA-256, embeds the bundle's probe texts and compares them with the vectors that the PyTorch
-    reference gave at export. Exits with 1 when a bound of the parity gate is not kept.
+    Checks every file's SHA-256, embeds the bundle's probe texts and compares them with the vectors that the reference
+    gave. Exits with 1 when a bound of the parity gate is not kept.
     """
-    with Encoder(bundle, providers or None, threads) as encoder:
+    opened = VectorWhitener if read_manifest(bundle).input == "vectors" else Encoder
+    with opened(bundle, providers or None, threads) as encoder:
         agreement = encoder.verify()
         gate = GATES[encoder.manifest.precision]
         active = encoder.providers[0]
+        parity = encoder.manifest.parity
     passed = gate.passes(agreement)
+    reference = parity.reference.split(",")[0] if parity else "its reference"
     if as_json:
         console.print_json({"passed": passed, "provider": active, "agreement": agreement, "gate": gate})
     if not passed:
-        raise ParityError(f"{bundle}: not what PyTorch computes on {active}: {agreement}; wanted {gate}")
-    say(f"{bundle}: equal to PyTorch on {active}: {agreement} (gate: {gate})")
+        raise ParityError(f"{bundle}: not what {reference} computed, on {active}: {agreement}; wanted {gate}")
+    say(f"{bundle}: equal to {reference} on {active}: {agreement} (gate: {gate})")
 
 
 def main() -> None:

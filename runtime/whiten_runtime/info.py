@@ -11,21 +11,24 @@ def describe(manifest: Manifest) -> str:
     origin = source.checkpoint or "local directory"
     rows = [
         ("model", f"{source.model} ({origin}{f' at {source.revision[:12]}' if source.revision else ''})"),
-        ("network", f"{source.model_type}, {source.num_hidden_layers} layers of {source.hidden_size}"),
-        ("layers", f"{', '.join(map(str, manifest.layers))}, {manifest.pooling} pooling"),
     ]
+    if source.merged_into is not None:
+        rows.append(("adapter of", source.merged_into))
+    if manifest.input == "vectors":
+        rows.append(("takes", f"vectors of {source.hidden_size} dimensions"))
+    else:
+        rows.append(("network", f"{source.model_type}, {source.num_hidden_layers} layers of {source.hidden_size}"))
+        rows.append(("layers", f"{', '.join(map(str, manifest.layers))}, {manifest.pooling} pooling"))
     if whitening is None:
         rows.append(("whitening", "none"))
     else:
         names = ", ".join(corpus.name for corpus in whitening.corpus)
-        rows.append(
-            (
-                "whitening",
-                f"{whitening.method}, rank {whitening.rank}, {whitening.n_samples:,} sentences of {names}",
-            )
-        )
+        removed = f", {whitening.common_components} common component removed" if whitening.common_components else ""
+        fitted = f"{whitening.n_samples:,} {'vectors' if manifest.input == 'vectors' else 'sentences'} of {names}"
+        rows.append(("whitening", f"{whitening.method}{removed}, rank {whitening.rank}, {fitted}"))
     rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}"))
-    rows.append(("max length", f"{manifest.max_seq_length} tokens"))
+    if manifest.input == "text":
+        rows.append(("max length", f"{manifest.max_seq_length} tokens"))
     rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}"))
     if parity is not None:
         rows.append(("parity", f"{in_words(parity)}, against {parity.reference}"))

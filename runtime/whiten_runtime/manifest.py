@@ -10,13 +10,14 @@ from whiten_runtime.errors import BundleError
 FORMAT_VERSION = 1
 MANIFEST_FILE = "whiten.json"
 
-Pooling = Literal["mean", "cls"]
+Input = Literal["text", "vectors"]
+Pooling = Literal["mean", "cls", "last", "sif"]
 Precision = Literal["fp32", "fp16", "int8"]
-WhiteningMethod = Literal["pca"]
+WhiteningMethod = Literal["pca", "none"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The pretrained language model a bundle was made from."""
+    """The pretrained language model, word vectors or vectors a bundle was made from."""
 
     model: str
     """Name in the catalogue, or of the directory or repository."""
@@ -26,7 +27,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Commit on the hub, where known."""
     weights_sha256: str
     """SHA-256 over the weight files, in the order of their names."""
+    merged_into: str | None = None
+    """Where the weights are those of a LoRA adapter: the model it was merged into."""
     model_type: str
+    """transformers' name of the architecture; "words" for word vectors, "vectors" for vectors from elsewhere."""
     num_hidden_layers: int
     hidden_size: int
     sentence_similarity: bool
@@ -46,6 +50,9 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How the affine map y = (x - mean) W at the end of the graph was fitted."""
 
     method: WhiteningMethod
+    """"none": the map only takes away common components."""
+    common_components: int = 0
+    """Directions that were taken away before, those of the largest second moment (SIF)."""
     beta: float
     """Exponent: W = U Λ^(-beta/2); 1 is full whitening."""
     shrinkage: float
@@ -81,15 +88,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int
     name: str
     source: Source
+    input: Input
+    """What the graph takes: token ids of texts, or vectors from elsewhere."""
     layers: tuple[int, ...]
-    """Indices into the hidden states: 0 is the embedding layer, l the output of block l."""
-    pooling: Pooling
+    """Indices into the hidden states: 0 is the embedding layer, l the output of block l; none for vectors."""
+    pooling: Pooling | None
+    """None for vectors."""
     whitening: WhiteningRecord | None
     normalize: bool
     """Whether the graph divides each vector by its L2 norm."""
     dimension: int
     max_seq_length: int
-    """Tokens, special tokens included; longer texts are cut."""
+    """Tokens, special tokens included; longer texts are cut. 0 for vectors."""
     pad_token_id: int
     precision: Precision
     opset: int
@@ -150,8 +160,7 @@ def _check(manifest: Manifest, path: Path) -> None:
         parts = PurePosixPath(name)
         if not name or parts.is_absolute() or ".." in parts.parts or "\\" in name or ":" in name:
             raise BundleError(f"{path}: file name {name!r} would leave the bundle; the manifest was tampered with")
-    for field in ("dimension", "max_seq_length"):
-        if getattr(manifest, field) < 1:
-            raise BundleError(f"{path}: {field} is {getattr(manifest, field)}, which must be at least 1")
-    if manifest.pad_token_id < 0:
-        raise BundleError(f"{path}: pad_token_id is {manifest.pad_token_id}, which must not be negative")
+    least = {"dimension": 1, "max_seq_length": 1 if manifest.input == "text" else 0, "pad_token_id": 0}
+    for field, bound in least.items():
+        if (value := getattr(manifest, field)) < bound:
+            raise BundleError(f"{path}: {field} is {value}, which must be at least {bound}")

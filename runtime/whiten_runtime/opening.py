@@ -14,13 +14,15 @@ def open_parts(path: Path, options: SessionOptions, verify_hashes: bool) -> tupl
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
     Raises:
-        BundleError: not a bundle, incomplete, altered or unsafe, or not what its manifest says.
+        BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe, or not what its manifest says.
         ProviderError: a provider is not available or not active.
     """
     with ThreadPoolExecutor(2, "whiten-open") as executor:
         executor.submit(import_onnxruntime)  # if it fails, so will the next import, which tells
         bundle = open_bundle(path, verify_hashes, verify_weights=False)
         manifest = bundle.manifest
+        if manifest.input != "text":
+            raise BundleError(f"{path}: takes vectors, not texts; open it with whiten_runtime.VectorWhitener")
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length)
         try:

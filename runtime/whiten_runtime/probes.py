@@ -18,7 +18,7 @@ class Probes:
     """Texts with the reference's vectors.
 
     Attributes:
-        texts: n texts.
+        texts: n texts; none where vectors are whitened.
         embeddings: float64 [n, k], the finished vectors.
         unwhitened: float64 [n, d], the same before whitening and normalisation.
     """
@@ -34,11 +34,12 @@ class _ProbesFile(msgspec.Struct):
 
 def write_probes(root: Path, probes: Probes) -> None:
     """Write `probes.json` and `probes.safetensors` into a bundle directory."""
-    content = msgspec.json.format(msgspec.json.encode(_ProbesFile(probes.texts)), indent=2)
-    (root / PROBES_FILE).write_bytes(content + b"\n")
+    if probes.texts:
+        content = msgspec.json.format(msgspec.json.encode(_ProbesFile(probes.texts)), indent=2)
+        (root / PROBES_FILE).write_bytes(content + b"\n")
     vectors = {"embeddings": probes.embeddings, "unwhitened": probes.unwhitened}
-    content = save({name: np.ascontiguousarray(array) for name, array in vectors.items()})
-    (root / PROBE_VECTORS_FILE).write_bytes(content)
+    arrays = save({name: np.ascontiguousarray(array) for name, array in vectors.items()})
+    (root / PROBE_VECTORS_FILE).write_bytes(arrays)
 
 
 def read_probes(bundle: Bundle) -> Probes:
@@ -47,17 +48,20 @@ def read_probes(bundle: Bundle) -> Probes:
     Raises:
         BundleError: a file is missing or damaged, or the two do not fit each other.
     """
-    for name in (PROBES_FILE, PROBE_VECTORS_FILE):
+    of_texts = bundle.manifest.input == "text"
+    for name in (PROBE_VECTORS_FILE, *([PROBES_FILE] if of_texts else [])):
         if name not in bundle.manifest.files:
             raise BundleError(f"{bundle.path}: has no {name}, so nothing can be proven; export the model again")
     try:
-        texts = msgspec.json.decode((bundle.path / PROBES_FILE).read_bytes(), type=_ProbesFile).texts
+        texts: tuple[str, ...] = ()
+        if of_texts:
+            texts = msgspec.json.decode((bundle.path / PROBES_FILE).read_bytes(), type=_ProbesFile).texts
         vectors = load_file(bundle.path / PROBE_VECTORS_FILE)
         probes = Probes(texts, vectors["embeddings"], vectors["unwhitened"])
     except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
         raise BundleError(f"{bundle.path}: its probes are damaged ({error}); copy the bundle again") from None
-    wanted = (len(texts), bundle.manifest.dimension)
-    if not texts or probes.embeddings.shape != wanted or len(probes.unwhitened) != len(texts):
+    wanted = (len(texts) if of_texts else len(probes.unwhitened), bundle.manifest.dimension)
+    if not wanted[0] or probes.embeddings.shape != wanted or len(probes.unwhitened) != wanted[0]:
         raise BundleError(
             f"{bundle.path}: its probes hold vectors of shape {probes.embeddings.shape}, not {wanted}; "
             "copy the bundle again"

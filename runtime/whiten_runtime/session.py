@@ -55,6 +55,14 @@ class SessionOptions:
         if self.threads is not None:
             whole_number("threads", self.threads, 1)
 
+    @classmethod
+    def on_device(cls, device: str) -> "SessionOptions":
+        """For "cpu", "cuda" or "cuda:N"; on CUDA without the reduced precision of TF32."""
+        kind, _, index = device.partition(":")
+        if kind == "cpu":
+            return cls()
+        return cls((("CUDAExecutionProvider", {"device_id": int(index or 0), "use_tf32": 0}),))
+
     @property
     def on_cpu(self) -> bool:
         """Whether the CPU is the only provider."""

@@ -90,7 +90,7 @@ def _read_jsonl(stream: BinaryIO, name: str, column: str | None) -> Iterator[str
         except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{name}: line {number} is not JSON ({error})") from None
         if isinstance(row, dict):
-            key = _choose_column(key, list(row), name)
+            key = choose_column(key, list(row), name)
             row = row[key]
         if not isinstance(row, str):
             raise DataError(f"{name}: line {number} holds a {type(row).__name__}; wanted a string")
@@ -106,7 +106,7 @@ def _read_delimited(delimiter: str, quoting: Any) -> Callable[[BinaryIO, str, st
             header = next(rows, None)
             if header is None:
                 return
-            index = header.index(_choose_column(column, header, name))
+            index = header.index(choose_column(column, header, name))
             for row in rows:
                 if not row:
                     continue
@@ -124,7 +124,7 @@ def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[s
     try:
         source = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
         file = parquet.ParquetFile(source)
-        chosen = _choose_column(column, file.schema_arrow.names, name)
+        chosen = choose_column(column, file.schema_arrow.names, name)
         for batch in file.iter_batches(columns=[chosen]):
             for value in batch.column(0).to_pylist():
                 if not isinstance(value, str):
@@ -148,14 +148,21 @@ def import_parquet() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _choose_column(column: str | None, available: list[str], name: str) -> str:
+def choose_column(
+    column: str | None, available: list[str], name: str, usual_columns: tuple[str, ...] = USUAL_COLUMNS
+) -> str:
+    """The column that is asked for, else the only one, else a usual one.
+
+    Raises:
+        UsageError: there is no such column, or nothing tells which.
+    """
     if column is not None:
         if column in available:
             return column
         raise UsageError(f"'{name}' has no column '{column}', only {_quoted(available)}")
     if len(available) == 1:
         return available[0]
-    for usual in USUAL_COLUMNS:
+    for usual in usual_columns:
         if usual in available:
             return usual
     raise UsageError(f"'{name}' has the columns {_quoted(available)}; choose one with --column")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
@@ -184,23 +185,14 @@ def test_remote_code_is_refused(folder: Path) -> None:
 def test_a_graph_that_is_not_pytorch_is_not_written(
     folder: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exporter that leaves out the second layer."""
-    from whiten_export import pipeline
-    from whiten_export.reference import SentenceEncoder
+    """An exporter that gives the third layer for the second."""
+    from whiten_export.sources import pytorch
 
-    real = pipeline.export_graph
-
-    def wrong(encoder: SentenceEncoder) -> object:
-        encoder.layers, layers = (1,), encoder.layers
-        try:
-            return real(encoder)
-        finally:
-            encoder.layers = layers
-
-    monkeypatch.setattr(pipeline, "export_graph", wrong)
+    real = pytorch.trace
+    monkeypatch.setattr(pytorch, "trace", lambda network, layers: real(network, (1, 3)))
     result = run(checkpoint("bert"), "--whitening", "none", "--layers", "1,2")
     assert result.exit_code == 1
-    assert "is not what PyTorch computes" in result.stderr
+    assert f"is not what torch {torch.__version__}, float64 computes" in result.stderr
     assert "no bundle was written" in result.stderr
     assert list((folder / "bundles").iterdir()) == []
 
@@ -245,7 +237,7 @@ def test_killed_at_any_moment_there_is_a_bundle_or_none(
 def test_terminated_politely_it_cleans_up(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
     with _start(checkpoint("bert"), corpus_file, folder / "bundle") as process:
         assert process.stderr is not None
-        while "tracing" not in process.stderr.readline():
+        while "making a graph" not in process.stderr.readline():
             assert process.poll() is None
         process.terminate()
         process.communicate()

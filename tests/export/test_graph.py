@@ -5,20 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from support.checkpoints import LAYERS, WIDTH
 from whiten_export.checkpoint import resolve
-from whiten_export.graph import export_graph, save_graph, save_unwhitened_graph, set_whitening
-from whiten_export.loading import load_config, load_network
-from whiten_export.reference import SentenceEncoder, Whitening
+from whiten_export.graph import save_graph, save_with_outputs
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.tail import finish_graph, set_affine, unwhitened_value
 from whiten_runtime.onnx_scan import scan_graph
 
 
-def _encoder(directory: Path, layers: tuple[int, ...], dimension: int = WIDTH) -> SentenceEncoder:
-    checkpoint = resolve(str(directory))
-    network = load_network(checkpoint, load_config(checkpoint, False), False)
-    return SentenceEncoder(network, layers, "mean", Whitening(WIDTH, dimension), False)
+def _graph(directory: Path, layers: tuple[int, ...], dimension: int = WIDTH) -> ir.Model:
+    hidden = PyTorchModel(resolve(str(directory)), False, "cpu").hidden_states(layers, "mean")
+    return finish_graph(hidden, "mean", WIDTH, dimension, False)
 
 
 def _operators(path: Path, name: str) -> int:
@@ -30,7 +30,7 @@ def test_layers_above_the_highest_chosen_are_not_in_the_file(
     checkpoint: Callable[[str], Path], tmp_path: Path, layers: tuple[int, ...], blocks: int
 ) -> None:
     path = tmp_path / "model.onnx"
-    save_graph(export_graph(_encoder(checkpoint("bert"), layers)), path)
+    save_graph(_graph(checkpoint("bert"), layers), path)
     assert _operators(path, "Softmax") == blocks
     weights = {initializer.name for initializer in onnx.load(path).graph.initializer}
     assert {index for index in range(LAYERS) if any(f".layer.{index}." in name for name in weights)} == set(
@@ -41,7 +41,7 @@ def test_layers_above_the_highest_chosen_are_not_in_the_file(
 @pytest.fixture(scope="module")
 def graph_file(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("graph") / "model.onnx"
-    save_graph(export_graph(_encoder(checkpoint("bert"), (1, 2), 8)), path)
+    save_graph(_graph(checkpoint("bert"), (1, 2), 8), path)
     return path
 
 
@@ -85,19 +85,18 @@ def test_the_same_model_gives_the_same_bytes(
     graph_file: Path, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     again = tmp_path / "model.onnx"
-    save_graph(export_graph(_encoder(checkpoint("bert"), (1, 2), 8)), again)
+    save_graph(_graph(checkpoint("bert"), (1, 2), 8), again)
     assert again.read_bytes() == graph_file.read_bytes()
 
 
 def test_setting_the_whitening_changes_nothing_else(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     import onnxruntime
 
-    encoder = _encoder(checkpoint("bert"), (1,), 8)
-    model = export_graph(encoder)
+    model = _graph(checkpoint("bert"), (1,), 8)
     generator = np.random.default_rng(0)
     mean, weight = generator.normal(size=WIDTH), generator.normal(size=(WIDTH, 8))
-    set_whitening(model, mean, weight)
-    save_unwhitened_graph(model, tmp_path / "raw.onnx")
+    set_affine(model, mean, weight)
+    save_with_outputs(model, [unwhitened_value(model)], tmp_path / "raw.onnx")
     save_graph(model, tmp_path / "model.onnx")
     feed = {"input_ids": np.array([[5, 6, 7]]), "attention_mask": np.array([[1, 1, 0]])}
     (raw,) = onnxruntime.InferenceSession(tmp_path / "raw.onnx").run(None, feed)
@@ -106,14 +105,14 @@ def test_setting_the_whitening_changes_nothing_else(checkpoint: Callable[[str], 
     np.testing.assert_allclose(vectors, (raw - mean) @ weight, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(tokens, vectors[:, None])
     with pytest.raises(ValueError, match="shape"):
-        set_whitening(model, mean, weight[:, :3])
+        set_affine(model, mean, weight[:, :3])
 
 
 def test_large_weights_go_to_a_file_beside_the_graph(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whiten_export.graph._INLINE_LIMIT", 1000)
-    save_graph(export_graph(_encoder(checkpoint("bert"), (1,))), tmp_path / "model.onnx")
+    save_graph(_graph(checkpoint("bert"), (1,)), tmp_path / "model.onnx")
     assert scan_graph(tmp_path / "model.onnx").external_files == {"model.onnx_data"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx_data"]
     onnx.checker.check_model(str(tmp_path / "model.onnx"))

@@ -40,7 +40,7 @@ def test_layers_that_do_not_exist(text: str, message: str) -> None:
         ({"max_sentences": 9, "whitening": None}, "max-sentences is for fitting"),
         ({"column": "text"}, "without a corpus file"),
         ({"layers": ()}, "layers is empty"),
-        ({"pooling": "max"}, "wanted mean or cls"),
+        ({"pooling": "max"}, "wanted mean or cls or last or sif"),
         ({"whitening": "zca"}, "wanted pca or None"),
         ({"dim": "8"}, "dim is '8'"),
         ({"dim": 2.5}, "dim is 2.5"),

@@ -1,37 +1,183 @@
 import re
+from typing import Any, get_args
 
 import pytest
 
-from whiten_models import catalogue, find, near_matches
+import whiten_models
+from whiten_models import Entry, Published, catalogue, find, near_matches
+
+EVERY_ROW = [
+    "bert-base", "bert-large", "roberta-base", "roberta-large", "distilbert", "labse", "spanbert-base",
+    "spanbert-large", "deberta-base", "deberta-large", "albert-base", "albert-large", "t5-base", "t5-large",
+    "layoutlm-base", "layoutlm-large", "xlm", "xlm-roberta-base", "xlm-roberta-large", "m-bert", "mpnet",
+    "squeezebert", "specter", "minilm-l12", "dialogrpt", "electra", "mobilebert", "sbert",
+    "simcse", "angle-bert", "llama-7b", "llama-2-7b", "angle-llama", "text-embedding-3-small", "minilm",
+    "glove", "sif",
+]  # fmt: skip
+
+PUBLISHED = {
+    "BERT-base": (62.97, 67.77),
+    "RoBERTa-base": (59.53, 67.17),
+    "SpanBERT-base": (61.10, 68.25),
+    "DeBERTa-base": (61.19, 67.14),
+    "ALBERT-base": (51.87, 62.24),
+    "T5-base": (49.41, 67.23),
+    "LayoutLM-base": (29.26, 62.17),
+    "XLM-base": (54.53, 67.46),
+    "DistilBERT": (64.12, 67.48),
+    "M-BERT": (60.82, 66.60),
+    "MPNet": (60.58, 67.85),
+    "SqueezeBERT": (59.70, 66.29),
+    "LaBSE": (71.56, 71.71),
+    "SPECTER": (61.85, 67.24),
+    "MiniLM": (55.30, 66.51),
+    "BERT-large": (61.78, 68.16),
+    "RoBERTa-large": (60.78, 67.54),
+    "SpanBERT-large": (63.10, 68.77),
+    "DeBERTa-large": (62.09, 69.06),
+    "ALBERT-large": (55.94, 63.17),
+    "T5-large": (39.42, 67.60),
+    "LayoutLM-large": (45.26, 65.83),
+    "XLM-large": (57.61, 67.37),
+    "DialogRPT": (53.02, 67.12),
+}
+"""Tables 1 and 2 of WhiteningBERT."""
+
+MODEL_TYPES = {
+    "bert", "roberta", "distilbert", "deberta", "albert", "t5", "layoutlm", "xlm", "xlm-roberta", "mpnet",
+    "squeezebert", "gpt2", "electra", "mobilebert", "llama",
+}  # fmt: skip
+
+KINDS = {"WordPiece", "byte-level BPE", "SentencePiece unigram", "SentencePiece BPE", "BPE", "words", ""}
+
+FINE_TUNED = {"labse", "minilm", "sbert", "simcse", "angle-bert", "angle-llama"}
+
+each_entry = pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 
 
-def test_every_entry_makes_sense() -> None:
-    entries = catalogue()
-    assert len({entry.name for entry in entries}) == len(entries) >= 5
-    for entry in entries:
-        assert re.fullmatch(r"[a-z0-9.-]+", entry.name)
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+", entry.checkpoint)
-        assert entry.recommended_layers
-        assert all(0 <= layer <= entry.layers for layer in entry.recommended_layers)
-        assert entry.width > 0
-        assert entry.licence
-        assert (entry.weights_sha256 is None) or re.fullmatch(r"[0-9a-f]{64}", entry.weights_sha256)
-        assert (entry.revision is None) == (entry.weights_sha256 is None)
+def entry_of(name: str) -> Entry:
+    entry = find(name)
+    assert entry is not None
+    return entry
+
+
+def test_every_model_of_the_papers_is_there_and_no_baseline_without_a_checkpoint() -> None:
+    assert sorted(entry.name for entry in catalogue()) == sorted(EVERY_ROW)
+
+
+@each_entry
+def test_every_entry_makes_sense(entry: Entry) -> None:
+    assert re.fullmatch(r"[a-z0-9.-]+", entry.name)
+    assert entry.paper_name
+    assert all(0 <= layer <= entry.layers for layer in entry.recommended_layers)
+    assert list(entry.recommended_layers) == sorted(set(entry.recommended_layers))
+    assert entry.width > 0
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9.-]+|see the (checkpoint|provider)", entry.licence)
+    assert (entry.weights_sha256 is None) or re.fullmatch(r"[0-9a-f]{64}", entry.weights_sha256)
+    assert (entry.revision is None) == (entry.weights_sha256 is None)
+    assert (entry.revision is None) == (entry.name != "minilm")
+    assert entry.note == "" or entry.note.endswith(".")
+    assert entry.source in get_args(whiten_models.Source)
+    assert entry.pooling in get_args(whiten_models.Pooling)
+    assert entry.sentence_similarity == (entry.name in FINE_TUNED)
+
+
+@each_entry
+def test_what_each_source_needs(entry: Entry) -> None:
+    is_hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", entry.checkpoint) is not None
+    assert is_hub_id == (entry.source != "vectors")
+    assert (entry.file is not None) == (entry.source == "words")
+    assert (entry.recommended_layers == ()) == (entry.source == "vectors")
+    if entry.source == "transformers":
+        assert entry.model_type in MODEL_TYPES
+        assert entry.layers > 0
+    else:
+        assert (entry.model_type, entry.layers) == ("", 0)
+
+
+@each_entry
+def test_tokenizer_facts(entry: Entry) -> None:
+    facts = entry.tokenizer
+    before, after = facts.specials
+    assert facts.kind in KINDS
+    assert all(isinstance(token, str) and token for token in (*before, *after))
+    assert facts.lowercase_override in (None, facts.lowercase)
+    assert (facts.lowercase_override is False) == entry.name.startswith("spanbert")
+    assert facts.vocabulary is None or facts.vocabulary > 10_000
+
+
+def test_model_types_are_those_of_transformers() -> None:
+    auto = pytest.importorskip("transformers.models.auto.configuration_auto")
+    used = {entry.model_type for entry in catalogue() if entry.source == "transformers"}
+    assert used == MODEL_TYPES
+    assert used <= set(auto.CONFIG_MAPPING_NAMES)
+
+
+def test_published_figures() -> None:
+    held = {(entry.paper_name, entry.published) for entry in catalogue() if entry.published}
+    assert held == {(name, Published(*figures)) for name, figures in PUBLISHED.items()}
+
+
+def test_facts_that_exports_rely_on() -> None:
+    assert entry_of("t5-base").tokenizer.specials == ((), ("</s>",))
+    assert entry_of("llama-2").tokenizer.specials == (("<s>",), ())
+    assert entry_of("dialogrpt").tokenizer.specials == ((), ())
+    assert {entry.name for entry in catalogue() if entry.source == "transformers" and entry.tokenizer.pad is None} == {
+        "dialogrpt", "llama-7b", "llama-2-7b", "angle-llama",
+    }  # fmt: skip
+    assert entry_of("angle-llama").adapter_of == entry_of("llama-2-7b").checkpoint
+    assert [entry_of(name).pooling for name in ("simcse", "angle-bert", "angle-llama", "sif", "glove")] == [
+        "cls", "cls", "last", "sif", "mean",
+    ]  # fmt: skip
+    assert (entry_of("minilm").recommended_layers, entry_of("sbert").recommended_layers) == ((1, 6), (12,))
+    with_types = {entry.model_type for entry in catalogue() if entry.token_types}
+    assert with_types == {"bert", "albert", "layoutlm", "squeezebert", "electra", "mobilebert"}
 
 
 def test_names_are_unambiguous() -> None:
-    spellings = [name.lower() for entry in catalogue() for name in (entry.name, entry.checkpoint, *entry.aliases)]
+    spellings = [name.lower() for entry in catalogue() for name in (entry.name, *entry.aliases)]
     assert len(spellings) == len(set(spellings))
+    for entry in catalogue():
+        for name in (entry.name, *entry.aliases):
+            assert find(name.upper()) is entry
+        if entry.source != "words":
+            assert find(entry.checkpoint) is entry
 
 
-@pytest.mark.parametrize("name", ["minilm", "MiniLM", "all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
-def test_find(name: str) -> None:
-    entry = find(name)
-    assert entry is not None
-    assert entry.name == "minilm"
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("minilm", "minilm"),
+        ("MiniLM", "minilm"),
+        ("all-minilm-l6-v2", "minilm"),
+        ("sentence-transformers/all-MiniLM-L6-v2", "minilm"),
+        ("microsoft/MiniLM-L12-H384-uncased", "minilm-l12"),
+        ("bert-large-uncased", "bert-large"),
+        ("xlm-mlm-en-2048", "xlm"),
+        ("stanfordnlp/glove", "glove"),
+    ],
+)
+def test_find(name: str, found: str) -> None:
+    assert entry_of(name).name == found
 
 
 def test_near_matches() -> None:
     assert near_matches("distilbret")[0] == "distilbert"
+    assert near_matches("stanfordnlp/glov")[0] == "glove"
     assert near_matches("qqqqqqqq") == []
-    assert find("qqqqqqqq") is None
+    assert find("qqqqqqqq") is find("") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"colour": "red"}, "'x' has unknown fields: colour"),
+        ({"tokenizer": {"kind": "", "case": 1, "a": 2}}, "'x', tokenizer, has unknown fields: a, case"),
+        ({"published": {"white": 1.0}}, "'x', published, has unknown fields: white"),
+        ({"package": {"name": "y"}}, "'x', package, has unknown fields: name"),
+    ],
+)
+def test_unknown_fields_are_refused(changes: dict[str, Any], message: str) -> None:
+    row = {"paper_name": "X", "checkpoint": "a/x", "tokenizer": {"kind": ""}} | changes
+    with pytest.raises(ValueError, match=message):
+        whiten_models._entry("x", row)

@@ -1,14 +1,13 @@
-"""A checkpoint's config, tokenizer and weights, loaded with transformers and checked for silent gaps."""
+"""What transformers reads of a checkpoint without PyTorch: its config and its tokenizer."""
 
 import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from torch import nn
 
 from whiten_export.checkpoint import Checkpoint
 from whiten_runtime.errors import UsageError, WhitenError
@@ -41,50 +40,35 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     Raises:
         WhitenError: transformers cannot read it, or it asks for code that was not allowed.
     """
-    return _load(transformers.AutoConfig, checkpoint, trust_remote_code)
+    return from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
 
 
 def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
-    """Load the tokenizer that PyTorch users of this checkpoint would get.
+    """Load the tokenizer that PyTorch users of this checkpoint would get, with the casing that the catalogue knows.
 
     Raises:
         WhitenError: transformers cannot load it.
     """
-    return _load(transformers.AutoTokenizer, checkpoint, trust_remote_code)
+    known = checkpoint.entry.tokenizer.lowercase_override if checkpoint.entry else None
+    casing = {} if known is None else {"do_lower_case": known}
+    return from_pretrained(
+        transformers.AutoTokenizer, checkpoint.tokenizer_directory, checkpoint, trust_remote_code, **casing
+    )
 
 
-def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool) -> nn.Module:
-    """Load the weights in float32, in inference mode.
+def from_pretrained(
+    factory: Any, directory: Path, checkpoint: Checkpoint, trust_remote_code: bool, **options: Any
+) -> Any:
+    """Call `factory.from_pretrained` on local files alone.
 
     Raises:
-        WhitenError: transformers cannot load them, or some are missing: it would fill them with random numbers.
+        UsageError: the checkpoint has Python code of its own, which was not allowed.
+        WhitenError: transformers fails.
     """
-    network, report = _load(
-        transformers.AutoModel,
-        checkpoint,
-        trust_remote_code,
-        config=config,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        output_loading_info=True,
-    )
-    # A pooler that a checkpoint lacks is random too, but no embedding here passes through it.
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
-    if missing:
-        raise WhitenError(
-            f"{checkpoint.directory}: {len(missing)} weights are missing, such as '{missing[0]}'; "
-            f"this is not a complete {config.model_type} checkpoint"
-        )
-    if not isinstance(network, nn.Module):
-        raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
-    return network.eval().requires_grad_(False)
-
-
-def _load(factory: Any, checkpoint: Checkpoint, trust_remote_code: bool, **options: Any) -> Any:
     try:
         with quiet():
             return factory.from_pretrained(
-                checkpoint.directory, trust_remote_code=trust_remote_code, local_files_only=True, **options
+                directory, trust_remote_code=trust_remote_code, local_files_only=True, **options
             )
     except (ValueError, OSError, KeyError, ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())

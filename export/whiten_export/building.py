@@ -1,0 +1,77 @@
+"""Adding nodes at the end of a graph."""
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.tape import Tape
+
+
+class GraphBuilder:
+    """Nodes and constants for the end of a graph; `close` puts them there.
+
+    Args:
+        model: changed in place.
+        prefix: of the names of its nodes and values, unlike that of other builders of the same graph.
+    """
+
+    def __init__(self, model: ir.Model, prefix: str = "whiten") -> None:
+        self._prefix = prefix
+        self._graph = model.graph
+        self._model = model
+        self._tape = Tape()
+
+    def input(self, name: str) -> ir.Value:
+        """An input of the graph."""
+        return next(value for value in self._graph.inputs if value.name == name)
+
+    def op(self, kind: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+        """Add a node with one output."""
+        return self._tape.op(kind, list(inputs), attributes or None)
+
+    def cast(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        """Add a Cast."""
+        return self.op("Cast", value, to=kind.value)
+
+    def constant(self, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:
+        """The initialiser of this name, made if it is not there yet."""
+        return constant(self._graph, name, array)
+
+    def integers(self, *values: int) -> ir.Value:
+        """An int64 constant [n], such as axes."""
+        return self.constant("whiten.axes_" + "_".join(map(str, values)), np.array(values, np.int64))
+
+    def scalar(self, value: float) -> ir.Value:
+        """A float32 constant []."""
+        return self.constant(f"whiten.scalar_{value!r}", np.float32(value))
+
+    def close(self, *outputs: ir.Value) -> None:
+        """Put the nodes into the graph, make these its outputs, and drop what they do not need."""
+        for index, node in enumerate(self._tape.nodes):
+            node.name = f"{self._prefix}_{index}"
+            for value in node.outputs:
+                value.name = value.name or f"{self._prefix}.value_{index}"
+        self._graph.extend(self._tape.nodes)
+        self._graph.outputs[:] = outputs
+        RemoveUnusedNodesPass()(self._model)
+
+
+def constant(graph: ir.Graph, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:
+    """The initialiser of this name, made if it is not there yet."""
+    if name not in graph.initializers:
+        tensor = ir.tensor(np.asarray(array), name=name)
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
+        graph.register_initializer(ir.Value(name=name, type=kind, shape=shape, const_value=tensor))
+    return graph.initializers[name]
+
+
+def describe(value: ir.Value, name: str, *shape: str | int) -> ir.Value:
+    """Name a float32 value and say its shape."""
+    value.name, value.type, value.shape = name, ir.TensorType(ir.DataType.FLOAT), ir.Shape(list(shape))
+    return value
+
+
+def describe_input(value: ir.Value) -> ir.Value:
+    """Say that a value is token ids or a mask: int64 [batch_size, sequence_length]."""
+    value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(["batch_size", "sequence_length"])
+    return value

@@ -1,0 +1,97 @@
+"""What an export needs of a model, whatever it was made with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from whiten_export.reference import Reference
+from whiten_runtime.manifest import Pooling, Source
+
+
+@dataclass(frozen=True)
+class HiddenStates:
+    """A graph from token ids to hidden states.
+
+    Attributes:
+        model: takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length].
+        states: the chosen layers, each float32 [batch_size, sequence_length, d].
+        weights: share of each token in its sentence vector, float32 [batch_size, sequence_length]; None where the mask
+            and the pooling say it all.
+    """
+
+    model: ir.Model
+    states: tuple[ir.Value, ...]
+    weights: ir.Value | None = None
+
+
+@dataclass(frozen=True)
+class SourceTokenizer:
+    """A checkpoint's tokenizer.
+
+    Attributes:
+        json: the same in the format of Hugging Face tokenizers.
+        own_ids: the ids that the checkpoint's own tokenizer gives, cut to a number of tokens.
+        pad_token_id: what pads a batch.
+        specials: names of special tokens, such as "pad_token", and the tokens.
+        stated_length: tokens that a text may have, where the checkpoint says so.
+    """
+
+    json: str
+    own_ids: Callable[[Sequence[str], int], list[list[int]]]
+    pad_token_id: int
+    specials: Mapping[str, str]
+    stated_length: int | None
+
+    @property
+    def special_tokens(self) -> int:
+        """How many special tokens a text gets."""
+        return int(Tokenizer.from_str(self.json).num_special_tokens_to_add(False))
+
+
+class TokenModel(Protocol):
+    """A model from token ids to hidden states.
+
+    Attributes:
+        record: what the manifest says of it.
+        tokenizer: its tokenizer.
+        layers: the hidden states that it has, ascending.
+        default_layers: those to average where nobody chose.
+        positions: tokens that it has positions for; None for any number.
+        vocab_size: token ids that it knows.
+        client_config: `config.json` for other programs.
+        weighs_tokens: whether it has weights of its own for tokens, which SIF needs.
+        tried: whether its family is in the registry.
+    """
+
+    record: Source
+    tokenizer: SourceTokenizer
+    layers: tuple[int, ...]
+    default_layers: tuple[int, ...]
+    positions: int | None
+    vocab_size: int
+    client_config: Mapping[str, Any]
+    weighs_tokens: bool
+    tried: bool
+
+    def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
+        """The graph that gives these layers, without what they do not need.
+
+        Raises:
+            WhitenError: it cannot be made.
+        """
+
+    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+        """What the graph is checked against.
+
+        Args:
+            layers: indices into the hidden states.
+            pooling: of the tokens.
+            single_precision: compute in float32 as the graph does, to see what that alone costs.
+        """
+
+
+Feed = dict[str, NDArray[Any]]

@@ -1,0 +1,64 @@
+"""What differs between architectures, keyed by transformers' `model_type`. The one place for it.
+
+An architecture that is not here is loaded by `AutoModel` and traced like the others; the parity gate decides. Nothing
+is truncated by family: all hidden states are traced, and what the chosen layers do not need is not in the graph. So a
+layer below the last never passes the final norm that T5, GPT-2 and LLaMA put behind the last.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Family:
+    """Facts about an architecture that its config does not say.
+
+    Attributes:
+        model_class: class of transformers whose `hidden_states` are those of the encoder.
+        positions_after_pad: position ids start at the pad id + 1, so that many positions cannot be used.
+        arguments: further arguments of its forward pass. Inputs that are not here are left to the model, which takes
+            token types, boxes and languages as zeros inside the graph.
+    """
+
+    model_class: str = "AutoModel"
+    positions_after_pad: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+_ENCODER = Family()
+_AFTER_PAD = Family(positions_after_pad=True)
+_DECODER = Family(arguments={"use_cache": False})
+
+FAMILIES = {
+    "albert": _ENCODER,
+    "bert": _ENCODER,
+    "deberta": _ENCODER,
+    "distilbert": _ENCODER,
+    "electra": _ENCODER,
+    "gpt2": _DECODER,
+    "layoutlm": _ENCODER,
+    "llama": _DECODER,
+    "mobilebert": _ENCODER,
+    "mpnet": _AFTER_PAD,
+    "roberta": _AFTER_PAD,
+    "squeezebert": _ENCODER,
+    "t5": Family(model_class="T5EncoderModel"),
+    "xlm": _ENCODER,
+    "xlm-roberta": _AFTER_PAD,
+}
+
+
+def family_of(model_type: str) -> Family:
+    """The registry's entry, or one that makes no assumption."""
+    return FAMILIES.get(model_type, _ENCODER)
+
+
+def usable_positions(config: Any) -> int | None:
+    """Tokens that the position embeddings of a transformers config have room for; None if it does not say."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or positions < 1:
+        return None
+    if family_of(config.model_type).positions_after_pad:
+        positions -= (config.pad_token_id or 0) + 1
+    return int(positions)

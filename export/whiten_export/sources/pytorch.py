@@ -1,0 +1,169 @@
+"""A PyTorch checkpoint: traced into a graph, and run in float64 to check it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from whiten_export.checkpoint import Checkpoint, source_record
+from whiten_export.graph import strip
+from whiten_export.reference import Float64Array, Reference, pool, token_shares
+from whiten_export.sources.base import HiddenStates
+from whiten_export.sources.families import FAMILIES, family_of, usable_positions
+from whiten_export.sources.hugging_face import load_config, load_tokenizer, quiet
+from whiten_export.sources.network import load_network
+from whiten_export.sources.transformers_tokenizer import describe_tokenizer
+from whiten_export.tail import OPSET
+from whiten_runtime.errors import ProviderError, WhitenError
+from whiten_runtime.manifest import Pooling
+
+
+class PyTorchModel:
+    """A checkpoint that transformers loads. Weights are in memory only while a graph or a reference needs them.
+
+    Args:
+        checkpoint: where it lies.
+        trust_remote_code: run Python code that comes with it.
+        device: where PyTorch computes: "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        WhitenError: transformers cannot read its config or its tokenizer.
+        ProviderError: PyTorch does not find the device.
+    """
+
+    weighs_tokens = False
+
+    def __init__(self, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> None:
+        _check_device(device)
+        self._checkpoint, self._trust, self._device = checkpoint, trust_remote_code, device
+        self._config = load_config(checkpoint, trust_remote_code)
+        count: int = self._config.num_hidden_layers
+        tokenizer = load_tokenizer(checkpoint, trust_remote_code)
+        self.tokenizer = describe_tokenizer(checkpoint, tokenizer)
+        self.record = source_record(checkpoint, self._config.model_type, count, self._config.hidden_size)
+        self.layers = tuple(range(count + 1))
+        self.default_layers = checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
+        self.positions = usable_positions(self._config)
+        self.vocab_size: int = self._config.vocab_size
+        self.client_config: Mapping[str, Any] = _client_config(self._config)
+        self.tried = self._config.model_type in FAMILIES
+
+    def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
+        """Trace the network. What the layers do not need, such as the blocks above them, is not in the graph.
+
+        Raises:
+            WhitenError: the weights cannot be loaded, or PyTorch's exporter does not support the network.
+        """
+        model = trace(self._network(), layers)
+        return HiddenStates(model, tuple(model.graph.outputs))
+
+    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+        """The whole network in float64, all hidden states of it."""
+        kind = torch.float32 if single_precision else torch.float64
+        return TorchReference(self._network().to(self._device, kind), layers, pooling)
+
+    def _network(self) -> nn.Module:
+        return load_network(self._checkpoint, self._config, self._trust)
+
+
+class TorchReference:
+    """A network's hidden states, pooled by numpy in float64."""
+
+    def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling) -> None:
+        self._network = network
+        self._layers, self._pooling = layers, pooling
+        parameter = next(network.parameters())
+        self._device = parameter.device
+        self.name = f"torch {torch.__version__}, {str(parameter.dtype).removeprefix('torch.')}"
+
+    def unwhitened(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
+        """Mean over the layers of their pooled hidden states, [batch_size, d]."""
+        ids, mask = (torch.from_numpy(array).to(self._device) for array in (input_ids, attention_mask))
+        with torch.no_grad():
+            states = _hidden_states(self._network, ids, mask)
+        chosen = [states[layer].cpu().numpy() for layer in self._layers]
+        return pool(chosen, token_shares(attention_mask, self._pooling))
+
+
+class _Layers(nn.Module):
+    """Only the chosen hidden states of a network."""
+
+    def __init__(self, network: nn.Module, layers: tuple[int, ...]) -> None:
+        super().__init__()
+        self.network = network
+        self.layers = layers
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        states = _hidden_states(self.network, input_ids, attention_mask)
+        return tuple(states[layer] for layer in self.layers)
+
+
+def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
+    """The graph of a network from token ids to hidden states, named `hidden_states.N`.
+
+    Raises:
+        WhitenError: PyTorch's exporter does not support the network.
+    """
+    # More than one row, and one of them padded: sizes of 1 and full masks are specialised away.
+    input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]])
+    attention_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                _Layers(network, layers).eval(),
+                (input_ids, attention_mask),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=["input_ids", "attention_mask"],
+                output_names=[f"hidden_states.{layer}" for layer in layers],
+                dynamic_shapes=(axes, axes),
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise WhitenError(
+            f"PyTorch cannot export a network of type '{_model_type(network)}': {str(error).strip().splitlines()[0]}; "
+            "run with --debug for the whole report"
+        ) from error
+    if program is None:
+        raise WhitenError("PyTorch's exporter returned nothing; it needs dynamo=True support")
+    model: ir.Model = program.model
+    strip(model)
+    return model
+
+
+def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
+    arguments = family_of(_model_type(network)).arguments
+    output = network(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **arguments)
+    states: Sequence[Tensor] | None = output.hidden_states
+    if states is None:
+        raise WhitenError(f"a network of type '{_model_type(network)}' gives no hidden states, so none can be pooled")
+    return states
+
+
+def _model_type(network: nn.Module) -> str:
+    return str(getattr(getattr(network, "config", None), "model_type", "unknown"))
+
+
+def _client_config(config: Any) -> dict[str, Any]:
+    described = {
+        "architectures": list(config.architectures or [type(config).__name__.replace("Config", "Model")]),
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+    }
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None:
+        described["max_position_embeddings"] = positions
+    return {
+        key: value for key, value in config.to_dict().items() if key not in ("_name_or_path", "auto_map")
+    } | described
+
+
+def _check_device(device: str) -> None:
+    kind, _, index = device.partition(":")
+    if kind != "cpu" and (not torch.cuda.is_available() or int(index or 0) >= torch.cuda.device_count()):
+        raise ProviderError(f"device is '{device}', but PyTorch finds no such CUDA device here; use --device cpu")

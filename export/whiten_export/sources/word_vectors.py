@@ -1,0 +1,155 @@
+"""Averaged word vectors as a lookup graph: Avg. GloVe, and SIF (Arora et al., ICLR 2017, algorithm 1)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from whiten_export.building import GraphBuilder, describe, describe_input
+from whiten_export.checkpoint import Checkpoint, source_record
+from whiten_export.reference import Float64Array, Reference, pool
+from whiten_export.sources.base import HiddenStates, SourceTokenizer
+from whiten_export.sources.word_file import read_frequencies, read_words
+from whiten_export.tail import OPSET
+from whiten_runtime.errors import UsageError
+from whiten_runtime.manifest import Pooling
+
+_PAD, _UNKNOWN = "<|pad|>", "<|unknown|>"
+_SPECIALS = (_PAD, _UNKNOWN)
+
+_SMOOTHING = 1e-3
+"""a in a / (a + p(w)), Arora et al., section 4.1."""
+
+_WORD = (
+    r"[\p{L}\p{M}]+(?=n['’]t(?![\p{L}\p{M}]))"  # do|n't
+    r"|n['’]t(?![\p{L}\p{M}])"
+    r"|['’](?:s|re|ve|ll|d|m|S|RE|VE|LL|D|M)(?![\p{L}\p{M}])"
+    r"|\p{N}+(?:[.,]\p{N}+)*"
+    r"|[\p{L}\p{M}\p{N}_]+"
+    r"|[^\s\p{L}\p{M}\p{N}_]"
+)
+"""Words as GloVe's corpora have them: clitics and punctuation apart, numbers whole."""
+
+_LENGTH = 4096
+
+
+class WordVectors:
+    """A file of word vectors. Words that are not in it do not count.
+
+    Args:
+        checkpoint: the file.
+        max_words: words to keep, the first and so the most frequent ones; None for all.
+        frequencies: file of "word count" lines for SIF; None takes the order of the file for Zipf's law.
+
+    Raises:
+        DataError: a file is not what it should be.
+        UsageError: no word of the frequencies is among the vectors.
+    """
+
+    weighs_tokens = True
+    layers: tuple[int, ...] = (0,)
+    default_layers: tuple[int, ...] = (0,)
+    positions: int | None = None
+    tried = True
+
+    def __init__(self, checkpoint: Checkpoint, max_words: int | None, frequencies: str | None) -> None:
+        read = read_words(checkpoint.weights[0], max_words)
+        kept = [index for index, word in enumerate(read.words) if word not in _SPECIALS]
+        words = [read.words[index] for index in kept]
+        width = read.vectors.shape[1]
+        self._vectors = np.concatenate([np.zeros((len(_SPECIALS), width), np.float32), read.vectors[kept]])
+        weights = word_weights(words, frequencies)
+        self._weights = np.concatenate([np.zeros(len(_SPECIALS)), weights])
+        self.vocab_size = len(self._vectors)
+        self.record = source_record(checkpoint, "words", 0, width)
+        self.tokenizer = _tokenizer(words)
+        self.client_config: Mapping[str, Any] = {
+            "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
+            "architectures": ["BertModel"],
+            "hidden_size": width,
+            "num_hidden_layers": 0,
+            "vocab_size": self.vocab_size,
+        }
+
+    def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
+        """A lookup of vectors, and of each word's share in the sentence."""
+        ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
+        graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
+        model = ir.Model(graph, ir_version=10, producer_name="whiten")
+        builder = GraphBuilder(model, "words")
+        width = self._vectors.shape[1]
+        state = builder.op("Gather", builder.constant("words.vectors", self._vectors), ids)
+        unknown = builder.constant("words.last_special", np.int64(len(_SPECIALS) - 1))
+        known = builder.op("And", builder.op("Greater", ids, unknown), builder.cast(mask, ir.DataType.BOOL))
+        counted = builder.cast(known, ir.DataType.FLOAT)
+        count = builder.op("ReduceSum", counted, builder.integers(1), keepdims=1)
+        weighted = counted
+        if pooling == "sif":
+            weights = builder.constant("words.weights", self._weights.astype(np.float32))
+            weighted = builder.op("Mul", counted, builder.op("Gather", weights, ids))
+        shares = builder.op("Div", weighted, builder.op("Max", count, builder.scalar(1)))
+        describe(state, "hidden_states.0", "batch_size", "sequence_length", width)
+        describe(shares, "token_shares", "batch_size", "sequence_length")
+        builder.close(state, shares)
+        return HiddenStates(model, (state,), shares)
+
+    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+        """The same from the arrays, in float64."""
+        weights = self._weights if pooling == "sif" else (self._weights > 0).astype(np.float64)
+        return WordReference(self._vectors, weights)
+
+
+class WordReference:
+    """Weighted sums of word vectors, in numpy and float64."""
+
+    def __init__(self, vectors: NDArray[np.float32], weights: Float64Array) -> None:
+        self._vectors, self._weights = vectors, weights
+        self.name = f"numpy {np.__version__}, float64"
+
+    def unwhitened(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
+        """Sum over known words of weight times vector, divided by their number; zero where there is none."""
+        weights = self._weights[input_ids] * attention_mask
+        count = np.count_nonzero(weights, axis=1)[:, None]
+        return pool([self._vectors[input_ids]], weights / np.maximum(count, 1))
+
+
+def word_weights(words: Sequence[str], frequencies: str | None) -> Float64Array:
+    """a / (a + p(w)) of each word, [n].
+
+    Args:
+        words: most frequent first.
+        frequencies: file of "word count" lines: p is a word's share of all counts, 0 for words that are not in it.
+            None takes p proportional to 1 / rank.
+
+    Raises:
+        UsageError: no word is in the file.
+    """
+    if frequencies is None:
+        shares = 1 / np.arange(1, len(words) + 1)
+        shares /= shares.sum()
+    else:
+        counts = read_frequencies(Path(frequencies))
+        shares = np.array([counts.get(word, 0) for word in words], np.float64) / sum(counts.values())
+        if not shares.any():
+            raise UsageError(f"'{frequencies}' has none of the words that have vectors; wanted their counts")
+    return np.asarray(_SMOOTHING / (_SMOOTHING + shares))
+
+
+def _tokenizer(words: Sequence[str]) -> SourceTokenizer:
+    vocabulary = {word: index for index, word in enumerate((*_SPECIALS, *words))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
+    steps: list[Any] = [normalizers.NFC()]
+    if all(word == word.lower() for word in words):
+        steps.append(normalizers.Lowercase())
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
+    text = backend.to_str()
+
+    def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
+        return [encoding.ids[:max_length] for encoding in Tokenizer.from_str(text).encode_batch(list(texts))]
+
+    return SourceTokenizer(text, own_ids, 0, {"pad_token": _PAD, "unk_token": _UNKNOWN}, _LENGTH)

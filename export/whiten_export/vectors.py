@@ -1,0 +1,138 @@
+"""Vectors from elsewhere, such as an API, become a bundle whose graph is the affine map alone."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_export.graph import save_graph
+from whiten_export.pipeline import Export, write_whitening
+from whiten_export.provenance import describe_whitening, parity_record, versions
+from whiten_export.recipe import VectorRecipe
+from whiten_export.reference import Ending
+from whiten_export.reporter import Reporter
+from whiten_export.staging import check_target, staged
+from whiten_export.tail import OPSET, affine_graph, set_affine
+from whiten_export.whitening import Moments, check_sample_count, fit_pca
+from whiten_runtime.bundle import MODEL_FILE, file_record, list_files
+from whiten_runtime.errors import DataError, ParityError, UsageError
+from whiten_runtime.manifest import FORMAT_VERSION, MANIFEST_FILE, CorpusRecord, Manifest, ParityRecord, Source
+from whiten_runtime.parity import GATES
+from whiten_runtime.probes import Probes, write_probes
+from whiten_runtime.vector_rows import read_vectors
+from whiten_runtime.vectors import VectorWhitener
+
+_PROBES = 64
+
+
+def export_vectors(
+    recipe: VectorRecipe, out: Path | None = None, replace: bool = False, reporter: Reporter | None = None
+) -> Export:
+    """Fit a whitening on a file of vectors, and write it as a bundle.
+
+    Args:
+        recipe: what to export.
+        out: the directory to make; None for bundles/NAME-vectors.
+        replace: replace a bundle that is already there.
+        reporter: told about stages, warnings and progress; None for silence.
+
+    Raises:
+        UsageError: the recipe does not fit the file or the directory, or there are too few vectors.
+        DataError: the file does not hold vectors.
+        ParityError: the graph is not what numpy computes; nothing is written.
+    """
+    report = reporter or Reporter()
+    name = recipe.name or recipe.file.name.split(".")[0]
+    suffix = f"-{recipe.dim}d" if recipe.dim else ""
+    target = out or Path("bundles") / f"{name.replace('/', '-')}-vectors{suffix}{'-norm' if recipe.normalize else ''}"
+    check_target(target, replace)
+    report.stage(f"reading {recipe.file}")
+    moments, digest = _moments(recipe, report)
+    width = len(moments.mean)
+    dimension = recipe.dim or width
+    if dimension > width:
+        raise UsageError(f"dim is {dimension}, but the vectors have {width} dimensions; wanted 1 to {width}")
+    if warning := check_sample_count(moments.n, width, dimension, "vectors"):
+        report.warn(warning)
+    fitted = fit_pca(moments, dimension)
+    with staged(target, replace) as stage:
+        graph = affine_graph(width, dimension, recipe.normalize)
+        set_affine(graph, fitted.mean, fitted.weight)
+        save_graph(graph, stage / MODEL_FILE)
+        write_whitening(stage, fitted)
+        probes = _probes(recipe, moments.n, Ending.of((fitted.mean, fitted.weight), recipe.normalize))
+        write_probes(stage, probes)
+        corpus = CorpusRecord(name=recipe.file.name, sha256=digest, sentences=moments.n)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            name=target.absolute().name,
+            source=Source(
+                model=name,
+                checkpoint=None,
+                revision=None,
+                weights_sha256=digest,
+                model_type="vectors",
+                num_hidden_layers=0,
+                hidden_size=width,
+                sentence_similarity=False,
+            ),
+            input="vectors",
+            layers=(),
+            pooling=None,
+            whitening=describe_whitening(fitted, "pca", (corpus,)),
+            normalize=recipe.normalize,
+            dimension=dimension,
+            max_seq_length=0,
+            pad_token_id=0,
+            precision="fp32",
+            opset=OPSET,
+            versions=versions(),
+            parity=None,
+            files={name: file_record(stage / name) for name in list_files(stage)},
+        )
+        (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+        report.stage("checking against numpy in float64")
+        manifest = msgspec.structs.replace(manifest, parity=_proof(stage))
+        (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return Export(target, manifest)
+
+
+def _moments(recipe: VectorRecipe, report: Reporter) -> tuple[Moments, str]:
+    """Moments of all vectors, and the SHA-256 over them as float32."""
+    digest, moments = hashlib.sha256(), None
+    with report.bar("vectors", None) as advance:
+        for rows in read_vectors(recipe.file, recipe.column):
+            digest.update(np.ascontiguousarray(rows, "<f4").tobytes())
+            part = Moments.of(rows)
+            moments = part if moments is None else moments.merge(part)
+            advance(len(rows))
+    if moments is None:
+        raise DataError(f"{recipe.file}: holds no vector; give a file with vectors in it")
+    return moments, digest.hexdigest()
+
+
+def _probes(recipe: VectorRecipe, count: int, ending: Ending) -> Probes:
+    """Vectors spread evenly over the file, and what numpy makes of them in float64."""
+    wanted = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.intp))
+    rows = np.concatenate(list(_picked(recipe, wanted))).astype(np.float64)
+    return Probes((), ending(rows), rows)
+
+
+def _picked(recipe: VectorRecipe, wanted: NDArray[np.intp]) -> Iterator[NDArray[np.float32]]:
+    start = 0
+    for rows in read_vectors(recipe.file, recipe.column):
+        inside = wanted[(wanted >= start) & (wanted < start + len(rows))]
+        yield rows[inside - start]
+        start += len(rows)
+
+
+def _proof(stage: Path) -> ParityRecord:
+    with VectorWhitener(stage) as whitener:
+        agreement = whitener.verify()
+    gate = GATES["fp32"]
+    if not gate.passes(agreement):
+        raise ParityError(f"the graph is not what numpy computes: {agreement}; wanted {gate}; no bundle was written")
+    return parity_record(f"numpy {np.__version__}, float64", agreement)
