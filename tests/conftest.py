@@ -22,12 +22,13 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Directory of a small random checkpoint of a family."""
-    made: dict[str, Path] = {}
+    made: dict[tuple[str, int], Path] = {}
 
-    def get(family: str) -> Path:
-        if family not in made:
-            made[family] = save_checkpoint(family, tmp_path_factory.mktemp("checkpoints") / f"tiny-{family}")
-        return made[family]
+    def get(family: str, widened: int = 1) -> Path:
+        if (family, widened) not in made:
+            folder = tmp_path_factory.mktemp("checkpoints")
+            made[family, widened] = save_checkpoint(family, folder / f"tiny-{family}", widened)
+        return made[family, widened]
 
     return get
 

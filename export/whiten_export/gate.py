@@ -60,18 +60,24 @@ def compute_wanted(
     batches: Sequence[Feed],
     advance: Advance,
 ) -> Wanted:
-    """The reference's vectors of each text alone, without padding, and of each batch."""
-    unwhitened = []
-    for ids in token_ids:
-        row = np.asarray([ids or [0]], np.int64)
-        unwhitened.append(reference.unwhitened(row, np.full_like(row, bool(ids))))
+    """The reference's vectors of each text, and of each row of a batch, alone and without padding."""
+
+    def vectors(rows: Sequence[Sequence[int]]) -> Float64Array:
+        found = []
+        for ids in rows:
+            row = np.asarray([ids or [0]], np.int64)
+            found.append(reference.unwhitened(row, np.full_like(row, bool(ids))))
         advance(1)
-    vectors = np.concatenate(unwhitened)
-    batch_vectors = []
-    for feed in batches:
-        batch_vectors.append(ending(reference.unwhitened(feed["input_ids"], feed["attention_mask"])))
-        advance(1)
-    return Wanted(reference.name, Probes(texts, ending(vectors), vectors), batches, batch_vectors)
+        return np.concatenate(found)
+
+    unwhitened = np.concatenate([vectors([ids]) for ids in token_ids])
+    batch_vectors = [ending(vectors(_rows(feed))) for feed in batches]
+    return Wanted(reference.name, Probes(texts, ending(unwhitened), unwhitened), batches, batch_vectors)
+
+
+def _rows(feed: Feed) -> list[list[int]]:
+    pairs = zip(feed["input_ids"], feed["attention_mask"], strict=True)
+    return [ids[mask.astype(bool)].tolist() for ids, mask in pairs]
 
 
 def check_bundle(root: Path, wanted: Wanted, options: SessionOptions) -> Agreement:

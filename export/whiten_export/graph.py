@@ -15,8 +15,11 @@ def save_graph(model: ir.Model, path: Path) -> None:
     """Write the graph; its weights, unless they are small, go to `model.onnx_data` beside it."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     path.parent.mkdir(parents=True, exist_ok=True)
-    external = Path(EXTERNAL_DATA_FILE).name if size > _INLINE_LIMIT else None
-    ir.save(model, path, external_data=external)
+    if size > _INLINE_LIMIT:
+        ir.save(model, path, external_data=Path(EXTERNAL_DATA_FILE).name)
+    else:
+        ir.external_data.load_to_model(model)  # they may lie beside another graph
+        ir.save(model, path)
 
 
 def reopen_graph(model: ir.Model, path: Path) -> ir.Model:

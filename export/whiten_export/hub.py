@@ -52,8 +52,8 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
             if described and any(True for pattern in patterns for _ in directory.glob(pattern)):
                 return directory
         raise WhitenError(
-            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, or, if the hub is "
-            "out of reach, complete the cache"
+            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
+            "or, if the hub is out of reach, complete the cache"
         )
     except LocalEntryNotFoundError:
         package = entry.package if entry else None

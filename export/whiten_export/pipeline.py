@@ -122,7 +122,7 @@ def _graph(plan: Plan, path: Path) -> ir.Model:
 def _compare_tokenizers(plan: Plan, stage: Path) -> None:
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
     texts = [*probe_texts(plan.max_seq_length), *islice(plan.corpus or (), _TOKENIZER_SENTENCES)]
-    ours = [tokenizer.cut(row) for row in tokenizer.tokenize(texts)]
+    ours = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     check_tokens(ours, plan.model.tokenizer.own_ids(texts, plan.max_seq_length), texts)
 
 
@@ -195,7 +195,7 @@ def _wanted(
 ) -> Wanted:
     texts = probe_texts(plan.max_seq_length)
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
-    ids = [tokenizer.cut(row) for row in tokenizer.tokenize(texts)]
+    ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     batches = token_batches(plan.max_seq_length, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
     ending = Ending.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.normalize)
     reference = plan.model.reference(plan.layers, plan.pooling, single_precision)

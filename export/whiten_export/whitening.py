@@ -148,7 +148,7 @@ def fit_pca(moments: Moments, dimension: int | None = None, floor: float = EIGEN
     if not largest > np.square(_FLOAT32_ROUNDING * np.abs(moments.mean).max()):
         raise UsageError(
             f"all {moments.n} sentences have the same vector, so there is nothing to whiten; give different sentences, "
-            "and other layers than 0 alone with cls pooling"
+            "and not cls pooling of layer 0 or of a decoder, whose first token is the same in every text"
         )
     signs = np.sign(basis[np.abs(basis).argmax(axis=0), np.arange(width)])
     kept_signs = np.where(eigenvalues > NULL_EIGENVALUE * largest, signs, 0)

@@ -1,109 +1,296 @@
-"""Small random checkpoints with real tokenizers, written with save_pretrained as users' own are."""
+"""Small random checkpoints of every architecture, laid out as the hub's repositories are."""
 
-from collections.abc import Iterator
-from itertools import islice
+import json
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from whiten_export.corpus import Corpus
-from whiten_export.recipe import BUILTIN_CORPUS
+from support.corpus import sentences
+from support.vocabularies import (
+    Writer,
+    byte_bpe,
+    wordpiece,
+    write_byte_bpe,
+    write_sentencepiece,
+    write_tokenizer_json,
+    write_word_bpe,
+    write_wordpiece,
+)
+
+__all__ = ["FAMILIES", "LAYERS", "MAX_LENGTH", "WIDTH", "byte_bpe", "save_checkpoint", "sentences", "wordpiece"]
 
 LAYERS, WIDTH, MAX_LENGTH = 4, 32, 48
-ALPHABETS = "abcdefghijklmnopqrstuvwxyzäöüßéñ абвгдежзийклмнопрст 今日天気 الطقس 고양이 แมว 👩👧🐬 0123456789 .,;:!?%"
 
 
-def sentences(count: int) -> list[str]:
-    return list(islice(Corpus((BUILTIN_CORPUS,), None, count), count))
+@dataclass(frozen=True)
+class Family:
+    """How a checkpoint is made.
+
+    Attributes:
+        model_type: transformers' name of the architecture.
+        vocabulary: writes the tokenizer's own files.
+        config: settings of the architecture, without sizes that all have.
+        ids: settings of the config that hold a token's id.
+        tokenizer_config: content of tokenizer_config.json, besides the length; None for no such file.
+        unused: ids that the embeddings have besides the vocabulary's.
+        noise: standard deviation of what is added to every parameter.
+        faint: part of the names of parameters that get a tenth of it.
+    """
+
+    model_type: str
+    vocabulary: Writer
+    config: dict[str, Any] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    tokenizer_config: dict[str, Any] | None = field(default_factory=dict)
+    unused: int = 0
+    noise: float = 0.3
+    faint: str = "-"
 
 
-def _training_text() -> Iterator[str]:
-    yield ALPHABETS
-    yield from sentences(2000)
+_SIZES = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": MAX_LENGTH,
+}
+_UNCASED = {"do_lower_case": True}
+_LIKE_BERT = {"pad_token_id": "[PAD]"}
+_LIKE_ROBERTA = {"pad_token_id": "<pad>", "bos_token_id": "<s>", "eos_token_id": "</s>"}
+_ROBERTA_SIZES = _SIZES | {"max_position_embeddings": MAX_LENGTH + 2, "type_vocab_size": 1}
+_DEBERTA = _SIZES | {
+    "relative_attention": True,
+    "pos_att_type": "c2p|p2c",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+_DEBERTA_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
+_FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+_UNUSED_TOKENS = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
+
+FAMILIES = {
+    "bert": Family("bert", write_wordpiece, _SIZES, _LIKE_BERT, _UNCASED),
+    # Cased, and no file says so.
+    "spanbert": Family("bert", partial(write_wordpiece, lowercase=False), _SIZES, _LIKE_BERT, None),
+    "distilbert": Family(
+        "distilbert",
+        write_wordpiece,
+        {
+            "dim": WIDTH,
+            "n_layers": LAYERS,
+            "n_heads": 4,
+            "hidden_dim": 64,
+            "max_position_embeddings": MAX_LENGTH,
+        },
+        _LIKE_BERT,
+        _UNCASED,
+    ),
+    "electra": Family("electra", write_wordpiece, _SIZES | {"embedding_size": 16}, _LIKE_BERT, _UNCASED),
+    # Every token gets the same boxes: large ones would drown the words.
+    "layoutlm": Family(
+        "layoutlm",
+        write_wordpiece,
+        _SIZES | {"max_2d_position_embeddings": 64},
+        _LIKE_BERT,
+        _UNCASED,
+        faint="position_embeddings",
+    ),
+    "squeezebert": Family("squeezebert", write_wordpiece, _SIZES | {"embedding_size": WIDTH}, _LIKE_BERT, _UNCASED),
+    # It does not normalize: with the noise of the others, values would grow to tens of thousands.
+    "mobilebert": Family(
+        "mobilebert",
+        write_wordpiece,
+        _SIZES | {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
+        _LIKE_BERT,
+        _UNCASED,
+        noise=0.1,
+    ),
+    "mpnet": Family(
+        "mpnet",
+        partial(write_wordpiece, specials=("<s>", "<pad>", "</s>", "<unk>", "[UNK]"), last=("<mask>",)),
+        _SIZES | {"max_position_embeddings": MAX_LENGTH + 2},
+        _LIKE_ROBERTA,
+        _UNCASED,
+    ),
+    "roberta": Family(
+        "roberta",
+        partial(write_byte_bpe, specials=_FAIRSEQ_TOKENS, last=("<mask>",)),
+        _ROBERTA_SIZES,
+        _LIKE_ROBERTA,
+    ),
+    "deberta": Family(
+        "deberta",
+        partial(write_byte_bpe, specials=_DEBERTA_TOKENS, last=("[MASK]",)),
+        _DEBERTA,
+        _LIKE_BERT,
+        {"do_lower_case": False, "vocab_type": "gpt2"},
+    ),
+    "gpt2": Family(
+        "gpt2",
+        partial(write_byte_bpe, last=("<|endoftext|>",)),
+        {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": 4, "n_inner": 64, "n_positions": MAX_LENGTH},
+        {"bos_token_id": "<|endoftext|>", "eos_token_id": "<|endoftext|>"},
+    ),
+    "modernbert": Family(
+        "modernbert",
+        write_tokenizer_json,
+        _SIZES | {"local_attention": 16, "global_attn_every_n_layers": 3},
+        {
+            "pad_token_id": "[PAD]",
+            "bos_token_id": "[CLS]",
+            "cls_token_id": "[CLS]",
+            "eos_token_id": "[SEP]",
+            "sep_token_id": "[SEP]",
+        },
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": True,
+            "model_input_names": ["input_ids", "attention_mask"],
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+            "pad_token": "[PAD]",
+            "sep_token": "[SEP]",
+            "unk_token": "[UNK]",
+        },
+    ),
+    "xlm": Family(
+        "xlm",
+        write_word_bpe,
+        {
+            "emb_dim": WIDTH,
+            "n_layers": LAYERS,
+            "n_heads": 4,
+            "max_position_embeddings": MAX_LENGTH,
+            "bos_index": 0,
+            "eos_index": 1,
+            "pad_index": 2,
+            "unk_index": 3,
+            "mask_index": 5,
+        },
+        {"pad_token_id": "<pad>", "bos_token_id": "<s>"},
+        {"do_lowercase_and_remove_accent": True},
+    ),
+    "albert": Family(
+        "albert",
+        partial(
+            write_sentencepiece,
+            file="spiece.model",
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols="[CLS],[SEP],[MASK]",
+            user_defined_symbols='(,),"""",-,.,–,£,€',
+        ),
+        _SIZES | {"embedding_size": 16},
+        {"pad_token_id": "<pad>", "bos_token_id": "[CLS]", "eos_token_id": "[SEP]"},
+    ),
+    "t5": Family(
+        "t5",
+        partial(
+            write_sentencepiece,
+            file="spiece.model",
+            last=tuple(f"<extra_id_{index}>" for index in reversed(range(100))),
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+        ),
+        {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": LAYERS, "num_decoder_layers": 1, "num_heads": 4},
+        {"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"},
+        unused=28,
+    ),
+    "xlm-roberta": Family(
+        "xlm-roberta",
+        partial(
+            write_sentencepiece, file="sentencepiece.bpe.model", first=_FAIRSEQ_TOKENS, skipped=3, last=("<mask>",)
+        ),
+        _ROBERTA_SIZES,
+        _LIKE_ROBERTA,
+    ),
+    "camembert": Family(
+        "camembert",
+        partial(write_sentencepiece, file="sentencepiece.bpe.model", first=_UNUSED_TOKENS, skipped=1, last=("<mask>",)),
+        _ROBERTA_SIZES,
+        _LIKE_ROBERTA,
+    ),
+    "deberta-v2": Family(
+        "deberta-v2",
+        partial(
+            write_sentencepiece,
+            file="spm.model",
+            last=("[MASK]",),
+            **{f"{name}_id": index for index, name in enumerate(("pad", "bos", "eos", "unk"))},
+            **dict(zip(("pad_piece", "bos_piece", "eos_piece", "unk_piece"), _DEBERTA_TOKENS, strict=True)),
+        ),
+        _DEBERTA | {"position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True},
+        _LIKE_BERT,
+        {"do_lower_case": False, "vocab_type": "spm"},
+    ),
+    "llama": Family(
+        "llama",
+        partial(
+            write_sentencepiece,
+            file="tokenizer.model",
+            model_type="bpe",
+            byte_fallback=True,
+            split_digits=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            allow_whitespace_only_pieces=True,
+        ),
+        _SIZES | {"num_key_value_heads": 2},
+        {"bos_token_id": "<s>", "eos_token_id": "</s>"},
+        {
+            "tokenizer_class": "LlamaTokenizer",
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "unk_token": "<unk>",
+            "legacy": False,
+            "clean_up_tokenization_spaces": False,
+        },
+    ),
+}
 
 
-def _ends(tokenizer: Tokenizer, first: str, last: str) -> processors.TemplateProcessing:
-    ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
-    pair = f"{first} $A {last} $B:1 {last}:1"
-    return processors.TemplateProcessing(single=f"{first} $A {last}", pair=pair, special_tokens=ids)
-
-
-def wordpiece() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(vocab_size=1200, special_tokens=specials, show_progress=False)
-    tokenizer.train_from_iterator(_training_text(), trainer)
-    tokenizer.post_processor = _ends(tokenizer, "[CLS]", "[SEP]")
-    return tokenizer
-
-
-def byte_bpe() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=1200,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+_WIDTHS = frozenset(
+    (
+        *("hidden_size", "intermediate_size", "embedding_size", "intra_bottleneck_size"),
+        *("dim", "hidden_dim", "n_embd", "n_inner", "emb_dim", "d_model", "d_kv", "d_ff"),
     )
-    tokenizer.train_from_iterator(_training_text(), trainer)
-    tokenizer.post_processor = _ends(tokenizer, "<s>", "</s>")
-    return tokenizer
+)
+"""Settings that grow with the width."""
 
 
-def _config(family: str, vocab_size: int) -> transformers.PretrainedConfig:
-    common = {
-        "vocab_size": vocab_size,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": MAX_LENGTH,
-    }
-    if family == "bert":
-        return transformers.BertConfig(**common)
-    if family == "roberta":
-        positions = {"max_position_embeddings": MAX_LENGTH + 2}
-        return transformers.RobertaConfig(
-            **common | positions, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2
-        )
-    if family == "distilbert":
-        return transformers.DistilBertConfig(
-            vocab_size=vocab_size,
-            dim=WIDTH,
-            n_layers=LAYERS,
-            n_heads=4,
-            hidden_dim=64,
-            max_position_embeddings=MAX_LENGTH,
-        )
-    if family == "electra":
-        return transformers.ElectraConfig(**common, embedding_size=16)
-    raise ValueError(family)
+def save_checkpoint(family: str, directory: Path, widened: int = 1) -> Path:
+    """Write a random checkpoint with noise on every parameter, so that no two are equal and none is trivial.
 
-
-def save_checkpoint(family: str, directory: Path) -> Path:
-    """Write a random checkpoint with noise on every parameter, so that no two are equal and none is trivial."""
-    tokenizer = byte_bpe() if family == "roberta" else wordpiece()
-    config = _config(family, tokenizer.get_vocab_size())
+    Args:
+        family: a key of `FAMILIES`.
+        directory: where to.
+        widened: how many times `WIDTH` a hidden state has; the noise is divided by the root of it.
+    """
+    made = FAMILIES[family]
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabulary = made.vocabulary(directory)
+    if made.tokenizer_config is not None:
+        content = made.tokenizer_config | {"model_max_length": MAX_LENGTH}
+        (directory / "tokenizer_config.json").write_text(json.dumps(content, indent=2), "utf-8")
+    sizes = {name: value * widened if name in _WIDTHS else value for name, value in made.config.items()}
+    ids = {name: vocabulary[token] for name, token in made.ids.items()}
+    config = transformers.AutoConfig.for_model(
+        made.model_type, vocab_size=len(vocabulary) + made.unused, **sizes, **ids
+    )
     torch.manual_seed(1)
     network = transformers.AutoModel.from_config(config)
     with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
+        for name, parameter in network.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * made.noise / widened**0.5 * (0.1 if made.faint in name else 1))
     network.save_pretrained(directory)
-    specials = ("<s>", "</s>", "<pad>") if family == "roberta" else ("[CLS]", "[SEP]", "[PAD]")
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        cls_token=specials[0],
-        sep_token=specials[1],
-        pad_token=specials[2],
-        unk_token="<unk>" if family == "roberta" else "[UNK]",
-        model_max_length=MAX_LENGTH,
-    ).save_pretrained(directory)
     return directory

@@ -38,6 +38,9 @@ class SourceTokenizer:
         pad_token_id: what pads a batch.
         specials: names of special tokens, such as "pad_token", and the tokens.
         stated_length: tokens that a text may have, where the checkpoint says so.
+        surplus_from: ids from here on stand for the unknown token: pieces that the format must tell apart and the
+            checkpoint does not. None where there are none.
+        unknown_token_id: the id they stand for.
     """
 
     json: str
@@ -45,6 +48,14 @@ class SourceTokenizer:
     pad_token_id: int
     specials: Mapping[str, str]
     stated_length: int | None
+    surplus_from: int | None = None
+    unknown_token_id: int = 0
+
+    def plain(self, ids: Sequence[int]) -> list[int]:
+        """The ids as the checkpoint's own tokenizer gives them."""
+        if self.surplus_from is None:
+            return list(ids)
+        return [number if number < self.surplus_from else self.unknown_token_id for number in ids]
 
     @property
     def special_tokens(self) -> int:
@@ -63,7 +74,6 @@ class TokenModel(Protocol):
         positions: tokens that it has positions for; None for any number.
         vocab_size: token ids that it knows.
         client_config: `config.json` for other programs.
-        weighs_tokens: whether it has weights of its own for tokens, which SIF needs.
         tried: whether its family is in the registry.
     """
 
@@ -74,7 +84,6 @@ class TokenModel(Protocol):
     positions: int | None
     vocab_size: int
     client_config: Mapping[str, Any]
-    weighs_tokens: bool
     tried: bool
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:

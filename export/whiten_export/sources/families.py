@@ -17,12 +17,15 @@ class Family:
     Attributes:
         model_class: class of transformers whose `hidden_states` are those of the encoder.
         positions_after_pad: position ids start at the pad id + 1, so that many positions cannot be used.
+        mixes_embeddings: a token's first hidden state holds its neighbours' word embeddings, so those of padding must
+            be zeros for a vector not to depend on padding.
         arguments: further arguments of its forward pass. Inputs that are not here are left to the model, which takes
             token types, boxes and languages as zeros inside the graph.
     """
 
     model_class: str = "AutoModel"
     positions_after_pad: bool = False
+    mixes_embeddings: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -39,7 +42,7 @@ FAMILIES = {
     "gpt2": _DECODER,
     "layoutlm": _ENCODER,
     "llama": _DECODER,
-    "mobilebert": _ENCODER,
+    "mobilebert": Family(mixes_embeddings=True),
     "mpnet": _AFTER_PAD,
     "roberta": _AFTER_PAD,
     "squeezebert": _ENCODER,

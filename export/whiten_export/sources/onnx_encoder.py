@@ -54,8 +54,6 @@ class OnnxEncoder:
         WhitenError: a file is missing or cannot be read.
     """
 
-    weighs_tokens = False
-
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._path = checkpoint.weights[0]
@@ -105,7 +103,7 @@ class OnnxEncoder:
         for value in model.graph.inputs:
             describe_input(value)
         for layer, value in zip(layers, model.graph.outputs, strict=True):
-            value.name = f"{_LAYER_PREFIX}{layer}"
+            value.name = f"source.{_LAYER_PREFIX}{layer}"  # other values of the graph, and its new outputs, have theirs
         return HiddenStates(model, tuple(model.graph.outputs))
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:

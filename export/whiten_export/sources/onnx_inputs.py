@@ -42,10 +42,28 @@ def replace_inputs(model: ir.Model) -> None:
         else:
             continue
         ir.convenience.replace_all_uses_with(value, derived)
+    _put_first(graph, tape)
+    graph.inputs[:] = [ids, mask]
+
+
+def map_surplus(model: ir.Model, surplus_from: int, unknown_token_id: int) -> None:
+    """Read ids from `surplus_from` on as the unknown token's."""
+    graph = model.graph
+    ids = next(value for value in graph.inputs if value.name == "input_ids")
+    first = constant(graph, "whiten.surplus_from", np.int64(surplus_from))
+    unknown = constant(graph, "whiten.unknown", np.int64(unknown_token_id))
+    users = list(ids.uses())
+    tape = Tape()
+    mapped = tape.op("Where", [tape.op("Less", [ids, first]), ids, unknown])
+    for node, index in users:
+        node.replace_input_with(index, mapped)
+    _put_first(graph, tape)
+
+
+def _put_first(graph: ir.Graph, tape: Tape) -> None:
     for index, node in enumerate(tape.nodes):
         node.name = f"whiten_input_{index}"
         for output in node.outputs:
             output.name = output.name or f"whiten.input_{index}"
     if first := next(iter(graph), None):
         graph.insert_before(first, tape.nodes)
-    graph.inputs[:] = [ids, mask]

@@ -15,17 +15,7 @@ def open_model(checkpoint: Checkpoint, recipe: Recipe) -> TokenModel:
         UsageError: the recipe asks for what this kind of model does not have.
         WhitenError: the model cannot be read, or a package that its kind needs is missing.
     """
-    model = _open(checkpoint, recipe)
-    if recipe.pooling == "sif" and not model.weighs_tokens:
-        raise UsageError(f"pooling sif weighs words by their frequency; '{recipe.model}' is not a file of word vectors")
-    if recipe.frequencies is not None and recipe.pooling != "sif":
-        raise UsageError("frequencies are for --pooling sif; leave one out or add the other")
-    if model.weighs_tokens and recipe.pooling not in ("mean", "sif"):
-        raise UsageError(f"pooling {recipe.pooling} picks one token; wanted mean or sif for word vectors")
-    return model
-
-
-def _open(checkpoint: Checkpoint, recipe: Recipe) -> TokenModel:
+    (_check_words if checkpoint.kind == "words" else _check_network)(recipe)
     if checkpoint.kind == "words":
         from whiten_export.sources.word_vectors import WordVectors
 
@@ -44,3 +34,18 @@ def _open(checkpoint: Checkpoint, recipe: Recipe) -> TokenModel:
     from whiten_export.sources.pytorch import PyTorchModel
 
     return PyTorchModel(checkpoint, recipe.trust_remote_code, recipe.device)
+
+
+def _check_words(recipe: Recipe) -> None:
+    if recipe.pooling not in ("mean", "sif"):
+        raise UsageError(f"pooling {recipe.pooling} picks one token; wanted mean or sif for word vectors")
+    if recipe.frequencies is not None and recipe.pooling != "sif":
+        raise UsageError("frequencies are for --pooling sif; leave one out or add the other")
+
+
+def _check_network(recipe: Recipe) -> None:
+    if recipe.pooling == "sif":
+        raise UsageError(f"pooling sif weighs words by their frequency; '{recipe.model}' is not a file of word vectors")
+    for name in ("max_words", "frequencies"):
+        if getattr(recipe, name) is not None:
+            raise UsageError(f"{name.replace('_', '-')} is for a file of word vectors, which '{recipe.model}' is not")

@@ -16,6 +16,7 @@ from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.families import FAMILIES, family_of, usable_positions
 from whiten_export.sources.hugging_face import load_config, load_tokenizer, quiet
 from whiten_export.sources.network import load_network
+from whiten_export.sources.onnx_inputs import map_surplus
 from whiten_export.sources.transformers_tokenizer import describe_tokenizer
 from whiten_export.tail import OPSET
 from whiten_runtime.errors import ProviderError, WhitenError
@@ -34,8 +35,6 @@ class PyTorchModel:
         WhitenError: transformers cannot read its config or its tokenizer.
         ProviderError: PyTorch does not find the device.
     """
-
-    weighs_tokens = False
 
     def __init__(self, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> None:
         _check_device(device)
@@ -59,6 +58,8 @@ class PyTorchModel:
             WhitenError: the weights cannot be loaded, or PyTorch's exporter does not support the network.
         """
         model = trace(self._network(), layers)
+        if self.tokenizer.surplus_from is not None:
+            map_surplus(model, self.tokenizer.surplus_from, self.tokenizer.unknown_token_id)
         return HiddenStates(model, tuple(model.graph.outputs))
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
@@ -137,8 +138,12 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
 
 
 def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
-    arguments = family_of(_model_type(network)).arguments
-    output = network(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **arguments)
+    family = family_of(_model_type(network))
+    inputs = {"input_ids": input_ids}
+    if family.mixes_embeddings:
+        embeddings = network.get_input_embeddings()(input_ids)  # type: ignore[operator]
+        inputs = {"inputs_embeds": embeddings * attention_mask.unsqueeze(2)}
+    output = network(**inputs, attention_mask=attention_mask, output_hidden_states=True, **family.arguments)
     states: Sequence[Tensor] | None = output.hidden_states
     if states is None:
         raise WhitenError(f"a network of type '{_model_type(network)}' gives no hidden states, so none can be pooled")

@@ -35,7 +35,17 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
         pad_token_id=int(pad_token_id),
         specials=specials,
         stated_length=length if length < _UNSET_LENGTH else None,
+        surplus_from=_surplus_from(tokenizer),
+        unknown_token_id=tokenizer.unk_token_id or 0,
     )
+
+
+def _surplus_from(tokenizer: Any) -> int | None:
+    if type(tokenizer).__name__ != "XLMTokenizer":
+        return None
+    from whiten_export.sources.xlm_tokenizer import surplus_pieces
+
+    return max(tokenizer.get_vocab().values()) + 1 if surplus_pieces(tokenizer) else None
 
 
 def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
@@ -45,7 +55,7 @@ def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
     name = type(tokenizer).__name__
     try:
         if name == "XLMTokenizer":
-            from whiten_export.xlm_tokenizer import build_xlm_tokenizer
+            from whiten_export.sources.xlm_tokenizer import build_xlm_tokenizer
 
             return str(build_xlm_tokenizer(tokenizer).to_str())
         from transformers.convert_slow_tokenizer import convert_slow_tokenizer

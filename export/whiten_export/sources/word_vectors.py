@@ -50,7 +50,6 @@ class WordVectors:
         UsageError: no word of the frequencies is among the vectors.
     """
 
-    weighs_tokens = True
     layers: tuple[int, ...] = (0,)
     default_layers: tuple[int, ...] = (0,)
     positions: int | None = None
