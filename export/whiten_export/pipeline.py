@@ -1,5 +1,6 @@
 """The export from end to end: model, graph, whitening, files, proof. Nothing is published before the proof."""
 
+import gc
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,7 +107,8 @@ def export_bundle(
             _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
         save_graph(graph, stage / MODEL_FILE)
         opset = graph.graph.opset_imports[""]
-        del graph  # its weights lie in the folder that goes
+        del graph
+        gc.collect()  # graphs and networks refer to themselves, and keep files mapped for as long as they live
         shutil.rmtree(stage / _WORK)
         manifest = _prove(plan, fitted, opset, stage, options, report)
     return Export(plan.target, manifest)
@@ -116,7 +118,11 @@ def _graph(plan: Plan, path: Path) -> ir.Model:
     """The whole graph, with weights in a file and no longer in memory."""
     hidden = plan.model.hidden_states(plan.layers, plan.pooling)
     dimension = plan.dimension if plan.corpus is not None else None
-    return reopen_graph(finish_graph(hidden, plan.pooling, plan.width, dimension, plan.recipe.normalize), path)
+    graph = finish_graph(hidden, plan.pooling, plan.width, dimension, plan.recipe.normalize)
+    del hidden
+    graph = reopen_graph(graph, path)
+    gc.collect()  # the network's weights
+    return graph
 
 
 def _compare_tokenizers(plan: Plan, stage: Path) -> None:

@@ -19,6 +19,7 @@ from whiten_export.sources.base import HiddenStates, SourceTokenizer
 from whiten_export.sources.families import FAMILIES, usable_positions
 from whiten_export.sources.onnx_inputs import INPUTS, feed_of, replace_inputs
 from whiten_runtime.bundle import ALLOWED_DOMAINS, TOKENIZER_FILE
+from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.manifest import Pooling
 from whiten_runtime.onnx_scan import scan_graph
@@ -28,6 +29,9 @@ _LAST = ("last_hidden_state", "token_embeddings")
 """Outputs that are the hidden state of the last layer, by what optimum and sentence-transformers call it."""
 
 _LAYER_PREFIX = "hidden_states."
+
+_OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})
+"""Names that a finished graph gives to values of its own."""
 
 _OLDEST_OPSET = 18
 
@@ -99,11 +103,12 @@ class OnnxEncoder:
         strip(model)
         by_name = {value.name: value for value in model.graph.outputs}
         model.graph.outputs[:] = [by_name[self._outputs[layer]] for layer in layers]
+        _make_room(model.graph)
         replace_inputs(model)
         for value in model.graph.inputs:
             describe_input(value)
         for layer, value in zip(layers, model.graph.outputs, strict=True):
-            value.name = f"source.{_LAYER_PREFIX}{layer}"  # other values of the graph, and its new outputs, have theirs
+            value.name = f"source.{_LAYER_PREFIX}{layer}"
         return HiddenStates(model, tuple(model.graph.outputs))
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
@@ -145,6 +150,7 @@ def _load(path: Path) -> ir.Model:
     model = ir.load(path)
     opset = model.graph.opset_imports[""]
     if opset >= _OLDEST_OPSET:
+        _load_attributes(model)
         return model
     import onnx
     from onnx import version_converter
@@ -157,6 +163,23 @@ def _load(path: Path) -> ir.Model:
             f"{path}: has opset {opset} and cannot be converted to {_OLDEST_OPSET} ({reason}); "
             f"export it again with --opset {_OLDEST_OPSET}"
         ) from error
+
+
+def _load_attributes(model: ir.Model) -> None:
+    """Read what attributes of nodes keep beside the graph: only initialisers are written to another place again."""
+    for node in model.graph.all_nodes():
+        for name, attribute in node.attributes.items():
+            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                content = attribute.value.numpy().copy()
+                node.attributes[name] = ir.AttrTensor(name, ir.tensor(content, name=attribute.value.name))
+
+
+def _make_room(graph: ir.Graph) -> None:
+    """Rename what has a name of ours."""
+    for node in graph:
+        for value in node.outputs:
+            if value.name in _OURS:
+                value.name = f"source.{value.name}"
 
 
 def _check_safe(path: Path) -> None:

@@ -47,7 +47,7 @@ class PyTorchModel:
         self.layers = tuple(range(count + 1))
         self.default_layers = checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
         self.positions = usable_positions(self._config)
-        self.vocab_size: int = self._config.vocab_size
+        self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
         self.tried = self._config.model_type in FAMILIES
 
