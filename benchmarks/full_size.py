@@ -1,9 +1,9 @@
 """Exports of full-size networks with random weights: seconds, sizes, peak memory. Prints a table.
 
-Run as `python benchmarks/full_size.py > benchmarks/full_size.md`; needs some 20 GB of disk and 10 GB of memory. Peak
-memory is sampled from /proc every 50 ms: anonymous pages, which the process alone pays for, and all resident pages, which
-include files that are mapped. Both are divided by the size of the graph's weights in float32. The reference is the
-model in float64, which is twice that or more.
+Run as `python benchmarks/full_size.py > benchmarks/full_size.md`; needs some 20 GB of disk and 10 GB of memory.
+Peak memory is sampled from /proc every 50 ms: anonymous pages, which the process alone pays for, and all resident
+pages, which include files that are mapped. Both are divided by the size of the graph's weights in float32. The
+reference is the model in float64, which is twice that or more.
 """
 
 import json

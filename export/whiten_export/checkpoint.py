@@ -159,8 +159,9 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False) -> Check
 def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoint:
     """A LoRA adapter together with the model that its config names."""
     try:
-        base = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError) as error:
+        config = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
+        base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{adapter / ADAPTER_CONFIG}: cannot be read ({error}); save the adapter again") from None
     weights = sorted(adapter.glob("adapter_model*.safetensors")) or sorted(adapter.glob("adapter_model.bin"))
     if not base or not weights:
@@ -170,10 +171,10 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
             "peft's save_pretrained"
         )
     try:
-        found = resolve(base, None, remote_code)
+        found = None if _is_adapter(base) else resolve(base, None if Path(base).exists() else revision, remote_code)
     except WhitenError as error:
         raise type(error)(f"the model that adapter '{model}' belongs to cannot be had: {error}") from None
-    if found.kind != "transformers" or found.adapter is not None:
+    if found is None or found.kind != "transformers" or found.adapter is not None:
         raise UsageError(
             f"adapter '{model}' belongs to '{base}', which has no PyTorch weights of its own to merge into"
         )
@@ -189,6 +190,10 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         adapter=adapter,
         merged_into=f"{origin}@{found.revision}" if found.revision else origin,
     )
+
+
+def _is_adapter(path: str) -> bool:
+    return Path(path, ADAPTER_CONFIG).is_file()
 
 
 def _packaged(entry: Entry, revision: str | None) -> Path | None:

@@ -3,20 +3,30 @@
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from whiten_export.checkpoint import ADAPTER_CONFIG
+from whiten_export.sources.hugging_face import quiet
 from whiten_runtime.errors import WhitenError
 
-_MODEL_CLASSES = {"CAUSAL_LM": "AutoModelForCausalLM", "SEQ_CLS": "AutoModelForSequenceClassification"}
-"""Class of transformers that an adapter was trained on, by its task: the names of its weights follow from it."""
+_MODEL_CLASSES = {
+    "CAUSAL_LM": ("ForCausalLM", "AutoModelForCausalLM"),
+    "SEQ_CLS": ("ForSequenceClassification", "AutoModelForSequenceClassification"),
+    "TOKEN_CLS": ("ForTokenClassification", "AutoModelForTokenClassification"),
+}
+"""By the task of an adapter, the end of the name and the class of what it was trained on: its keys follow from it."""
 
 
 def adapter_model_class(adapter: Path, otherwise: str) -> str:
     """Class of transformers that an adapter's weights fit."""
-    task = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8")).get("task_type")
-    return _MODEL_CLASSES.get(task, otherwise)
+    config = _config(adapter)
+    trained_on = str((config.get("auto_mapping") or {}).get("base_model_class"))  # written where there is no task
+    for task, (ending, model_class) in _MODEL_CLASSES.items():
+        if config.get("task_type") == task or trained_on.endswith(ending):
+            return model_class
+    return otherwise
 
 
 def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
@@ -30,13 +40,22 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
     except ImportError:
         raise WhitenError("merging a LoRA adapter needs peft; install it with pip install 'whiten[lora]'") from None
     try:
-        with warnings.catch_warnings():
+        with quiet():
             # What an adapter lacks, peft leaves at zero with a warning.
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            merged = PeftModel.from_pretrained(network, str(adapter)).merge_and_unload()
-    except (ValueError, KeyError, RuntimeError, OSError, UserWarning) as error:
+            loaded = PeftModel.from_pretrained(network, str(adapter))
+    except Exception as error:  # what peft raises for files that do not fit shares no base class
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"{adapter}: the adapter does not fit the model that it names ({reason})") from error
+    if not hasattr(loaded, "merge_and_unload"):
+        raise WhitenError(f"{adapter}: holds {_config(adapter).get('peft_type')}, which is not merged; wanted LoRA")
+    with quiet():
+        merged = loaded.merge_and_unload()
     inner = getattr(merged, "base_model", merged)
     assert isinstance(inner, nn.Module)
     return inner
+
+
+def _config(adapter: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
+    return content

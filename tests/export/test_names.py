@@ -1,0 +1,103 @@
+"""Names of the catalogue, from the hub's cache to the bundle."""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from huggingface_hub import constants
+
+from whiten_export.cli import export
+from whiten_models import find
+from whiten_runtime import Encoder
+
+COMMIT = "1234567890" * 4
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """The folder of a name's repository in the cache, as huggingface_hub lays it out."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+
+    def get(name: str) -> Path:
+        entry = find(name)
+        assert entry is not None
+        repository = tmp_path / "hub" / f"models--{entry.checkpoint.replace('/', '--')}"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text(COMMIT)
+        return repository / "snapshots" / COMMIT
+
+    return get
+
+
+def manifest(bundle: str) -> dict[str, object]:
+    content: dict[str, object] = json.loads(Path(bundle, "whiten.json").read_text())
+    return content
+
+
+def test_a_name_is_its_repository(
+    snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path], corpus_file: Path
+) -> None:
+    shutil.copytree(checkpoint("bert"), snapshot("bert-base"))
+    result = run("bert-base", "--layers", "1,4", "--corpus", corpus_file)
+    assert result.exit_code == 0, result.stderr
+    source = manifest("bundles/bert-base-l1-l4")["source"]
+    assert isinstance(source, dict)
+    assert (source["checkpoint"], source["revision"]) == ("google-bert/bert-base-uncased", COMMIT)
+    # Its recommended layers are those of the real one.
+    assert "layer 12 does not exist" in run("bert-base").stderr
+
+
+def test_the_casing_that_no_file_says(
+    snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path], corpus_file: Path
+) -> None:
+    shutil.copytree(checkpoint("spanbert"), snapshot("spanbert-base"))
+    options = ("--layers", "0", "--corpus", corpus_file)
+    assert run("spanbert-base", *options, "--out", "named").exit_code == 0
+    assert run(checkpoint("spanbert"), *options, "--out", "unnamed").exit_code == 0
+    for bundle, same in (("named", False), ("unnamed", True)):
+        with Encoder(bundle) as encoder:
+            a, b = encoder.encode(["The Committee", "the committee"])
+            assert np.array_equal(a, b) == same, bundle
+
+
+def test_the_recommended_pooling(snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path]) -> None:
+    shutil.copytree(checkpoint("bert"), snapshot("simcse"))
+    command = ("simcse", "--layers", "4", "--whitening", "none")
+    assert run(*command).exit_code == 0
+    assert manifest("bundles/simcse-l4-cls-raw")["pooling"] == "cls"
+    assert run(*command, "--pooling", "mean").exit_code == 0
+    assert manifest("bundles/simcse-l4-raw")["pooling"] == "mean"
+
+
+def test_word_vectors_in_their_archive(snapshot: Callable[[str], Path], corpus_file: Path) -> None:
+    folder = snapshot("sif")
+    folder.mkdir(parents=True)
+    entry = find("sif")
+    assert entry is not None
+    words = sorted({word for line in corpus_file.read_text().splitlines() for word in line.lower().split()})
+    rows = np.random.default_rng(0).normal(size=(len(words), 12))
+    with zipfile.ZipFile(folder / str(entry.file), "w") as archive:
+        lines = (f"{word} {' '.join(f'{x:.4f}' for x in row)}\n" for word, row in zip(words, rows, strict=True))
+        archive.writestr("glove.txt", "".join(lines))
+    result = run("sif", "--corpus", corpus_file)
+    assert result.exit_code == 0, result.stderr
+    described = manifest("bundles/sif-l0-sif")
+    assert (described["pooling"], described["dimension"]) == ("sif", 12)
+    assert run("glove", "--corpus", corpus_file).exit_code == 0
+    assert manifest("bundles/glove-l0")["pooling"] == "mean"
+
+
+def test_a_name_that_is_not_in_the_cache(snapshot: Callable[[str], Path]) -> None:
+    for name in ("t5-large", "glove", "angle-llama"):
+        result = run(name)
+        assert (result.exit_code, "the hub is out of reach" in result.stderr) == (1, True), result.stderr
