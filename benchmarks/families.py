@@ -1,12 +1,14 @@
 """Every row of the catalogue through `whiten-export NAME`, in each precision: how far is it from PyTorch?
 
 The weights are random and the networks small (4 blocks, 128 wide), laid out as the hub's repositories are, in a hub
-cache of their own; all-MiniLM is the real one. Run once with each version of transformers, then make the table:
+cache of their own; all-MiniLM is the real one. A network is traced once, for all precisions and for all names that have
+the same one here. Run once with each version of transformers, then make the table:
 
     python benchmarks/families.py --out families-5.json
     python benchmarks/families.py --table families-5.json families-4.json > benchmarks/families.md
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -23,14 +25,18 @@ os.environ |= {"HF_HUB_CACHE": str(CACHE), "HF_HUB_OFFLINE": "1"}  # before hugg
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import transformers
 from click.testing import CliRunner
+from torch import nn
 
 from support.checkpoints import save_checkpoint, sentences
 from support.nasty_texts import NASTY
 from whiten_export.checkpoint import resolve
 from whiten_export.cli import export
 from whiten_export.recipe import Recipe
+from whiten_export.sources import pytorch
 from whiten_export.sources.opening import open_model
 from whiten_models import Entry, catalogue
 from whiten_runtime import Encoder
@@ -109,6 +115,22 @@ def save_adapter(entry: Entry) -> None:
     adapted.save_pretrained(snapshot(entry.checkpoint))
 
 
+def remember_traces() -> None:
+    """Let equal networks share what takes most of an export's time."""
+    real, known = pytorch.trace, {}
+
+    def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
+        digest = hashlib.sha256(type(network).__name__.encode())
+        for parameter in network.parameters():
+            digest.update(parameter.numpy().tobytes())
+        key = digest.digest(), layers
+        if key not in known:
+            known[key] = ir.to_proto(real(network, layers)).SerializeToString()
+        return ir.from_proto(onnx.ModelProto.FromString(known[key]))
+
+    pytorch.trace = trace
+
+
 def command(entry: Entry, precision: str, corpus: Path, out: Path) -> list[str]:
     if entry.source == "vectors":
         vectors = CACHE / "vectors.npy"
@@ -181,6 +203,7 @@ def main(names: tuple[str, ...], out: Path | None, tables: tuple[Path, ...]) -> 
         if tables:
             click.echo(table([json.loads(path.read_text()) for path in (*tables, *map(Path, names))]))
             return
+        remember_traces()
         rows = []
         for entry in catalogue():
             if not names or entry.name in names:

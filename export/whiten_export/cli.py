@@ -1,6 +1,5 @@
 """`whiten-export`: one command from a pretrained language model to a bundle."""
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,11 @@ from whiten_runtime.console import human_size, json_option, one_line_errors, say
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.manifest import Manifest, Pooling, Precision
 from whiten_runtime.parity import GATES, in_words
+
+_NOT_FOR_VECTORS = (
+    *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
+    *("trust_remote_code", "device", "max_words", "frequencies"),
+)
 
 
 class ConsoleReporter(Reporter):
@@ -129,7 +133,9 @@ def export(
         if whitening == "none":
             raise UsageError("--from-vectors with --whitening none would change nothing; leave one out")
         vectors = VectorRecipe(from_vectors, model, column, dim, normalize)
-        result = _run("whiten_export.vectors", "export_vectors", vectors, out, force, reporter)
+        with _extra():
+            from whiten_export.vectors import export_vectors
+        result = export_vectors(vectors, out, force, reporter)
     elif model is None:
         raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")
     else:
@@ -143,7 +149,9 @@ def export(
             normalize=normalize,
             **choices,
         )
-        result = _run("whiten_export.pipeline", "export_bundle", recipe, out, force, reporter)
+        with _extra():
+            from whiten_export.pipeline import export_bundle
+        result = export_bundle(recipe, out, force, reporter)
     seconds = time.monotonic() - started
     say(_summary(result.path, result.bytes, result.manifest, seconds))
     if as_json:
@@ -158,12 +166,6 @@ def export(
         )
 
 
-_NOT_FOR_VECTORS = (
-    *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
-    *("trust_remote_code", "device", "max_words", "frequencies"),
-)
-
-
 def _refuse(names: Sequence[str], why: str) -> None:
     context = click.get_current_context()
     for name in names:
@@ -171,13 +173,13 @@ def _refuse(names: Sequence[str], why: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
 
 
-def _run(module: str, function: str, *arguments: Any) -> Any:
-    """Call what needs the packages of an extra."""
+@contextmanager
+def _extra() -> Iterator[None]:
+    """For imports that need the packages of an extra."""
     try:
-        call = getattr(importlib.import_module(module), function)
+        yield
     except ImportError as error:
         raise WhitenError(f"exporting needs {error.name}; install it with pip install 'whiten[export]'") from error
-    return call(*arguments)
 
 
 def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:

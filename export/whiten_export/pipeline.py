@@ -20,7 +20,7 @@ from whiten_export.fit import fit_moments
 from whiten_export.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
 from whiten_export.graph import reopen_graph, save_graph, save_with_outputs
 from whiten_export.plan import Plan, make_plan
-from whiten_export.probe_texts import probe_texts, token_batches
+from whiten_export.probe_texts import TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.provenance import describe_export, parity_record
 from whiten_export.quantize import halve_weights, quantize_int8
 from whiten_export.recipe import BUILTIN_CORPUS, Recipe
@@ -127,7 +127,8 @@ def _graph(plan: Plan, path: Path) -> ir.Model:
 
 def _compare_tokenizers(plan: Plan, stage: Path) -> None:
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
-    texts = [*probe_texts(plan.max_seq_length), *islice(plan.corpus or (), _TOKENIZER_SENTENCES)]
+    sentences = islice(plan.corpus or (), _TOKENIZER_SENTENCES)
+    texts = [*probe_texts(plan.max_seq_length), *TOKENIZER_TEXTS, *sentences]
     ours = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     check_tokens(ours, plan.model.tokenizer.own_ids(texts, plan.max_seq_length), texts)
 

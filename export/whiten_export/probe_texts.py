@@ -38,6 +38,22 @@ _PLAIN = (
     "everyone in the inn that the bridge at the mill would not stand until morning.",
 )
 
+TOKENIZER_TEXTS = (
+    "  two spaces before, two after  ",
+    "\u00a0no-break\u00a0space\u3000ideographic space\u2009thin space",
+    "\ufeffbyte order mark, soft\u00adhyphen, word\u2060joiner, \u200fright-to-left mark",
+    "\u1112\u1161\u11ab\u1100\u1173\u11af in jamo, A\u030angstro\u0308m decomposed, \u0e01\u0e33\u0e25\u0e31\u0e07",
+    "ＦＵＬＬ　ｗｉｄｔｈ １２３, ﬁne ligature, ½ cup, ㎏, Ⅳ, 𝒜𝓁𝓅𝒽𝒶",
+    "İstanbul, ISTANBUL, ıssız, ẞ, ς and Σ, ŉ, ǆ",
+    "❤️ 👍🏽 🇩🇪 🏴󠁧󠁢󠁳󠁣󠁴󠁿 1️⃣",
+    "tab\there\r\nnew line\x0bvertical\x0cform feed\x1bescape\x7fdelete\x85next line",
+    "[PAD] [UNK] <unk> <mask> <|endoftext|> <extra_id_0> [cls] written out",
+    "\u0301\u0301 marks alone, z\u0351\u0343\u0357\u0346a\u0352l\u0341go",
+    "x" * 300,
+    "don't, isn't, U.S.A., e.g. 3.14, 1,000,000, A-B, 'quoted', \u201cquoted\u201d, ... and \u2026",
+)
+"""Texts besides the probes on which tokenizers are compared."""
+
 
 def probe_texts(max_seq_length: int) -> tuple[str, ...]:
     """The texts that every bundle carries; the last has more tokens than `max_seq_length`."""

@@ -1,11 +1,6 @@
-"""Bundles opened by the real sentence-transformers and the real fastembed, in a virtual environment of their own."""
+"""Bundles opened by the real sentence-transformers, fastembed and optimum, in a virtual environment of their own."""
 
-import hashlib
 import json
-import os
-import subprocess
-import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,28 +14,18 @@ from whiten_runtime import Encoder
 
 pytestmark = pytest.mark.clients
 
-HERE = Path(__file__).parent
 TEXTS = [*sentences(60), "", "a", "long " * 400, "Ünïcödé 日本 👩‍👧 русский", "  spaces  "]
 
 
 @pytest.fixture(scope="session")
-def clients_python(pytestconfig: pytest.Config) -> Path:
-    """Interpreter of the environment that holds `requirements.txt`, made once and kept in pytest's cache."""
-    requirements = HERE / "requirements.txt"
-    digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    assert pytestconfig.cache is not None
-    folder = pytestconfig.cache.mkdir("clients") / digest
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    complete = folder / "complete"
-    if not complete.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
-        installed = subprocess.run(command, capture_output=True, text=True, check=False)
-        if installed.returncode and not os.environ.get("CI"):
-            pytest.skip(f"pip could not install the clients: {installed.stderr[-300:]}")
-        assert installed.returncode == 0, installed.stderr
-        complete.touch()
-    return python
+def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random vectors for words of the corpus, in GloVe's format."""
+    words = sorted({word for sentence in sentences(2000) for word in sentence.lower().split() if word.isalpha()})
+    rows = np.random.default_rng(0).normal(size=(len(words), 12))
+    path = tmp_path_factory.mktemp("words") / "glove.12d.txt"
+    lines = (f"{word} {' '.join(f'{x:.5f}' for x in row)}\n" for word, row in zip(words, rows, strict=True))
+    path.write_text("".join(lines), "utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -49,31 +34,30 @@ def bundles(
     tmp_path_factory: pytest.TempPathFactory,
     checkpoint: Callable[[str], Path],
     corpus_file: Path,
+    words_file: Path,
 ) -> dict[str, Path]:
-    """The real checkpoint; a normalised, cut one; byte-level BPE."""
+    """The real checkpoint; a normalised, cut one; byte-level BPE; word vectors, plain and weighted."""
     folder = tmp_path_factory.mktemp("for-clients")
     corpus = (str(corpus_file),)
-    normalised = Recipe("minilm", layers=(1,), max_sentences=2000, dim=128, normalize=True, max_length=64)
-    roberta = Recipe(str(checkpoint("roberta")), corpus=corpus)
-    return {
-        "minilm": minilm_bundle,
-        "normalised": export_bundle(normalised, folder / "normalised").path,
-        "roberta": export_bundle(roberta, folder / "roberta").path,
+    recipes = {
+        "normalised": Recipe("minilm", layers=(1,), max_sentences=2000, dim=128, normalize=True, max_length=64),
+        "roberta": Recipe(str(checkpoint("roberta")), corpus=corpus),
+        "words": Recipe(str(words_file), corpus=corpus),
+        "sif": Recipe(str(words_file), pooling="sif", corpus=corpus),
     }
+    made = {name: export_bundle(recipe, folder / name).path for name, recipe in recipes.items()}
+    return made | {"minilm": minilm_bundle}
 
 
-@pytest.mark.parametrize("client", ["sentence_transformers", "fastembed"])
-@pytest.mark.parametrize("name", ["minilm", "normalised", "roberta"])
+@pytest.mark.parametrize("client", ["sentence_transformers", "fastembed", "optimum"])
+@pytest.mark.parametrize("name", ["minilm", "normalised", "roberta", "words", "sif"])
 def test_a_client_gives_our_vectors(
-    client: str, name: str, clients_python: Path, bundles: dict[str, Path], tmp_path: Path
+    client: str, name: str, run_client: Callable[..., None], bundles: dict[str, Path], tmp_path: Path
 ) -> None:
     texts, out = tmp_path / "texts.json", tmp_path / "vectors.npy"
     texts.write_text(json.dumps(TEXTS), "utf-8")
-    command = [clients_python, HERE / f"with_{client}.py", bundles[name], texts, out]
     before = sorted(bundles[name].rglob("*"))
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
+    run_client(client, bundles[name], texts, out)
     with Encoder(bundles[name]) as encoder:
         ours = encoder.encode(TEXTS)
     theirs = np.load(out)

@@ -1,0 +1,162 @@
+"""Directories that the real optimum exported become bundles, compared with the checkpoints that it started from."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load_file
+
+from support.checkpoints import LAYERS, sentences
+from support.nasty_texts import NASTY
+from whiten_export.pipeline import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_runtime import Encoder
+from whiten_runtime.manifest import Pooling
+from whiten_runtime.parity import GATES, compare
+
+pytestmark = pytest.mark.clients
+
+TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
+DIM = 32
+WIDENED = 4
+
+Optimum = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def optimum(run_client: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Optimum:
+    """Runs its command on a checkpoint."""
+
+    def make(directory: Path, *options: object, **variables: str) -> Path:
+        out = tmp_path_factory.mktemp("optimum") / directory.name
+        command = ("export", "onnx", "--model", directory, "--task", "feature-extraction", *options, out)
+        run_client("optimum-cli", *command, **variables)
+        return out
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[str]:
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n".join(sentences(800)), "utf-8")
+    return (str(path),)
+
+
+def full_model_states(directory: Path, max_length: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """All hidden states of PyTorch's untouched model in float64, and the texts' lengths."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    tokenizer.padding_side = "right"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    batch = tokenizer(TEXTS, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
+    network = transformers.AutoModel.from_pretrained(directory, dtype=torch.float64).eval()
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    with torch.no_grad():
+        states = network(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    return [state.numpy() for state in states], mask.numpy().sum(axis=1)
+
+
+def pooled(state: np.ndarray, lengths: np.ndarray, pooling: Pooling) -> np.ndarray:
+    """[n, d], zeros for a text without tokens."""
+    vectors = np.zeros((len(state), state.shape[2]))
+    for row, length in enumerate(lengths):
+        if length:
+            first, last = {"mean": (0, length), "cls": (0, 1), "last": (length - 1, length)}[pooling]
+            vectors[row] = state[row, first:last].mean(axis=0)
+    return vectors
+
+
+def check(bundle: Path, directory: Path) -> None:
+    """Compare a bundle's vectors with the full model's, pooled and whitened by numpy."""
+    stored = load_file(bundle / "whitening.safetensors")
+    with Encoder(bundle) as encoder:
+        manifest, gate = encoder.manifest, GATES[encoder.manifest.precision]
+        states, lengths = full_model_states(directory, encoder.max_seq_length)
+        chosen = [pooled(states[layer], lengths, manifest.pooling) for layer in manifest.layers]
+        agreement = compare(encoder.encode(TEXTS), (np.mean(chosen, axis=0) - stored["mean"]) @ stored["W"])
+        assert gate.passes(agreement), f"{manifest.pooling} {manifest.precision}: {agreement}"
+        assert gate.passes(encoder.verify())
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "gpt2"])
+def test_families(
+    family: str, optimum: Optimum, checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
+) -> None:
+    """Every pooling in float32, every precision."""
+    directory = checkpoint(family, WIDENED)
+    encoder = optimum(directory)
+    for pooling in ("mean", "cls", "last"):
+        recipe = Recipe(str(encoder), pooling=pooling, dim=DIM, corpus=corpus)
+        check(export_bundle(recipe, tmp_path / pooling).path, directory)
+    for precision in ("fp16", "int8"):
+        recipe = Recipe(str(encoder), dim=DIM, precision=precision, corpus=corpus)
+        check(export_bundle(recipe, tmp_path / precision).path, directory)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_the_real_checkpoint(
+    precision: str, real_encoder: Path, minilm_checkpoint: Path, corpus: tuple[str], tmp_path: Path
+) -> None:
+    recipe = Recipe(str(real_encoder), dim=DIM, precision=precision, corpus=corpus)
+    exported = export_bundle(recipe, tmp_path / "b")
+    assert exported.manifest.layers == (6,)
+    check(exported.path, minilm_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def real_encoder(optimum: Optimum, minilm_checkpoint: Path) -> Path:
+    """With the outputs that optimum gives to sentence-transformers' models."""
+    encoder = optimum(minilm_checkpoint)
+    assert names_of(encoder) == ["token_embeddings", "sentence_embedding"]
+    return encoder
+
+
+def names_of(encoder: Path) -> list[str]:
+    graph = onnx.load(encoder / "model.onnx", load_external_data=False).graph
+    return [value.name for value in graph.output]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_an_older_opset(
+    family: str, optimum: Optimum, checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
+) -> None:
+    directory = checkpoint(family)
+    encoder = optimum(directory, "--opset", 14)
+    assert [entry.version for entry in onnx.load(encoder / "model.onnx").opset_import if not entry.domain] == [14]
+    exported = export_bundle(Recipe(str(encoder), dim=16, corpus=corpus), tmp_path / "b")
+    assert exported.manifest.opset >= 18
+    check(exported.path, directory)
+
+
+def test_hidden_states(
+    run_client: Callable[..., None], checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
+) -> None:
+    """Named as our own graphs name them; the last one under both of its names."""
+    directory = checkpoint("bert")
+    run_client("hidden_states", directory, tmp_path / "encoder")
+    assert names_of(tmp_path / "encoder") == ["last_hidden_state", *(f"hidden_states.{n}" for n in range(LAYERS + 1))]
+    for layers, want in ((None, (1, LAYERS)), ((0,), (0,)), ((2, -1), (2, LAYERS)), ((-1,), (LAYERS,))):
+        recipe = Recipe(str(tmp_path / "encoder"), layers=layers, corpus=corpus)
+        exported = export_bundle(recipe, tmp_path / "b", replace=True)
+        assert exported.manifest.layers == want
+        check(exported.path, directory)
+
+
+@pytest.mark.parametrize("widened", [1, WIDENED])
+def test_weights_beside_the_graph(
+    widened: int, optimum: Optimum, checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
+) -> None:
+    """Constants of nodes lie there too; a bundle of a small model has all of its weights in the graph."""
+    directory = checkpoint("bert", widened)
+    encoder = optimum(directory, FORCE_ONNX_EXTERNAL_DATA="1")
+    graph = onnx.load(encoder / "model.onnx", load_external_data=False).graph
+    constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
+    assert [tensor for tensor in constants if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    assert (encoder / "model.onnx_data").is_file()
+    bundle = export_bundle(Recipe(str(encoder), dim=16, corpus=corpus), tmp_path / "b").path
+    assert (bundle / "onnx" / "model.onnx_data").is_file() == (widened == WIDENED)
+    check(bundle, directory)
