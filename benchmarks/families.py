@@ -138,7 +138,8 @@ def command(entry: Entry, precision: str, corpus: Path, out: Path) -> list[str]:
         return [entry.name, "--from-vectors", str(vectors), "--dim", str(KEPT), "--out", str(out)]
     layers = [] if entry.source == "words" else ["--layers", "1,-1"]
     width = [] if entry.package else ["--dim", str(KEPT)]
-    rest = ["--precision", precision, *([] if entry.package else ["--corpus", str(corpus)])]
+    fitting = ["--max-sentences", "2000"] if entry.package else ["--corpus", str(corpus)]
+    rest = ["--precision", precision, *fitting]
     return [entry.name, *layers, *width, *rest, "--out", str(out)]
 
 
