@@ -8,8 +8,9 @@ import pytest
 from huggingface_hub import constants
 
 from support.checkpoints import save_checkpoint, sentences
-from whiten_export.pipeline import Export, export_bundle
+from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
+from whiten_export.result import Export
 from whiten_runtime import Encoder
 
 

@@ -12,8 +12,9 @@ from typing import Literal
 
 from whiten_export.hub import download, is_hub_id
 from whiten_models import Entry, find, near_matches
-from whiten_runtime.errors import IntegrityError, UsageError, WhitenError
+from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.manifest import MANIFEST_FILE, Source
+from whiten_runtime.onnx_scan import scan_graph
 
 Kind = Literal["transformers", "onnx", "words"]
 
@@ -106,6 +107,11 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False) 
     return found
 
 
+def recommended_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
+    """The catalogue's, else the first and the last of `count` blocks."""
+    return checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
+
+
 def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: int, hidden_size: int) -> Source:
     """What a manifest says of a checkpoint."""
     return Source(
@@ -149,11 +155,22 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False) -> Check
         return Checkpoint(model, name, "transformers", path, tuple(weights))
     for place in _ONNX_PLACES:
         if (graph := path / place).is_file():
-            return Checkpoint(model, name, "onnx", path, tuple(sorted(graph.parent.glob(f"{graph.name}*"))))
+            return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
     raise UsageError(
         f"'{model}' has no weights (model*.safetensors, pytorch_model*.bin, {' or '.join(_ONNX_PLACES)}) in {path}; "
         "wanted a directory written by save_pretrained, or by optimum-cli export onnx"
     )
+
+
+def _external_files(graph: Path) -> list[Path]:
+    """The files beside a graph that hold its weights."""
+    names = sorted(scan_graph(graph).external_files)
+    for name in names:
+        if "/" in name or "\\" in name or name in ("", ".", ".."):
+            raise UnsafeModelError(f"{graph}: its weights point to {name!r}, which is not a file beside it")
+        if not (graph.parent / name).is_file():
+            raise UsageError(f"{graph}: its weights lie in '{name}', which is not there; copy the model again")
+    return [graph.parent / name for name in names]
 
 
 def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoint:
@@ -183,7 +200,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         found,
         model=model,
         name=name,
-        weights=(*found.weights, *weights),
+        weights=(*found.weights, *weights, adapter / ADAPTER_CONFIG),
         hub_id=None,
         revision=None,
         entry=None,

@@ -58,15 +58,19 @@ def compute_wanted(
     texts: tuple[str, ...],
     token_ids: list[list[int]],
     batches: Sequence[Feed],
+    width: int,
     advance: Advance,
 ) -> Wanted:
-    """The reference's vectors of each text, and of each row of a batch, alone and without padding."""
+    """The reference's vectors of each text, and of each row of a batch, alone and without padding.
+
+    A text without a token has the zero vector, by definition: a network that sees nothing gives anything.
+    """
 
     def vectors(rows: Sequence[Sequence[int]]) -> Float64Array:
         found = []
         for ids in rows:
-            row = np.asarray([ids or [0]], np.int64)
-            found.append(reference.unwhitened(row, np.full_like(row, bool(ids))))
+            row = np.asarray([ids], np.int64)
+            found.append(reference.unwhitened(row, np.ones_like(row)) if ids else np.zeros((1, width)))
         advance(1)
         return np.concatenate(found)
 
@@ -120,12 +124,14 @@ def failure(agreement: Agreement, wanted: Wanted, own: Wanted, precision: str, w
             f"{precision} costs these vectors too much accuracy: {agreement}; use --precision fp32, a smaller --dim or "
             "other layers"
         )
+    elif not np.isfinite(wanted.probes.embeddings).all():
+        reason = f"{wanted.reference} gives vectors of {what} that are not finite; check the model"
     elif gate.passes(own_agreement):
         reason = f"the exported graph of {what} is not what {wanted.reference} computes: {agreement}"
     else:
         reason = (
             f"{what} cannot be whitened in float32: texts differ so little there that whitening magnifies rounding; "
-            f"use mean pooling, other layers or a smaller --dim. PyTorch's own float32 is as far from float64 "
+            f"use mean pooling, other layers or a smaller --dim. {own.reference} is as far from float64 "
             f"({own_agreement}) as the graph ({agreement})"
         )
     return ParityError(f"{reason}; no bundle was written")

@@ -4,15 +4,12 @@ import gc
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 
 import msgspec
-import numpy as np
 import onnx_ir as ir
-from safetensors.numpy import save
 
 from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.corpus import Corpus
@@ -26,11 +23,12 @@ from whiten_export.quantize import halve_weights, quantize_int8
 from whiten_export.recipe import BUILTIN_CORPUS, Recipe
 from whiten_export.reference import Ending
 from whiten_export.reporter import Reporter
+from whiten_export.result import Export, warn_of_rank, write_whitening
 from whiten_export.staging import staged
 from whiten_export.tail import finish_graph, set_affine, unwhitened_value
 from whiten_export.tokenizer_files import write_client_files, write_tokenizer
 from whiten_export.whitening import WhiteningMap, fit_pca, fit_sif
-from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE, WHITENING_FILE
+from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
 from whiten_runtime.manifest import MANIFEST_FILE, Manifest
@@ -44,24 +42,6 @@ _WORK = "work"
 
 _TOKENIZER_SENTENCES = 512
 """Sentences of the corpus on which both tokenizers are compared, besides the probes."""
-
-
-@dataclass(frozen=True)
-class Export:
-    """What was written.
-
-    Attributes:
-        path: the bundle.
-        manifest: its manifest.
-    """
-
-    path: Path
-    manifest: Manifest
-
-    @property
-    def bytes(self) -> int:
-        """Size of all files that the manifest lists."""
-        return sum(record.bytes for record in self.manifest.files.values())
 
 
 def export_bundle(
@@ -127,7 +107,7 @@ def _graph(plan: Plan, path: Path) -> ir.Model:
 
 def _compare_tokenizers(plan: Plan, stage: Path) -> None:
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
-    sentences = islice(plan.corpus or (), _TOKENIZER_SENTENCES)
+    sentences = islice(plan.corpus or Corpus((BUILTIN_CORPUS,), None, None), _TOKENIZER_SENTENCES)
     texts = [*probe_texts(plan.max_seq_length), *TOKENIZER_TEXTS, *sentences]
     ours = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     check_tokens(ours, plan.model.tokenizer.own_ids(texts, plan.max_seq_length), texts)
@@ -160,16 +140,8 @@ def _fit(plan: Plan, graph: ir.Model, stage: Path, options: SessionOptions, repo
         fitted = fit_sif(moments, plan.dimension, recipe.whitening is not None)
     else:
         fitted = fit_pca(moments, plan.dimension)
-    if recipe.dim is not None and recipe.dim > fitted.rank:
-        report.warn(f"only {fitted.rank} of {recipe.dim} dimensions carry something; the others come out near 0")
+    warn_of_rank(fitted, report)
     return fitted
-
-
-def write_whitening(stage: Path, fitted: WhiteningMap) -> None:
-    """Write `whitening.safetensors`."""
-    n = np.asarray([fitted.n_samples], np.int64)
-    content = save({"mean": fitted.mean, "W": fitted.weight, "eigenvalues": fitted.eigenvalues, "n": n})
-    (stage / WHITENING_FILE).write_bytes(content)
 
 
 def _prove(
@@ -207,7 +179,7 @@ def _wanted(
     ending = Ending.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.normalize)
     reference = plan.model.reference(plan.layers, plan.pooling, single_precision)
     with report.bar("checks", len(texts) + len(batches)) as advance:
-        return compute_wanted(reference, ending, texts, ids, batches, advance)
+        return compute_wanted(reference, ending, texts, ids, batches, plan.width, advance)
 
 
 def _named(plan: Plan) -> str:

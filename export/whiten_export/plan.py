@@ -11,7 +11,7 @@ from whiten_export.reporter import Reporter
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.opening import open_model
 from whiten_export.staging import check_target
-from whiten_export.tokenizer_files import choose_max_seq_length
+from whiten_export.tokenizer_files import USUAL_LENGTH, choose_max_seq_length
 from whiten_export.whitening import check_sample_count
 from whiten_runtime.errors import UsageError
 from whiten_runtime.manifest import Pooling
@@ -23,7 +23,6 @@ class Plan:
 
     Attributes:
         recipe: what was asked for.
-        pooling: of the tokens.
         model: what is exported.
         layers: indices into the hidden states, ascending.
         max_seq_length: tokens a text may have.
@@ -34,7 +33,6 @@ class Plan:
     """
 
     recipe: Recipe
-    pooling: Pooling
     model: TokenModel
     layers: tuple[int, ...]
     max_seq_length: int
@@ -42,6 +40,11 @@ class Plan:
     corpus: Corpus | None
     sentences: int
     target: Path
+
+    @property
+    def pooling(self) -> Pooling:
+        """Of the tokens."""
+        return self.recipe.pooling or "mean"
 
     @property
     def width(self) -> int:
@@ -73,10 +76,17 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     target = out or Path("bundles") / bundle_name(checkpoint.name, recipe, layers)
     check_target(target, replace)
     max_seq_length = choose_max_seq_length(checkpoint.directory, model.positions, model.tokenizer, recipe.max_length)
+    if recipe.max_length is None and model.positions is not None and model.positions > max_seq_length >= USUAL_LENGTH:
+        report.warn(
+            f"texts will be cut to {max_seq_length} tokens of the {model.positions} that {checkpoint.name} takes; "
+            "--max-length takes more, and attention's memory grows with its square"
+        )
     if not model.tried:
         report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
     corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences) if recipe.fits else None
-    sentences = _check_corpus(corpus, width, recipe.dim or width, report) if corpus else 0
+    sentences = corpus.count() if corpus else 0
+    if recipe.whitening and (warning := check_sample_count(sentences, width, recipe.dim or width)):
+        report.warn(warning)
     if recipe.whitening and record.sentence_similarity and layers[-1] == count:
         report.warn(
             f"{checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured to "
@@ -84,7 +94,6 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         )
     return Plan(
         recipe=recipe,
-        pooling=recipe.pooling or recommended,
         model=model,
         layers=layers,
         max_seq_length=max_seq_length,
@@ -93,10 +102,3 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         sentences=sentences,
         target=target,
     )
-
-
-def _check_corpus(corpus: Corpus, width: int, dimension: int, report: Reporter) -> int:
-    sentences = corpus.count()
-    if warning := check_sample_count(sentences, width, dimension):
-        report.warn(warning)
-    return sentences

@@ -9,13 +9,17 @@ from whiten_export.sources.base import SourceTokenizer
 from whiten_runtime.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import UsageError
 
-_DEFAULT_LENGTH = 512
+USUAL_LENGTH = 512
+"""Tokens of a text by default, at most: what the papers' models take. sentence-transformers' own limit counts more."""
 
 
 def choose_max_seq_length(
     directory: Path, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
 ) -> int:
     """Tokens a text may have: what was asked for, else what the checkpoint says, never more than it has positions.
+
+    Where it has positions, and sentence-transformers' limit is not there to say otherwise, `USUAL_LENGTH` is the most
+    that nobody asked for.
 
     Args:
         directory: the checkpoint, which may carry sentence-transformers' own limit.
@@ -28,8 +32,10 @@ def choose_max_seq_length(
     """
     specials = tokenizer.special_tokens
     if wanted is None:
-        stated = [_sentence_transformers_length(directory), tokenizer.stated_length, positions]
-        wanted = min((length for length in stated if length is not None), default=_DEFAULT_LENGTH)
+        chosen = _sentence_transformers_length(directory)
+        usual = USUAL_LENGTH if chosen is None and positions is not None else None
+        stated = [chosen, tokenizer.stated_length, positions, usual]
+        wanted = min((length for length in stated if length is not None), default=USUAL_LENGTH)
     if positions is not None and wanted > positions:
         raise UsageError(f"max-length is {wanted}, but the model has positions for {positions} tokens")
     if wanted <= specials:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.graph import save_graph
-from whiten_export.pipeline import Export, write_whitening
 from whiten_export.provenance import describe_whitening, parity_record, versions
 from whiten_export.recipe import VectorRecipe
 from whiten_export.reference import Ending
 from whiten_export.reporter import Reporter
+from whiten_export.result import Export, warn_of_rank, write_whitening
 from whiten_export.staging import check_target, staged
 from whiten_export.tail import OPSET, affine_graph, set_affine
 from whiten_export.whitening import Moments, check_sample_count, fit_pca
@@ -58,6 +58,7 @@ def export_vectors(
     if warning := check_sample_count(moments.n, width, dimension, "vectors"):
         report.warn(warning)
     fitted = fit_pca(moments, dimension)
+    warn_of_rank(fitted, report)
     with staged(target, replace) as stage:
         graph = affine_graph(width, dimension, recipe.normalize)
         set_affine(graph, fitted.mean, fitted.weight)

@@ -114,10 +114,11 @@ def check_sample_count(n: int, width: int, dimension: int, what: str = "sentence
         UsageError: too few: n <= width, and not four per kept dimension either.
     """
     if n <= width and n < WARNED_RATIO * dimension:
+        fewer = f", or keep --dim {n // WARNED_RATIO} or fewer dimensions" if n >= WARNED_RATIO else ""
         raise UsageError(
             f"{n} {what} cannot whiten {width} dimensions: the covariance has rank {max(n - 1, 0)} at most, and "
             f"all pairs would come out equally similar; give more than {width} {what} "
-            f"({ADVISED_RATIO * width} are advised), or keep --dim {max(n // WARNED_RATIO, 1)} or fewer dimensions"
+            f"({ADVISED_RATIO * width} are advised){fewer}"
         )
     if n < WARNED_RATIO * width:
         return f"{n} {what} for {width} dimensions give a rough whitening; {ADVISED_RATIO * width} or more are advised"

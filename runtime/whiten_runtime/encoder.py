@@ -73,8 +73,8 @@ class Encoder:
             batch_size: texts per run at most; None leaves it to the padded-token budget.
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
-            truncate_dim: keep the first coordinates only. Exact for the whitening methods a bundle can hold: their
-                columns are nested.
+            truncate_dim: keep the first coordinates only. With a whitening that is the whitening to so many dimensions,
+                as its columns are nested; without one it cuts coordinates that mean no less than the others.
             truncate: cut texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
 
         Returns:

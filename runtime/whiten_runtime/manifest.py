@@ -88,7 +88,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int
     name: str
     source: Source
-    input: Input
+    input: Input = "text"
     """What the graph takes: token ids of texts, or vectors from elsewhere."""
     layers: tuple[int, ...]
     """Indices into the hidden states: 0 is the embedding layer, l the output of block l; none for vectors."""

@@ -62,10 +62,14 @@ def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{path}: not a .npy file ({' '.join(str(error).split())})") from None
+    if not isinstance(table, np.ndarray):
+        raise DataError(f"{path}: holds several arrays; wanted one, as numpy.save writes it")
     if table.ndim != 2 or table.dtype.kind not in "fiu":
         raise DataError(f"{path}: holds {table.dtype} {table.shape}; wanted numbers [n, d]")
     for start in range(0, len(table), _AT_ONCE):
-        yield np.asarray(table[start : start + _AT_ONCE], np.float32)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            rows = np.asarray(table[start : start + _AT_ONCE], np.float32)
+        yield rows
 
 
 def _read_parquet(path: Path, column: str | None) -> Iterator[Rows]:
@@ -100,8 +104,9 @@ def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
 
 def _as_rows(values: list[Any], path: Path) -> Rows:
     try:
-        return np.asarray(values, np.float32)
-    except (TypeError, ValueError) as error:
+        with np.errstate(over="ignore"):
+            return np.asarray(values, np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: holds something other than vectors of one length ({error})") from None
 
 

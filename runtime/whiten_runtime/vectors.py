@@ -65,8 +65,9 @@ class VectorWhitener:
             TextError: they are not numbers, or not finite; the message has the first index.
         """
         try:
-            rows = np.asarray(vectors, np.float32)
-        except (TypeError, ValueError) as error:
+            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+                rows = np.asarray(vectors, np.float32)
+        except (TypeError, ValueError, OverflowError) as error:
             raise TextError(f"vectors are not numbers in rows of equal length ({error})") from None
         if rows.ndim not in (1, 2) or rows.shape[-1] != self.width:
             raise UsageError(f"vectors have shape {rows.shape}; wanted [n, {self.width}] or [{self.width}]")

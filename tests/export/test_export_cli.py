@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from support.checkpoints import MAX_LENGTH, WIDTH, save_checkpoint, sentences
 from whiten_export.cli import export
-from whiten_export.pipeline import Export
+from whiten_export.result import Export
 from whiten_runtime import Encoder, IntegrityError
 from whiten_runtime.parity import GATES
 

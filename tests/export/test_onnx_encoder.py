@@ -130,6 +130,44 @@ def test_weights_beside_the_graph_and_a_folder_of_its_own(encoder_directory: Pat
     assert [path.name for path in found.weights] == ["model.onnx", "model.onnx_data"]
 
 
+def test_links_into_another_folder(encoder_directory: Path, tmp_path: Path) -> None:
+    """As in the hub's cache, where the files are named by their hashes."""
+    folder, blobs = tmp_path / "snapshot", tmp_path / "blobs"
+    shutil.copytree(encoder_directory, folder)
+    blobs.mkdir()
+    ir.save(ir.load(folder / "model.onnx"), folder / "model.onnx", external_data="weights.bin")
+    for name in ("model.onnx", "weights.bin"):
+        (folder / name).rename(blobs / f"hash-of-{name}")
+        (folder / name).symlink_to(Path("..", "blobs", f"hash-of-{name}"))
+    whole = resolve(str(folder)).weights_sha256
+    result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.stderr
+    with (blobs / "hash-of-weights.bin").open("r+b") as file:
+        file.write(b"\x01")
+    assert resolve(str(folder)).weights_sha256 != whole
+    (folder / "weights.bin").unlink()
+    result = run(folder)
+    assert (result.exit_code, "'weights.bin', which is not there" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_tokenizer_that_its_config_contradicts(encoder_directory: Path, tmp_path: Path) -> None:
+    """The file lower-cases, tokenizer_config.json says that it does not: what transformers makes of it decides."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder_directory, folder)
+    described = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(described | {"do_lower_case": False}))
+    result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
+    assert (result.exit_code, "gives other ids than the checkpoint's" in result.stderr) == (1, True), result.stderr
+
+
+def test_an_encoder_of_one_block(encoder_directory: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder_directory, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    assert run(folder, "--whitening", "none", "--out", tmp_path / "b").exit_code == 0
+
+
 def test_without_torch_and_transformers(encoder_directory: Path, corpus_file: Path, tmp_path: Path) -> None:
     """In a process that cannot import them."""
     code = (
@@ -154,6 +192,20 @@ def unknown_input(model: ir.Model) -> None:
     model.graph.inputs.append(ir.Value(name="past_key_values.0.key", type=ids.type, shape=ids.shape))
 
 
+def fixed_size(model: ir.Model) -> None:
+    model.graph.inputs[0].shape = ir.Shape([1, 32])
+
+
+def half_output(model: ir.Model) -> None:
+    node = ir.node("Cast", [model.graph.outputs[0]], {"to": ir.DataType.FLOAT16.value})
+    node.name, node.outputs[0].name = "half", "half"
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT16), model.graph.outputs[0].shape
+    model.graph.append(node)
+    model.graph.outputs[0].name = "full"
+    model.graph.outputs[0] = node.outputs[0]
+    node.outputs[0].name = "last_hidden_state"
+
+
 def unknown_output(model: ir.Model) -> None:
     for index, value in enumerate(model.graph.outputs):
         value.name = f"logits_{index}"
@@ -165,6 +217,8 @@ def unknown_output(model: ir.Model) -> None:
         (foreign_operator, 1, "operator com.microsoft::MatMul is outside the ONNX standard"),
         (unknown_input, 2, "takes past_key_values.0.key, which token ids do not give"),
         (unknown_output, 2, "gives logits_0"),
+        (fixed_size, 2, "takes input_ids as tensor(int64) [1, 32]"),
+        (half_output, 2, "gives last_hidden_state, tensor(float16)"),
     ],
 )
 def test_graphs_that_are_refused(

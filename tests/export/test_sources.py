@@ -1,6 +1,7 @@
 """What particular families need, and what happens to those that nobody knows."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,50 @@ def test_a_text_without_a_token_is_the_zero_vector(checkpoint: Callable[[str], P
             together = encoder.encode(["", "some text", ""])
             assert not together[[0, 2]].any()
             np.testing.assert_allclose(together[1], encoder.encode("some text"), atol=1e-5)
+
+
+def test_a_text_without_a_token_where_pytorch_gives_no_number(tmp_path: Path) -> None:
+    """LLaMA's float32 softmax turns a row that sees nothing into NaN when the rest is float64."""
+    directory = save_checkpoint("llama", tmp_path / "llama")
+    described = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps(described | {"add_bos_token": False}))
+    recipe = Recipe(str(directory), layers=(-1,), pooling="last", whitening=None)
+    with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
+        assert encoder.token_count("") == 0
+        assert not encoder.encode("").any()
+
+
+def test_the_usual_length_is_the_most_by_default(tmp_path: Path) -> None:
+    directory = save_checkpoint("bert", tmp_path / "long")
+    config = transformers.AutoConfig.from_pretrained(directory)
+    config.max_position_embeddings = 2048
+    transformers.AutoModel.from_config(config).save_pretrained(directory)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    options = ("--layers", "0", "--whitening", "none", "--out")
+    result = run(directory, *options, tmp_path / "a")
+    assert "cut to 512 tokens of the 2048" in result.stderr
+    assert Encoder(tmp_path / "a").max_seq_length == 512
+    assert run(directory, *options, tmp_path / "b", "--max-length", 600).exit_code == 0
+    assert Encoder(tmp_path / "b").max_seq_length == 600
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 700}))
+    assert run(directory, *options, tmp_path / "c").exit_code == 0
+    assert Encoder(tmp_path / "c").max_seq_length == 700
+
+
+@pytest.mark.parametrize(
+    ("model_type", "message"),
+    [("bart", "of type 'bart' gives no hidden states"), ("clip", "of type 'clip', without num_hidden_layers")],
+)
+def test_networks_that_are_no_encoders(model_type: str, message: str, tmp_path: Path) -> None:
+    directory = save_checkpoint("bert", tmp_path / "odd")
+    small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    small |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 1200, "hidden_size": 16}
+    config = transformers.AutoConfig.for_model(model_type, **small)
+    transformers.AutoModel.from_config(config).save_pretrained(directory)
+    result = run(directory, "--layers", "0", "--whitening", "none", "--out", tmp_path / "b")
+    errors = [line for line in result.stderr.splitlines() if not line.startswith(("·", "warning: "))]
+    assert (result.exit_code, len(errors)) == (1 if model_type == "bart" else 2, 1), result.stderr
+    assert re.search(message, errors[0])
 
 
 def test_a_tokenizer_without_padding_still_has_some(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

@@ -133,6 +133,9 @@ def test_an_altered_bundle(bundle: Path, tmp_path: Path) -> None:
         (["--from-vectors", "flat.npy"], 1, "wanted numbers [n, d]"),
         (["--from-vectors", "nan.npy"], 1, "vector 3 is not finite"),
         (["--from-vectors", "objects.npy"], 1, "not a .npy file"),
+        (["--from-vectors", "several.npy"], 1, "holds several arrays"),
+        (["--from-vectors", "huge.jsonl"], 1, "vectors of one length"),
+        (["--from-vectors", "large.npy"], 1, "vector 1 is not finite"),
         (["--from-vectors", "uneven.jsonl"], 1, "vectors of one length"),
         (["--from-vectors", "empty.jsonl"], 1, "holds no vector"),
     ],
@@ -148,6 +151,10 @@ def test_mistakes(
     Path("uneven.jsonl").write_text("[1, 2]\n[1]\n")
     Path("empty.jsonl").write_text("\n")
     Path("v.bin").touch()
+    np.savez("several.npz", a=np.zeros((2, 2)), b=np.zeros((2, 2)))
+    Path("several.npz").rename("several.npy")
+    Path("huge.jsonl").write_text(f"[{10**400}]\n")
+    np.save("large.npy", np.full((3, 2), 1e300))
     source = [] if "--from-vectors" in options else ["--from-vectors", files[".npy"]]
     result = run(export, *source, *options, "--out", "b")
     assert (result.exit_code, message in result.stderr) == (code, True), result.stderr

@@ -148,6 +148,13 @@ def test_clitics_and_numbers() -> None:
     ]
 
 
+def test_sif_needs_fewer_sentences_than_dimensions(words_file: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(sentences(10)))
+    command = (words_file, "--pooling", "sif", "--whitening", "none", "--corpus", corpus, "--out", tmp_path / "b")
+    assert run(*command).exit_code == 0
+
+
 def test_files(tmp_path: Path) -> None:
     content = "3 2\nthe 1 2\n. . 3 4\nthe 9 9\nof 5 6\n"
     (tmp_path / "a.vec").write_text(content)
@@ -169,6 +176,7 @@ def test_files(tmp_path: Path) -> None:
         ("the 1 2\nof 3\n", "line 2 is not a word with 2 numbers"),
         ("the 1 nan\n", "line 1 is not a word"),
         ("the\n", "line 1 is not a word"),
+        ("the\t1 2\n", "line 1 is not a word"),
         ("", "holds no word"),
         ("caf\xe9 1 2\n", "line 1 is not UTF-8"),
     ],

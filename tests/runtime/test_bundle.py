@@ -76,6 +76,12 @@ def test_fields_of_the_future_are_ignored(bundle: Path) -> None:
     assert isinstance(open_bundle(bundle).manifest, Manifest)
 
 
+def test_a_manifest_from_before_vectors(bundle: Path) -> None:
+    """The field that tells texts from vectors is newer than the format."""
+    edit_manifest(bundle, lambda manifest: manifest.pop("input"))
+    assert open_bundle(bundle).manifest.input == "text"
+
+
 @pytest.mark.parametrize("name", [MODEL_FILE, "tokenizer.json", "probes.safetensors", "modules.json"])
 def test_missing_truncated_altered(bundle: Path, name: str) -> None:
     path = bundle / name

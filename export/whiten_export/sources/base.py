@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import onnx_ir as ir
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from whiten_export.reference import Reference
 from whiten_runtime.manifest import Pooling, Source
+
+UNSET_LENGTH = 1_000_000
+"""transformers writes a number far above this where a tokenizer has no limit."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,3 @@ class TokenModel(Protocol):
             pooling: of the tokens.
             single_precision: compute in float32 as the graph does, to see what that alone costs.
         """
-
-
-Feed = dict[str, NDArray[Any]]

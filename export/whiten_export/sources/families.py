@@ -36,6 +36,7 @@ _DECODER = Family(arguments={"use_cache": False})
 FAMILIES = {
     "albert": _ENCODER,
     "bert": _ENCODER,
+    "camembert": _AFTER_PAD,
     "deberta": _ENCODER,
     "distilbert": _ENCODER,
     "electra": _ENCODER,
@@ -44,9 +45,11 @@ FAMILIES = {
     "llama": _DECODER,
     "mobilebert": Family(mixes_embeddings=True),
     "mpnet": _AFTER_PAD,
+    "mt5": Family(model_class="MT5EncoderModel"),
     "roberta": _AFTER_PAD,
     "squeezebert": _ENCODER,
     "t5": Family(model_class="T5EncoderModel"),
+    "umt5": Family(model_class="UMT5EncoderModel"),
     "xlm": _ENCODER,
     "xlm-roberta": _AFTER_PAD,
 }

@@ -1,41 +1,30 @@
 """An encoder that is ONNX already, as optimum writes it: hidden states are taken from it, without PyTorch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from whiten_export.building import describe_input
-from whiten_export.checkpoint import Checkpoint, source_record
-from whiten_export.graph import strip
+from whiten_export.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.reference import Float64Array, Reference, pool, token_shares
-from whiten_export.sources.base import HiddenStates, SourceTokenizer
+from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.families import FAMILIES, usable_positions
+from whiten_export.sources.file_tokenizer import file_tokenizer
+from whiten_export.sources.onnx_graph import check_safe, make_room, read_graph
 from whiten_export.sources.onnx_inputs import INPUTS, feed_of, replace_inputs
-from whiten_runtime.bundle import ALLOWED_DOMAINS, TOKENIZER_FILE
-from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
+from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.manifest import Pooling
-from whiten_runtime.onnx_scan import scan_graph
-from whiten_runtime.session import SessionOptions, create_session
+from whiten_runtime.session import ForkSafeSession, SessionOptions, create_session
 
 _LAST = ("last_hidden_state", "token_embeddings")
 """Outputs that are the hidden state of the last layer, by what optimum and sentence-transformers call it."""
 
 _LAYER_PREFIX = "hidden_states."
-
-_OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})
-"""Names that a finished graph gives to values of its own."""
-
-_OLDEST_OPSET = 18
-
-_UNSET_LENGTH = 1_000_000
 
 _CONFIG_NAMES = {
     "num_hidden_layers": ("num_hidden_layers", "n_layers", "num_layers", "n_layer"),
@@ -64,25 +53,32 @@ class OnnxEncoder:
         content = _read_json(checkpoint.directory / "config.json")
         config = _config(content, self._path)
         count = config.num_hidden_layers
-        _check_safe(self._path)
+        check_safe(self._path)
         session = create_session(self._path, SessionOptions())
-        self._inputs = {value.name: value.type for value in session.get_inputs()}
-        if unknown := self._inputs.keys() - INPUTS:
+        inputs = session.get_inputs()
+        if unknown := {value.name for value in inputs} - INPUTS:
             raise UsageError(
                 f"{self._path}: takes {', '.join(sorted(unknown))}, which token ids do not give; wanted an encoder "
                 f"that takes {', '.join(sorted(INPUTS))}"
             )
+        for value in inputs:
+            if value.type != "tensor(int64)" or any(isinstance(size, int) for size in value.shape):
+                raise UsageError(
+                    f"{self._path}: takes {value.name} as {value.type} {value.shape}; wanted int64 of any size: export "
+                    "it again with dynamic axes"
+                )
         self._outputs = _layers(session, count)
         if not self._outputs:
-            found = ", ".join(value.name for value in session.get_outputs())
+            found = ", ".join(f"{value.name}, {value.type} {value.shape}" for value in session.get_outputs())
             raise UsageError(
                 f"{self._path}: gives {found}; wanted {', '.join(_LAST)} or {_LAYER_PREFIX}N, float32 "
                 "[batch_size, sequence_length, d]"
             )
         self.record = source_record(checkpoint, config.model_type, count, config.hidden_size)
-        self.tokenizer = _tokenizer(checkpoint, content)
+        described = _read_json(checkpoint.directory / "tokenizer_config.json", optional=True)
+        self.tokenizer = file_tokenizer(checkpoint, described)
         self.layers = tuple(sorted(self._outputs))
-        recommended = checkpoint.entry.recommended_layers if checkpoint.entry else (1, count)
+        recommended = recommended_layers(checkpoint, count)
         self.default_layers = tuple(layer for layer in recommended if layer in self.layers) or self.layers[-1:]
         self.positions = usable_positions(config)
         self.vocab_size: int = config.vocab_size
@@ -99,11 +95,10 @@ class OnnxEncoder:
         Raises:
             WhitenError: the graph cannot be read, or not be brought to a newer opset.
         """
-        model = _load(self._path)
-        strip(model)
+        model = read_graph(self._checkpoint.weights)
         by_name = {value.name: value for value in model.graph.outputs}
         model.graph.outputs[:] = [by_name[self._outputs[layer]] for layer in layers]
-        _make_room(model.graph)
+        make_room(model.graph)
         replace_inputs(model)
         for value in model.graph.inputs:
             describe_input(value)
@@ -122,8 +117,8 @@ class OnnxReference:
     def __init__(self, path: Path, outputs: list[str], pooling: Pooling) -> None:
         import onnxruntime
 
-        self._session = create_session(path, SessionOptions())
-        self._inputs = [value.name for value in self._session.get_inputs()]
+        self._session = ForkSafeSession(lambda: create_session(path, SessionOptions()))
+        self._inputs = [value.name for value in self._session.get().get_inputs()]
         self._outputs, self._pooling = outputs, pooling
         self.name = f"onnxruntime {onnxruntime.__version__}, the original graph"
 
@@ -146,50 +141,6 @@ def _layers(session: Any, count: int) -> dict[int, str]:
     return found
 
 
-def _load(path: Path) -> ir.Model:
-    model = ir.load(path)
-    opset = model.graph.opset_imports[""]
-    if opset >= _OLDEST_OPSET:
-        _load_attributes(model)
-        return model
-    import onnx
-    from onnx import version_converter
-
-    try:
-        return ir.from_proto(version_converter.convert_version(onnx.load(path), _OLDEST_OPSET))
-    except Exception as error:  # the converter's exceptions share no base class
-        reason = " ".join(str(error).split())[:200]
-        raise WhitenError(
-            f"{path}: has opset {opset} and cannot be converted to {_OLDEST_OPSET} ({reason}); "
-            f"export it again with --opset {_OLDEST_OPSET}"
-        ) from error
-
-
-def _load_attributes(model: ir.Model) -> None:
-    """Read what attributes of nodes keep beside the graph: only initialisers are written to another place again."""
-    for node in model.graph.all_nodes():
-        for name, attribute in node.attributes.items():
-            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                content = attribute.value.numpy().copy()
-                node.attributes[name] = ir.AttrTensor(name, ir.tensor(content, name=attribute.value.name))
-
-
-def _make_room(graph: ir.Graph) -> None:
-    """Rename what has a name of ours."""
-    for node in graph:
-        for value in node.outputs:
-            if value.name in _OURS:
-                value.name = f"source.{value.name}"
-
-
-def _check_safe(path: Path) -> None:
-    scan = scan_graph(path)
-    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators if domain not in ALLOWED_DOMAINS)
-    if foreign or scan.functions:
-        what = f"operator {foreign[0]} is outside the ONNX standard" if foreign else "it holds functions of its own"
-        raise UnsafeModelError(f"{path}: {what}, which a bundle may not have; export the model without optimisations")
-
-
 def _config(content: dict[str, Any], path: Path) -> Any:
     """The few facts of `config.json` that an export needs, under one name each."""
     known = {"model_type": content.get("model_type", "unknown"), "pad_token_id": content.get("pad_token_id")}
@@ -199,48 +150,6 @@ def _config(content: dict[str, Any], path: Path) -> Any:
         if not isinstance(known[name], int):
             raise UsageError(f"{path.parent}: config.json has no {name}; wanted the config of the exported model")
     return SimpleNamespace(**known)
-
-
-def _tokenizer(checkpoint: Checkpoint, config: dict[str, Any]) -> SourceTokenizer:
-    path = checkpoint.directory / TOKENIZER_FILE
-    if not path.is_file():
-        return _transformers_tokenizer(checkpoint)
-    described = _read_json(checkpoint.directory / "tokenizer_config.json", optional=True)
-    specials = {
-        name: token["content"] if isinstance(token, dict) else token
-        for name, token in described.items()
-        if name.endswith("_token") and isinstance(token, (str, dict))
-    }
-    text = path.read_text("utf-8")
-    backend = Tokenizer.from_str(text)
-    backend.no_padding()
-    backend.no_truncation()
-    pad = backend.token_to_id(specials["pad_token"]) if "pad_token" in specials else None
-    if pad is None:
-        pad = config.get("pad_token_id") or 0
-        specials["pad_token"] = backend.id_to_token(pad)
-    stated = described.get("model_max_length")
-
-    def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
-        own = Tokenizer.from_str(text)
-        own.no_padding()
-        own.enable_truncation(max_length)
-        return [encoding.ids for encoding in own.encode_batch(list(texts))]
-
-    length = int(stated) if isinstance(stated, int | float) and stated < _UNSET_LENGTH else None
-    return SourceTokenizer(text, own_ids, pad, specials, length)
-
-
-def _transformers_tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
-    try:
-        from whiten_export.sources.hugging_face import load_tokenizer
-        from whiten_export.sources.transformers_tokenizer import describe_tokenizer
-    except ImportError as error:
-        raise WhitenError(
-            f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it with "
-            "pip install 'whiten[export]'"
-        ) from error
-    return describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=False))
 
 
 def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:

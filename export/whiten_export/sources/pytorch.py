@@ -1,6 +1,8 @@
 """A PyTorch checkpoint: traced into a graph, and run in float64 to check it."""
 
+import io
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from whiten_export.checkpoint import Checkpoint, source_record
+from whiten_export.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.graph import strip
 from whiten_export.reference import Float64Array, Reference, pool, token_shares
 from whiten_export.sources.base import HiddenStates
@@ -19,7 +21,7 @@ from whiten_export.sources.network import load_network
 from whiten_export.sources.onnx_inputs import map_surplus
 from whiten_export.sources.transformers_tokenizer import describe_tokenizer
 from whiten_export.tail import OPSET
-from whiten_runtime.errors import ProviderError, WhitenError
+from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 from whiten_runtime.manifest import Pooling
 
 
@@ -32,6 +34,7 @@ class PyTorchModel:
         device: where PyTorch computes: "cpu", "cuda" or "cuda:N".
 
     Raises:
+        UsageError: it is no text encoder.
         WhitenError: transformers cannot read its config or its tokenizer.
         ProviderError: PyTorch does not find the device.
     """
@@ -40,12 +43,16 @@ class PyTorchModel:
         _check_device(device)
         self._checkpoint, self._trust, self._device = checkpoint, trust_remote_code, device
         self._config = load_config(checkpoint, trust_remote_code)
+        for name in ("num_hidden_layers", "hidden_size", "vocab_size"):
+            if not isinstance(getattr(self._config, name, None), int):
+                kind = self._config.model_type
+                raise UsageError(f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder")
         count: int = self._config.num_hidden_layers
         tokenizer = load_tokenizer(checkpoint, trust_remote_code)
         self.tokenizer = describe_tokenizer(checkpoint, tokenizer)
         self.record = source_record(checkpoint, self._config.model_type, count, self._config.hidden_size)
         self.layers = tuple(range(count + 1))
-        self.default_layers = checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
+        self.default_layers = recommended_layers(checkpoint, count)
         self.positions = usable_positions(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
@@ -113,8 +120,9 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]])
     attention_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
+    _check_runs(network, input_ids, attention_mask)
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), redirect_stderr(io.StringIO()), torch.no_grad():
             program = torch.onnx.export(
                 _Layers(network, layers).eval(),
                 (input_ids, attention_mask),
@@ -127,14 +135,33 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
             )
     except torch.onnx.OnnxExporterError as error:
         raise WhitenError(
-            f"PyTorch cannot export a network of type '{_model_type(network)}': {str(error).strip().splitlines()[0]}; "
-            "run with --debug for the whole report"
+            f"PyTorch cannot export a network of type '{_model_type(network)}': {_innermost(error)}; run with "
+            "--debug for the whole report"
         ) from error
     if program is None:
         raise WhitenError("PyTorch's exporter returned nothing; it needs dynamo=True support")
     model: ir.Model = program.model
     strip(model)
     return model
+
+
+def _check_runs(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> None:
+    """Fail for what is wrong with the network before the exporter does, which says little."""
+    try:
+        with quiet(), torch.no_grad():
+            _hidden_states(network, input_ids, attention_mask)
+    except WhitenError:
+        raise
+    except Exception as error:  # of code that we do not know
+        raise WhitenError(
+            f"a network of type '{_model_type(network)}' does not run on token ids and a mask: {_innermost(error)}"
+        ) from error
+
+
+def _innermost(error: BaseException) -> str:
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return f"{type(error).__name__} {' '.join(str(error).split())[:200]}"
 
 
 def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
@@ -144,7 +171,7 @@ def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor
         embeddings = network.get_input_embeddings()(input_ids)  # type: ignore[operator]
         inputs = {"inputs_embeds": embeddings * attention_mask.unsqueeze(2)}
     output = network(**inputs, attention_mask=attention_mask, output_hidden_states=True, **family.arguments)
-    states: Sequence[Tensor] | None = output.hidden_states
+    states: Sequence[Tensor] | None = getattr(output, "hidden_states", None)
     if states is None:
         raise WhitenError(f"a network of type '{_model_type(network)}' gives no hidden states, so none can be pooled")
     return states

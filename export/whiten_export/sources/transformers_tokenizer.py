@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from whiten_export.checkpoint import Checkpoint
-from whiten_export.sources.base import SourceTokenizer
+from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
 from whiten_runtime.errors import WhitenError
-
-_UNSET_LENGTH = 1_000_000
-"""transformers writes a number far above this where a tokenizer has no limit."""
 
 
 def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
@@ -34,7 +31,7 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
         own_ids=own_ids,
         pad_token_id=int(pad_token_id),
         specials=specials,
-        stated_length=length if length < _UNSET_LENGTH else None,
+        stated_length=length if length < UNSET_LENGTH else None,
         surplus_from=_surplus_from(tokenizer),
         unknown_token_id=tokenizer.unk_token_id or 0,
     )

@@ -2,6 +2,7 @@
 
 import gzip
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,26 +20,27 @@ class Words:
     """Words and their vectors, most frequent first.
 
     Attributes:
-        words: distinct, n of them.
-        vectors: float32 [n, d].
+        words: distinct, n of them; first those that were reserved.
+        vectors: float32 [n, d]; zeros for what was reserved.
     """
 
     words: tuple[str, ...]
     vectors: NDArray[np.float32]
 
 
-def read_words(path: Path, limit: int | None) -> Words:
+def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) -> Words:
     """Read a .txt or .vec file, also inside .gz or .zip; a first line "n d" is passed over, as are repeated words.
 
     Args:
         path: the file.
         limit: words to read, the first ones; None for all.
+        reserved: words that get zeros, whatever the file says.
 
     Raises:
         DataError: a line is not a word with d numbers; the message has its number.
     """
-    words: dict[str, None] = {}
-    rows: list[NDArray[np.float32]] = []
+    words = dict.fromkeys(reserved)
+    rows = bytearray()  # grows in place: files of gigabytes are read
     width = 0
     with _opened(path) as stream:
         for number, line in enumerate(_lines(stream, path), 1):
@@ -51,16 +53,18 @@ def read_words(path: Path, limit: int | None) -> Words:
                 vector = np.array(fields[-width:], np.float32)
             except ValueError:
                 vector = np.empty(0, np.float32)
-            if not word or len(vector) != width or not np.isfinite(vector).all() or not width:
+            if not word or "\t" in line or len(vector) != width or not np.isfinite(vector).all() or not width:
                 raise DataError(f"{path}: line {number} is not a word with {width} numbers; wanted GloVe's text format")
+            if not rows:
+                rows.extend(bytes(len(reserved) * vector.nbytes))
             if word not in words:
                 words[word] = None
-                rows.append(vector)
-            if limit is not None and len(rows) == limit:
+                rows.extend(vector.tobytes())
+            if limit is not None and len(words) == limit + len(reserved):
                 break
-    if not rows:
+    if len(words) == len(reserved):
         raise DataError(f"{path}: holds no word; wanted GloVe's text format")
-    return Words(tuple(words), np.stack(rows))
+    return Words(tuple(words), np.frombuffer(rows, np.float32).reshape(len(words), width))
 
 
 def read_frequencies(path: Path) -> dict[str, int]:
@@ -100,7 +104,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         else:
             with path.open("rb") as stream:
                 yield stream
-    except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError) as error:
+    except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(f"{path}: not a complete archive ({error})") from None
 
 

@@ -32,7 +32,7 @@ _WORD = (
     r"|[\p{L}\p{M}\p{N}_]+"
     r"|[^\s\p{L}\p{M}\p{N}_]"
 )
-"""Words as GloVe's corpora have them: clitics and punctuation apart, numbers whole."""
+"""Words: clitics and punctuation apart, numbers whole, compounds with hyphens in their parts."""
 
 _LENGTH = 4096
 
@@ -56,13 +56,11 @@ class WordVectors:
     tried = True
 
     def __init__(self, checkpoint: Checkpoint, max_words: int | None, frequencies: str | None) -> None:
-        read = read_words(checkpoint.weights[0], max_words)
-        kept = [index for index, word in enumerate(read.words) if word not in _SPECIALS]
-        words = [read.words[index] for index in kept]
+        read = read_words(checkpoint.weights[0], max_words, _SPECIALS)
+        words = read.words[len(_SPECIALS) :]
         width = read.vectors.shape[1]
-        self._vectors = np.concatenate([np.zeros((len(_SPECIALS), width), np.float32), read.vectors[kept]])
-        weights = word_weights(words, frequencies)
-        self._weights = np.concatenate([np.zeros(len(_SPECIALS)), weights])
+        self._vectors = read.vectors
+        self._weights = np.concatenate([np.zeros(len(_SPECIALS)), word_weights(words, frequencies)])
         self.vocab_size = len(self._vectors)
         self.record = source_record(checkpoint, "words", 0, width)
         self.tokenizer = _tokenizer(words)

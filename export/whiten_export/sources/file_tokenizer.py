@@ -1,0 +1,62 @@
+"""The tokenizer of a directory that may be read without transformers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from whiten_export.checkpoint import Checkpoint
+from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
+from whiten_runtime.bundle import TOKENIZER_FILE
+from whiten_runtime.errors import WhitenError
+
+
+def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> SourceTokenizer:
+    """What `tokenizer.json` says. Where transformers is installed, what it makes of the directory is held against that.
+
+    Args:
+        checkpoint: where the files lie.
+        described: content of `tokenizer_config.json`.
+
+    Raises:
+        WhitenError: there is no `tokenizer.json`, and transformers, which could make one, is missing or fails.
+    """
+    path = checkpoint.directory / TOKENIZER_FILE
+    if not path.is_file():
+        return _by_transformers(checkpoint)
+    specials = {
+        name: token["content"] if isinstance(token, dict) else token
+        for name, token in described.items()
+        if name.endswith("_token") and isinstance(token, (str, dict))
+    }
+    text = path.read_text("utf-8")
+    backend = Tokenizer.from_str(text)
+    numbers = (backend.token_to_id(specials[name]) for name in ("pad_token", "eos_token") if name in specials)
+    pad = next((number for number in numbers if number is not None), 0)
+    specials["pad_token"] = backend.id_to_token(pad)
+    stated = described.get("model_max_length")
+    length = int(stated) if isinstance(stated, int | float) and stated < UNSET_LENGTH else None
+
+    def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
+        own = Tokenizer.from_str(text)
+        own.no_padding()
+        own.enable_truncation(max_length)
+        return [encoding.ids for encoding in own.encode_batch(list(texts))]
+
+    try:
+        judge = _by_transformers(checkpoint).own_ids
+    except WhitenError:  # it is not installed, or does not know the architecture
+        judge = own_ids
+    return SourceTokenizer(text, judge, pad, specials, length)
+
+
+def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:
+    try:
+        from whiten_export.sources.hugging_face import load_tokenizer
+        from whiten_export.sources.transformers_tokenizer import describe_tokenizer
+    except ImportError as error:
+        raise WhitenError(
+            f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it with "
+            "pip install 'whiten[export]'"
+        ) from error
+    return describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=False))

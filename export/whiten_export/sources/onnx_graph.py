@@ -1,0 +1,95 @@
+"""Reading ONNX graphs that others wrote."""
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx_ir as ir
+
+from whiten_export.graph import strip
+from whiten_runtime.bundle import ALLOWED_DOMAINS
+from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.errors import UnsafeModelError, WhitenError
+from whiten_runtime.onnx_scan import scan_graph
+
+_OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})
+"""Names that a finished graph gives to values of its own."""
+
+_OLDEST_OPSET = 18
+
+
+def read_graph(files: tuple[Path, ...]) -> ir.Model:
+    """Read a graph, in opset 18 or newer, without what debuggers read and without names that ours will have.
+
+    Args:
+        files: the graph, then the files that hold its weights, if there are any; they may be links, as in the hub's
+            cache.
+
+    Raises:
+        WhitenError: it cannot be read, or not be brought to opset 18.
+    """
+    try:
+        model = _read_linked(files) if any(file.is_symlink() for file in files) else ir.load(files[0])
+    except (ValueError, OSError) as error:
+        raise WhitenError(f"{files[0]}: cannot be read ({' '.join(str(error).split())}); export it again") from error
+    opset = model.graph.opset_imports[""]
+    if opset < _OLDEST_OPSET:
+        model = _convert(files[0], opset)
+    _load_attributes(model)
+    strip(model)
+    return model
+
+
+def _read_linked(files: tuple[Path, ...]) -> ir.Model:
+    """Links may lead out of their folder, which readers of untrusted graphs refuse: put the files side by side."""
+    with TemporaryDirectory() as folder:
+        for file in files:
+            shutil.copyfile(file, Path(folder, file.name))
+        model = ir.load(Path(folder, files[0].name))
+        ir.external_data.load_to_model(model)
+        _load_attributes(model)
+        return model
+
+
+def _convert(path: Path, opset: int) -> ir.Model:
+    import onnx
+    from onnx import version_converter
+
+    try:
+        return ir.from_proto(version_converter.convert_version(onnx.load(path), _OLDEST_OPSET))
+    except Exception as error:  # the converter's exceptions share no base class
+        reason = " ".join(str(error).split())[:200]
+        raise WhitenError(
+            f"{path}: has opset {opset} and cannot be converted to {_OLDEST_OPSET} ({reason}); "
+            f"export it again with --opset {_OLDEST_OPSET}"
+        ) from error
+
+
+def _load_attributes(model: ir.Model) -> None:
+    """Read what attributes of nodes keep beside the graph: only initialisers are written to another place again."""
+    for node in model.graph.all_nodes():
+        for name, attribute in node.attributes.items():
+            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                content = attribute.value.numpy().copy()
+                node.attributes[name] = ir.AttrTensor(name, ir.tensor(content, name=attribute.value.name))
+
+
+def make_room(graph: ir.Graph) -> None:
+    """Rename values that have a name of ours."""
+    for node in graph:
+        for value in node.outputs:
+            if value.name in _OURS:
+                value.name = f"source.{value.name}"
+
+
+def check_safe(path: Path) -> None:
+    """Check that a graph uses standard operators alone.
+
+    Raises:
+        UnsafeModelError: it does not.
+    """
+    scan = scan_graph(path)
+    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators if domain not in ALLOWED_DOMAINS)
+    if foreign or scan.functions:
+        what = f"operator {foreign[0]} is outside the ONNX standard" if foreign else "it holds functions of its own"
+        raise UnsafeModelError(f"{path}: {what}, which a bundle may not have; export the model without optimisations")
