@@ -16,6 +16,7 @@ class Family:
 
     Attributes:
         model_class: class of transformers whose `hidden_states` are those of the encoder.
+        tried: the tests take a network of it through the command.
         positions_after_pad: position ids start at the pad id + 1, so that many positions cannot be used.
         mixes_embeddings: a token's first hidden state holds its neighbours' word embeddings, so those of padding must
             be zeros for a vector not to depend on padding.
@@ -24,6 +25,7 @@ class Family:
     """
 
     model_class: str = "AutoModel"
+    tried: bool = True
     positions_after_pad: bool = False
     mixes_embeddings: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -31,6 +33,7 @@ class Family:
 
 _ENCODER = Family()
 _AFTER_PAD = Family(positions_after_pad=True)
+_UNKNOWN = Family(tried=False)
 _DECODER = Family(arguments={"use_cache": False})
 
 FAMILIES = {
@@ -45,11 +48,11 @@ FAMILIES = {
     "llama": _DECODER,
     "mobilebert": Family(mixes_embeddings=True),
     "mpnet": _AFTER_PAD,
-    "mt5": Family(model_class="MT5EncoderModel"),
+    "mt5": Family(model_class="MT5EncoderModel", tried=False),
     "roberta": _AFTER_PAD,
     "squeezebert": _ENCODER,
     "t5": Family(model_class="T5EncoderModel"),
-    "umt5": Family(model_class="UMT5EncoderModel"),
+    "umt5": Family(model_class="UMT5EncoderModel", tried=False),
     "xlm": _ENCODER,
     "xlm-roberta": _AFTER_PAD,
 }
@@ -57,7 +60,7 @@ FAMILIES = {
 
 def family_of(model_type: str) -> Family:
     """The registry's entry, or one that makes no assumption."""
-    return FAMILIES.get(model_type, _ENCODER)
+    return FAMILIES.get(model_type, _UNKNOWN)
 
 
 def usable_positions(config: Any) -> int | None:

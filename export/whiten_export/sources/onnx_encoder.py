@@ -13,7 +13,7 @@ from whiten_export.building import describe_input
 from whiten_export.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.reference import Float64Array, Reference, pool, token_shares
 from whiten_export.sources.base import HiddenStates
-from whiten_export.sources.families import FAMILIES, usable_positions
+from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.file_tokenizer import file_tokenizer
 from whiten_export.sources.onnx_graph import check_safe, make_room, read_graph
 from whiten_export.sources.onnx_inputs import INPUTS, feed_of, replace_inputs
@@ -87,7 +87,7 @@ class OnnxEncoder:
             "num_hidden_layers": count,
             "architectures": content.get("architectures") or ["AutoModel"],
         }
-        self.tried = config.model_type in FAMILIES
+        self.tried = family_of(config.model_type).tried
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """The graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs.

@@ -15,7 +15,7 @@ from whiten_export.checkpoint import Checkpoint, recommended_layers, source_reco
 from whiten_export.graph import strip
 from whiten_export.reference import Float64Array, Reference, pool, token_shares
 from whiten_export.sources.base import HiddenStates
-from whiten_export.sources.families import FAMILIES, family_of, usable_positions
+from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.hugging_face import load_config, load_tokenizer, quiet
 from whiten_export.sources.network import load_network
 from whiten_export.sources.onnx_inputs import map_surplus
@@ -56,7 +56,7 @@ class PyTorchModel:
         self.positions = usable_positions(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
-        self.tried = self._config.model_type in FAMILIES
+        self.tried = family_of(self._config.model_type).tried
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. What the layers do not need, such as the blocks above them, is not in the graph.
