@@ -1,50 +1,26 @@
 """`whiten-export`: one command from a pretrained language model to a bundle."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+from whiten_export.console_reporter import ConsoleReporter, needing
 from whiten_export.recipe import BUILTIN_CORPUS, Recipe, VectorRecipe, parse_layers
-from whiten_export.reporter import Reporter
+from whiten_export.shrinkage import parse_shrinkage
+from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime import console
 from whiten_runtime.console import human_size, json_option, one_line_errors, say
-from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.manifest import Manifest, Pooling, Precision
+from whiten_runtime.errors import UsageError
+from whiten_runtime.manifest import Manifest, Outputs, Pooling, Precision
 from whiten_runtime.parity import GATES, in_words
 
 _NOT_FOR_VECTORS = (
     *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
-    *("trust_remote_code", "device", "max_words", "frequencies"),
+    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs"),
 )
-
-
-class ConsoleReporter(Reporter):
-    """Reports to stderr, with progress bars on a terminal; keeps the warnings."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def stage(self, text: str) -> None:
-        """Print a line for the stage."""
-        say(click.style("· ", fg="cyan") + text)
-
-    def warn(self, text: str) -> None:
-        """Print and keep the warning."""
-        self.warnings.append(text)
-        console.warn(text)
-
-    @contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
-        """Draw a bar that vanishes when it is done."""
-        from tqdm import tqdm
-
-        with tqdm(total=total, unit=f" {unit}", leave=False, disable=not sys.stderr.isatty()) as bar:
-            yield bar.update
 
 
 @click.command("whiten-export", context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,12 +44,38 @@ class ConsoleReporter(Reporter):
 )
 @click.option(
     "--whitening",
-    type=click.Choice(["pca", "none"]),
+    type=click.Choice([*get_args(Method), "auto", "none"]),
     default="pca",
     show_default=True,
-    help="Whitening at the end of the graph.",
+    help="Whitening at the end of the graph. auto: decided by what can be measured, with the reason.",
 )
-@click.option("--dim", type=int, metavar="K", help="Keep the K leading whitened dimensions. [default: all]")
+@click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor, auto). [default: all]")
+@click.option(
+    "--beta",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Exponent: 1 whitens, 0 only centres.",
+)
+@click.option(
+    "--shrinkage",
+    default="none",
+    show_default=True,
+    metavar="none|ledoit-wolf|oas|A",
+    help="Shrink the covariance, for small corpora; A is a weight from 0 to 1.",
+)
+@click.option(
+    "--dev",
+    metavar="FILE",
+    help="Pairs with scores (sentence1, sentence2, score) by which --whitening auto decides.",
+)
+@click.option(
+    "--outputs",
+    type=click.Choice(get_args(Outputs)),
+    default="whitened",
+    show_default=True,
+    help="both: the graph gives the vector before whitening too.",
+)
 @click.option(
     "--corpus",
     multiple=True,
@@ -112,9 +114,11 @@ def export(
     from_vectors: Path | None,
     layers: str | None,
     whitening: str,
+    dim: int | None,
+    beta: float,
+    shrinkage: str,
     corpus: tuple[str, ...],
     column: str | None,
-    dim: int | None,
     normalize: bool,
     out: Path | None,
     force: bool,
@@ -130,10 +134,12 @@ def export(
     reporter = ConsoleReporter()
     if from_vectors is not None:
         _refuse(_NOT_FOR_VECTORS, "is for models, not for --from-vectors")
-        if whitening == "none":
-            raise UsageError("--from-vectors with --whitening none would change nothing; leave one out")
-        vectors = VectorRecipe(from_vectors, model, column, dim, normalize)
-        with _extra():
+        if whitening in ("none", "auto"):
+            why = "would change nothing" if whitening == "none" else "has no model to look at"
+            raise UsageError(f"--from-vectors with --whitening {whitening} {why}; name a method")
+        spec = WhiteningSpec(whitening, dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
+        vectors = VectorRecipe(from_vectors, model, column, spec, normalize)
+        with needing("export"):
             from whiten_export.vectors import export_vectors
         result = export_vectors(vectors, out, force, reporter)
     elif model is None:
@@ -142,14 +148,16 @@ def export(
         recipe = Recipe(
             model=model,
             layers=None if layers is None else parse_layers(layers),
-            whitening=None if whitening == "none" else "pca",
+            whitening=None if whitening == "none" else whitening,  # type: ignore[arg-type]
             dim=dim,
+            beta=beta,
+            shrinkage=parse_shrinkage(shrinkage),
             corpus=corpus or None,
             column=column,
             normalize=normalize,
             **choices,
         )
-        with _extra():
+        with needing("export"):
             from whiten_export.pipeline import export_bundle
         result = export_bundle(recipe, out, force, reporter)
     seconds = time.monotonic() - started
@@ -171,15 +179,6 @@ def _refuse(names: Sequence[str], why: str) -> None:
     for name in names:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    """For imports that need the packages of an extra."""
-    try:
-        yield
-    except ImportError as error:
-        raise WhitenError(f"exporting needs {error.name}; install it with pip install 'whiten[export]'") from error
 
 
 def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:

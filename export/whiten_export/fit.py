@@ -1,35 +1,119 @@
-"""Fitting a whitening: sentences through the unwhitened graph into moments."""
+"""From a corpus to statistics: sentences through the graph, windows of vectors into moments and a sample."""
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from whiten_export.whitening import Moments
+from whiten_export.corpus import Corpus
+from whiten_export.sample import Keys, row_keys, text_keys
+from whiten_export.statistics import Progress, Statistics
 from whiten_runtime.embedder import Embedder, Output
-from whiten_runtime.errors import DataError
+from whiten_runtime.errors import DataError, UsageError
+
+Advance = Callable[[int], object]
+Window = tuple[Keys, NDArray[np.float32]]
 
 
-def fit_moments(sentences: Iterable[str], embedder: Embedder, advance: Callable[[int], object]) -> Moments:
-    """Moments of the sentences' unwhitened vectors, in memory that does not grow with their number.
+class Checkpointer(Protocol):
+    """Is handed what an unfinished fit has gathered, and keeps it as often as it likes."""
 
-    Vectors enter the moments in windows of fixed size, so that the result does not depend on how they were batched.
+    def __call__(self, statistics: Statistics, progress: Callable[[], Progress]) -> None:
+        """Keep it or not."""
+
+
+def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]:
+    """Yield what is known after each window of vectors, float32 [m, d], each with its sampling keys."""
+    statistics = start
+    for keys, vectors in windows:
+        moments = statistics.moments.merge(type(statistics.moments).of(vectors))
+        statistics = Statistics(moments, statistics.sample.add(keys, vectors), statistics.corpus)
+        yield statistics
+
+
+def fit_corpus(
+    corpus: Corpus,
+    embedder: Embedder,
+    value: str,
+    advance: Advance = lambda count: None,
+    resume: tuple[Statistics, Progress] | None = None,
+    keep: Checkpointer | None = None,
+) -> Statistics:
+    """Statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
+
+    Vectors enter in windows of fixed size: the result does not depend on how they were batched, nor on whether the fit
+    was interrupted and resumed.
 
     Args:
-        sentences: read once; those that are too long are cut.
-        embedder: of the graph that gives unwhitened vectors.
-        advance: told how many sentences were embedded since it was last called.
+        corpus: read once; sentences that are too long are cut.
+        embedder: of the graph.
+        value: the output that holds vectors before whitening.
+        advance: told how many sentences were done since it was last called.
+        resume: what an interrupted fit of the same corpus left.
+        keep: handed the state after each window.
 
     Raises:
-        DataError: a vector is not finite; the message has its sentence.
+        DataError: a vector is not finite; the message has its sentence. Or the corpus has changed since the fit was
+            interrupted.
     """
-    moments = Moments.empty(embedder.engine.width)
-    for window, vectors in embedder.windows(sentences, Output(embedder.engine.width), advance):
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            index = int(finite.argmin())
-            raise DataError(
-                f"sentence {moments.n + index + 1} of the corpus has a vector that is not finite: "
-                f"{window[index][:80]!r}; leave it out, or check the model"
+    digest = hashlib.sha256()
+    sentences = iter(corpus)
+    statistics = Statistics.empty(embedder.engine.width_of(value))
+    if resume is not None:
+        statistics, progress = resume
+        for sentence in islice(sentences, progress.sentences):
+            _update(digest, sentence)
+            advance(1)
+        if digest.hexdigest() != progress.sha256:
+            raise UsageError(
+                f"the corpus is not the one whose first {progress.sentences:,} sentences were fitted before; name the "
+                "same files, or begin anew with --restart"
             )
-        moments = moments.merge(Moments.of(vectors))
-    return moments
+    done = statistics.moments.n
+
+    def windows() -> Iterator[Window]:
+        nonlocal done
+        wanted = Output(embedder.engine.width_of(value), values=(value,))
+        for texts, vectors in embedder.windows(sentences, wanted, advance):
+            finite = np.isfinite(vectors).all(axis=1)
+            if not finite.all():
+                index = int(finite.argmin())
+                raise DataError(
+                    f"sentence {done + index + 1} of the corpus has a vector that is not finite: "
+                    f"{texts[index][:80]!r}; leave it out, or check the model"
+                )
+            for text in texts:
+                _update(digest, text)
+            done += len(texts)
+            yield text_keys(texts), vectors
+
+    found = statistics
+    for found in gather(windows(), statistics):
+        if keep is not None:
+            keep(found, lambda: Progress(sentences=done, sha256=digest.hexdigest()))
+    return Statistics(found.moments, found.sample, corpus.records)
+
+
+def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
+    """Statistics of vectors from elsewhere, float32 [m, d] at a time; None if there are none."""
+
+    def windows(first: NDArray[np.float32], rest: Iterator[NDArray[np.float32]]) -> Iterator[Window]:
+        start = 0
+        for vectors in chain([first], rest):
+            yield row_keys(start, len(vectors)), vectors
+            start += len(vectors)
+            advance(len(vectors))
+
+    stream = iter(parts)
+    first = next(stream, None)
+    if first is None:
+        return None
+    return deque(gather(windows(first, stream), Statistics.empty(first.shape[1])), 1).pop()
+
+
+def _update(digest: "hashlib._Hash", sentence: str) -> None:
+    digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")

@@ -13,31 +13,30 @@ import onnx_ir as ir
 
 from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.corpus import Corpus
-from whiten_export.fit import fit_moments
+from whiten_export.decide import Decision, decide
 from whiten_export.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
-from whiten_export.graph import reopen_graph, save_graph, save_with_outputs
+from whiten_export.graph import reopen_graph, save_graph
 from whiten_export.plan import Plan, make_plan
 from whiten_export.probe_texts import TOKENIZER_TEXTS, probe_texts, token_batches
-from whiten_export.provenance import describe_export, parity_record
+from whiten_export.provenance import describe_export
 from whiten_export.quantize import halve_weights, quantize_int8
 from whiten_export.recipe import BUILTIN_CORPUS, Recipe
+from whiten_export.records import parity_record
 from whiten_export.reference import Ending
 from whiten_export.reporter import Reporter
-from whiten_export.result import Export, warn_of_rank, write_whitening
+from whiten_export.result import Export, write_whitening
 from whiten_export.staging import staged
-from whiten_export.tail import finish_graph, set_affine, unwhitened_value
+from whiten_export.tail import pool_graph, set_ending
 from whiten_export.tokenizer_files import write_client_files, write_tokenizer
-from whiten_export.whitening import WhiteningMap, fit_pca, fit_sif
+from whiten_export.whitening import WhiteningMap
 from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE
-from whiten_runtime.embedder import Embedder
-from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
 from whiten_runtime.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.parity import GATES
 from whiten_runtime.probes import write_probes
 from whiten_runtime.session import SessionOptions
 from whiten_runtime.tokenizer import Tokenizer
 
-_WORK = "work"
+_WORK, MODEL_NAME = "work", "model.onnx"
 """Folder beside the files of a bundle for graphs that are not of it, and that lie there only while it is made."""
 
 _TOKENIZER_SENTENCES = 512
@@ -68,20 +67,24 @@ def export_bundle(
     record = plan.model.record
     with staged(plan.target, replace) as stage:
         write_tokenizer(stage, plan.model.tokenizer, plan.max_seq_length)
-        write_client_files(stage, plan.model.client_config, plan.dimension, plan.max_seq_length)
         _compare_tokenizers(plan, stage)
         report.stage(
             f"making a graph of {record.model_type}, layers {', '.join(map(str, plan.layers))} of "
             f"{record.num_hidden_layers}, {plan.width} wide"
         )
         with _seconds(report):
-            graph = _graph(plan, stage / _WORK / "model.onnx")
-        fitted = None
-        if plan.corpus is not None:
-            report.stage(f"fitting on {plan.sentences:,} sentences")
-            fitted = _fit(plan, graph, stage, options, report)
-            set_affine(graph, fitted.mean, fitted.weight)
+            graph = _graph(plan, stage / _WORK / MODEL_NAME)
+        tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+        decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
+        fitted = decision.fitted
+        affine = None
+        if fitted is not None and decision.statistics is not None:
+            affine = fitted.mean, fitted.weight
             write_whitening(stage, fitted)
+        both = recipe.outputs == "both" and affine is not None
+        set_ending(graph, affine, recipe.normalize, both)
+        dimension = plan.width if fitted is None else fitted.weight.shape[1]
+        write_client_files(stage, plan.model.client_config, dimension, plan.max_seq_length)
         if recipe.precision != "fp32":
             report.stage(f"turning the weights into {recipe.precision}")
             _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
@@ -90,16 +93,13 @@ def export_bundle(
         del graph
         gc.collect()  # graphs and networks refer to themselves, and keep files mapped for as long as they live
         shutil.rmtree(stage / _WORK)
-        manifest = _prove(plan, fitted, opset, stage, options, report)
+        manifest = _prove(plan, decision, opset, stage, options, report)
     return Export(plan.target, manifest)
 
 
 def _graph(plan: Plan, path: Path) -> ir.Model:
-    """The whole graph, with weights in a file and no longer in memory."""
-    hidden = plan.model.hidden_states(plan.layers, plan.pooling)
-    dimension = plan.dimension if plan.corpus is not None else None
-    graph = finish_graph(hidden, plan.pooling, plan.width, dimension, plan.recipe.normalize)
-    del hidden
+    """The graph up to the vector before whitening, with weights in a file and no longer in memory."""
+    graph = pool_graph(plan.model.hidden_states(plan.layers, plan.pooling), plan.pooling, plan.width)
     graph = reopen_graph(graph, path)
     gc.collect()  # the network's weights
     return graph
@@ -126,27 +126,9 @@ def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionO
     quantize_int8(graph, channel_magnitudes(graph, sentences, tokenizer, pad, options, path))
 
 
-def _fit(plan: Plan, graph: ir.Model, stage: Path, options: SessionOptions, report: Reporter) -> WhiteningMap:
-    assert plan.corpus is not None
-    path = stage / _WORK / "unwhitened.onnx"
-    save_with_outputs(graph, [unwhitened_value(graph)], path)
-    engine = Engine(path, plan.model.tokenizer.pad_token_id, options, UNWHITENED_OUTPUT)
-    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
-    with report.bar("sentences", plan.sentences) as advance:
-        moments = fit_moments(plan.corpus, Embedder(tokenizer, engine), advance)
-    engine.close()
-    recipe = plan.recipe
-    if plan.pooling == "sif":
-        fitted = fit_sif(moments, plan.dimension, recipe.whitening is not None)
-    else:
-        fitted = fit_pca(moments, plan.dimension)
-    warn_of_rank(fitted, report)
-    return fitted
-
-
 def _prove(
     plan: Plan,
-    fitted: WhiteningMap | None,
+    decision: Decision,
     opset: int,
     stage: Path,
     options: SessionOptions,
@@ -154,15 +136,15 @@ def _prove(
 ) -> Manifest:
     """Compute the reference's vectors, write the manifest, and let the bundle through the gate."""
     report.stage("computing the reference's vectors")
-    wanted = _wanted(plan, fitted, stage, report)
+    wanted = _wanted(plan, decision.fitted, stage, report)
     write_probes(stage, wanted.probes)
-    manifest = describe_export(plan, fitted, opset, stage)
+    manifest = describe_export(plan, decision, opset, stage)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     report.stage(f"checking against {wanted.reference}")
     agreement = check_bundle(stage, wanted, options)
     if not GATES[plan.recipe.precision].passes(agreement):
         raise failure(
-            agreement, wanted, _wanted(plan, fitted, stage, report, True), plan.recipe.precision, _named(plan)
+            agreement, wanted, _wanted(plan, decision.fitted, stage, report, True), plan.recipe.precision, _named(plan)
         )
     manifest = msgspec.structs.replace(manifest, parity=parity_record(wanted.reference, agreement))
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whiten_export.checkpoint import resolve
+from whiten_export.choose import Choice, fine_tuned
 from whiten_export.corpus import Corpus
+from whiten_export.pairs import Pairs, read_pairs
 from whiten_export.recipe import Recipe, bundle_name, resolve_layers
 from whiten_export.reporter import Reporter
 from whiten_export.sources.base import TokenModel
@@ -26,9 +28,10 @@ class Plan:
         model: what is exported.
         layers: indices into the hidden states, ascending.
         max_seq_length: tokens a text may have.
-        dimension: of the finished vectors, k.
         corpus: what the whitening is fitted on, or None.
         sentences: how many the corpus has.
+        pairs: by which the whitening is chosen, or None.
+        settled: the whitening, if that was to be chosen and is already.
         target: the bundle's directory.
     """
 
@@ -36,9 +39,10 @@ class Plan:
     model: TokenModel
     layers: tuple[int, ...]
     max_seq_length: int
-    dimension: int
     corpus: Corpus | None
     sentences: int
+    pairs: Pairs | None
+    settled: Choice | None
     target: Path
 
     @property
@@ -83,11 +87,23 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         )
     if not model.tried:
         report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
-    corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences) if recipe.fits else None
+    top_is_fine_tuned = record.sentence_similarity and layers[-1] == count
+    pairs = read_pairs(Path(recipe.dev)) if recipe.dev is not None else None
+    settled = None
+    if recipe.whitening == "auto" and pairs is None and top_is_fine_tuned:
+        if recipe.dim is not None:
+            raise UsageError(
+                f"whitening auto would not whiten {checkpoint.name}, which was fine-tuned for sentence similarity, and "
+                f"--dim {recipe.dim} needs a whitening; give --dev FILE to decide by, or name a method"
+            )
+        settled = fine_tuned(checkpoint.name)
+        report.stage(settled.why)
+    fits = recipe.fits and settled is None
+    corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences) if fits else None
     sentences = corpus.count() if corpus else 0
-    if recipe.whitening and (warning := check_sample_count(sentences, width, recipe.dim or width)):
+    if recipe.spec and (warning := check_sample_count(sentences, width, recipe.spec)):
         report.warn(warning)
-    if recipe.whitening and record.sentence_similarity and layers[-1] == count:
+    if recipe.spec and recipe.spec.beta and top_is_fine_tuned:
         report.warn(
             f"{checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured to "
             "make similarities worse: compare with --whitening none"
@@ -97,8 +113,9 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         model=model,
         layers=layers,
         max_seq_length=max_seq_length,
-        dimension=recipe.dim or width,
         corpus=corpus,
         sentences=sentences,
+        pairs=pairs,
+        settled=settled,
         target=target,
     )

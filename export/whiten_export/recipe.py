@@ -1,13 +1,15 @@
 """What to export: the choices that a user makes, as data."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
+from whiten_export.shrinkage import Shrinkage
+from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
-from whiten_runtime.manifest import Pooling, Precision, WhiteningMethod
+from whiten_runtime.manifest import Outputs, Pooling, Precision
 
 BUILTIN_CORPUS = "builtin:python-docs"
 
@@ -23,8 +25,11 @@ class Recipe:
         pooling: "mean" over all real tokens, "cls" for the first, "last" for the last; "sif" weighs the words of a file
             of word vectors by their frequency and takes away what all sentences share; None for the catalogue's, else
             "mean".
-        whitening: method of the whitening at the end, or None.
+        whitening: method of the whitening at the end; "auto" lets the export decide; None for none.
         dim: leading whitened dimensions to keep; None keeps all.
+        beta: 1 whitens, 0 centres; see `WhiteningSpec`.
+        shrinkage: of the covariance: "none", "ledoit-wolf", "oas", or a number from 0 to 1.
+        dev: file of pairs with scores by which "auto" decides.
         corpus: files of sentences, or `BUILTIN_CORPUS`, which is the default.
         column: column or key of the text in those files.
         max_sentences: use this many sentences of the corpus at most, the first ones.
@@ -36,6 +41,7 @@ class Recipe:
         device: where PyTorch and onnxruntime compute: "cpu", "cuda" or "cuda:N".
         max_words: of a file of word vectors, keep the first and so the most frequent ones.
         frequencies: file of "word count" lines for "sif"; None takes the words' order for their rank.
+        outputs: "both" gives the vector before whitening too.
 
     Raises:
         UsageError: choices that exclude each other, or a number out of range.
@@ -44,8 +50,11 @@ class Recipe:
     model: str
     layers: tuple[int, ...] | None = None
     pooling: Pooling | None = None
-    whitening: WhiteningMethod | None = "pca"
+    whitening: Method | Literal["auto"] | None = "pca"
     dim: int | None = None
+    beta: float = 1.0
+    shrinkage: Shrinkage = "none"
+    dev: str | None = None
     corpus: tuple[str, ...] | None = None
     column: str | None = None
     max_sentences: int | None = None
@@ -57,6 +66,7 @@ class Recipe:
     device: str = "cpu"
     max_words: int | None = None
     frequencies: str | None = None
+    outputs: Outputs = "whitened"
 
     def __post_init__(self) -> None:
         if self.layers is not None and not self.layers:
@@ -64,7 +74,8 @@ class Recipe:
         for name, allowed in (
             ("pooling", (*get_args(Pooling), None)),
             ("precision", get_args(Precision)),
-            ("whitening", ("pca", None)),
+            ("whitening", (*get_args(Method), "auto", None)),
+            ("outputs", get_args(Outputs)),
         ):
             if (value := getattr(self, name)) not in allowed:
                 raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
@@ -73,19 +84,42 @@ class Recipe:
                 whole_number(name.replace("_", "-"), value, 1)
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
+        self._check_whitening()
         self._check_corpus()
+
+    def _check_whitening(self) -> None:
+        WhiteningSpec(self._method, self.dim if self.whitening else None, self.beta, self.shrinkage)
+        if self.whitening is None:
+            if self.dim is not None:
+                raise UsageError(f"dim {self.dim} without whitening would cut coordinates at random; leave one out")
+            for name, usual in (("beta", 1), ("shrinkage", "none"), ("outputs", "whitened")):
+                if (value := getattr(self, name)) != usual:
+                    raise UsageError(f"{name} is {value}, but there is no whitening; leave it out")
+        if self.whitening == "auto" and self.beta != 1:
+            raise UsageError(f"beta is {self.beta}, but whitening auto chooses it; leave it out, or name the method")
+        if self.whitening != "auto" and self.dev is not None:
+            raise UsageError(f"dev '{self.dev}' is for whitening auto to decide by; add --whitening auto")
 
     def _check_corpus(self) -> None:
         if isinstance(self.corpus, str) or self.corpus == ():
             raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
-        if self.whitening is None and self.dim is not None:
-            raise UsageError(f"dim {self.dim} without whitening would cut coordinates at random; leave one out")
         if not self.fits:
             for name in ("corpus", "column", "max_sentences"):
                 if getattr(self, name) is not None:
                     raise UsageError(f"{name.replace('_', '-')} is for fitting a whitening, but there is none")
         if self.column is not None and set(self.sources) == {BUILTIN_CORPUS}:
             raise UsageError(f"column '{self.column}' was given without a corpus file; name the file it is a column of")
+
+    @property
+    def spec(self) -> WhiteningSpec | None:
+        """The whitening that was asked for; None for none, and while it is not decided."""
+        if self.whitening in (None, "auto"):
+            return None
+        return WhiteningSpec(self._method, self.dim, self.beta, self.shrinkage)
+
+    @property
+    def _method(self) -> Method:
+        return "pca" if self.whitening is None or self.whitening == "auto" else self.whitening
 
     @property
     def fits(self) -> bool:
@@ -106,22 +140,15 @@ class VectorRecipe:
         file: .npy, .parquet or .jsonl.
         name: of what made the vectors; None for the file's.
         column: column or key of the vectors.
-        dim: leading whitened dimensions to keep; None keeps all.
+        spec: which whitening.
         normalize: divide by the L2 norm inside the graph.
-
-    Raises:
-        UsageError: `dim` is out of range.
     """
 
     file: Path
     name: str | None = None
     column: str | None = None
-    dim: int | None = None
+    spec: WhiteningSpec = field(default_factory=WhiteningSpec)
     normalize: bool = False
-
-    def __post_init__(self) -> None:
-        if self.dim is not None:
-            whole_number("dim", self.dim, 1)
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
@@ -173,12 +200,21 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
     parts = [name, *(f"l{layer}" for layer in layers)]
     if recipe.pooling not in ("mean", None):
         parts.append(str(recipe.pooling))
-    if recipe.whitening is None:
-        parts.append("raw")
-    if recipe.dim is not None:
-        parts.append(f"{recipe.dim}d")
+    parts.extend(whitening_name(recipe.whitening, recipe.dim, recipe.beta, recipe.shrinkage))
     if recipe.normalize:
         parts.append("norm")
     if recipe.precision != "fp32":
         parts.append(recipe.precision)
     return "-".join(parts)
+
+
+def whitening_name(method: str | None, dim: int | None, beta: float, shrinkage: Shrinkage) -> list[str]:
+    """What is not usual about a whitening, as parts of a name."""
+    parts = [] if method == "pca" else [method or "raw"]
+    if beta != 1:
+        parts.append(f"b{beta:g}")
+    if shrinkage not in ("none", 0):
+        parts.append(shrinkage if isinstance(shrinkage, str) else f"s{shrinkage:g}")
+    if dim is not None:
+        parts.append(f"{dim}d")
+    return parts

@@ -33,8 +33,9 @@ class Export:
 def write_whitening(stage: Path, fitted: WhiteningMap) -> None:
     """Write `whitening.safetensors`."""
     n = np.asarray([fitted.n_samples], np.int64)
-    content = save({"mean": fitted.mean, "W": fitted.weight, "eigenvalues": fitted.eigenvalues, "n": n})
-    (stage / WHITENING_FILE).write_bytes(content)
+    arrays = {"mean": fitted.mean, "W": fitted.weight, "eigenvalues": fitted.eigenvalues, "n": n}
+    arrays |= {"covariance": fitted.covariance, "corpus_mean": fitted.corpus_mean}
+    (stage / WHITENING_FILE).write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 
 def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:

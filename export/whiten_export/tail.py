@@ -5,7 +5,8 @@ WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3. The same nodes for
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from whiten_export.building import GraphBuilder, describe
 from whiten_export.reference import LEAST_NORM
@@ -16,65 +17,85 @@ from whiten_runtime.vectors import VECTORS_INPUT
 
 OPSET = 20
 MEAN, WEIGHT = "whitening.mean", "whitening.weight"
+TOKENS_OUTPUT = "last_hidden_state"
 
 
-def finish_graph(
-    hidden: HiddenStates, pooling: Pooling, width: int, dimension: int | None, normalize: bool
-) -> ir.Model:
-    """Append everything that turns hidden states into sentence vectors.
+Affine = tuple[ArrayLike, ArrayLike]
+"""Mean [d] and weight [d, k] of y = (x - mean) W."""
+
+
+def pool_graph(hidden: HiddenStates, pooling: Pooling, width: int) -> ir.Model:
+    """Append pooling and the average of layers to hidden states.
 
     Args:
         hidden: the graph, changed in place.
         pooling: of the tokens.
         width: of a hidden state, d.
-        dimension: of the whitened vectors, k; None for no whitening. The map is zeros until `set_affine` is called.
-        normalize: divide by the L2 norm.
 
     Returns:
-        The graph with `sentence_embedding` [batch_size, k] and, for programs that pool tokens themselves,
-        `last_hidden_state` [batch_size, 1, k], which is the same.
+        The graph with the output `unwhitened_embedding` [batch_size, d].
     """
     builder = GraphBuilder(hidden.model)
     shares = _token_shares(builder, pooling) if hidden.weights is None else hidden.weights
     vectors = _pool(builder, hidden.states, shares)
-    if dimension is not None:
-        describe(vectors, UNWHITENED_OUTPUT, "batch_size", width)
-    vectors = _ending(builder, vectors, width, dimension, normalize)
-    tokens = builder.op("Unsqueeze", vectors, builder.integers(1))
-    builder.close(vectors, describe(tokens, "last_hidden_state", "batch_size", 1, dimension or width))
+    builder.close(describe(vectors, UNWHITENED_OUTPUT, "batch_size", width))
     return hidden.model
 
 
-def affine_graph(width: int, dimension: int, normalize: bool) -> ir.Model:
-    """A graph of the affine map alone, from `vectors`, float32 [batch_size, d], to `sentence_embedding`."""
+def vectors_graph(width: int) -> ir.Model:
+    """A graph that gives its input, `vectors`, float32 [batch_size, d]."""
     kind, shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["batch_size", width])
     vectors = ir.Value(name=VECTORS_INPUT, type=kind, shape=shape)
-    graph = ir.Graph([vectors], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
-    model = ir.Model(graph, ir_version=10, producer_name="whiten")
-    builder = GraphBuilder(model)
-    builder.close(_ending(builder, vectors, width, dimension, normalize))
-    return model
+    graph = ir.Graph([vectors], [vectors], nodes=[], opset_imports={"": OPSET}, name="whiten")
+    return ir.Model(graph, ir_version=10, producer_name="whiten")
 
 
-def set_affine(model: ir.Model, mean: NDArray[np.floating], weight: NDArray[np.floating]) -> None:
-    """Replace the map, mean [d] and weight [d, k], rounded to float32.
+def set_ending(model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False) -> None:
+    """Make what follows the vector before whitening; whatever followed it is replaced.
 
-    Raises:
-        ValueError: the shapes are not those of the graph.
+    Args:
+        model: a graph of this project, changed in place.
+        affine: the map, rounded to float32; None for no whitening.
+        normalize: divide by the L2 norm.
+        both: give the vector before whitening too.
+
+    The graph then has `sentence_embedding` [batch_size, k] and, unless it takes vectors, for programs that pool tokens
+    themselves, `last_hidden_state` [batch_size, 1, k], which is the same; with `both`, `unwhitened_embedding`
+    [batch_size, d].
     """
-    for name, value in ((MEAN, mean), (WEIGHT, weight)):
-        initializer = model.graph.initializers[name]
-        if initializer.shape != ir.Shape(value.shape):
-            raise ValueError(f"{name} has shape {initializer.shape}, not {value.shape}")
-        initializer.const_value = ir.tensor(np.ascontiguousarray(value, np.float32), name=name)
+    unwhitened = unwhitened_value(model)
+    assert unwhitened.shape is not None
+    width = unwhitened.shape[1]
+    assert isinstance(width, int)
+    model.graph.outputs[:] = [unwhitened]
+    RemoveUnusedNodesPass()(model)
+    builder = GraphBuilder(model, "whiten_ending")
+    vectors, dimension = unwhitened, width
+    if affine is not None:
+        mean, weight = (np.ascontiguousarray(part, np.float32) for part in affine)
+        dimension = weight.shape[1]
+        centred = builder.op("Sub", vectors, builder.constant(MEAN, mean))
+        vectors = builder.op("MatMul", centred, builder.constant(WEIGHT, weight))
+    if normalize:
+        squares = builder.op("ReduceSum", builder.op("Mul", vectors, vectors), builder.integers(1), keepdims=1)
+        norm = builder.op("Max", builder.op("Sqrt", squares), builder.scalar(LEAST_NORM))
+        vectors = builder.op("Div", vectors, norm)
+    if unwhitened.is_graph_input():
+        builder.close(describe(vectors, OUTPUT, "batch_size", dimension))
+        return
+    unwhitened.name = UNWHITENED_OUTPUT
+    describe(vectors, OUTPUT, "batch_size", dimension)
+    tokens = builder.op("Unsqueeze", vectors, builder.integers(1))
+    describe(tokens, TOKENS_OUTPUT, "batch_size", 1, dimension)
+    builder.close(vectors, tokens, *([unwhitened] if both else []))
 
 
 def unwhitened_value(model: ir.Model) -> ir.Value:
-    """The vector before whitening: the input of the Sub that subtracts the mean."""
-    ((node, index),) = model.graph.initializers[MEAN].uses()
-    value = node.inputs[1 - index]
-    assert value is not None
-    return value
+    """The vector before whitening and normalisation: what the graph takes, the value of that name, or all it gives."""
+    if model.graph.inputs[0].name == VECTORS_INPUT:
+        return model.graph.inputs[0]
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    return values.get(UNWHITENED_OUTPUT) or values[OUTPUT]
 
 
 def _token_shares(builder: GraphBuilder, pooling: Pooling) -> ir.Value:
@@ -95,15 +116,3 @@ def _pool(builder: GraphBuilder, states: tuple[ir.Value, ...], shares: ir.Value)
     if len(pooled) == 1:
         return pooled[0]
     return builder.op("Mul", builder.op("Sum", *pooled), builder.scalar(1 / len(pooled)))
-
-
-def _ending(builder: GraphBuilder, vectors: ir.Value, width: int, dimension: int | None, normalize: bool) -> ir.Value:
-    """As `reference.Ending`: Sub, MatMul and the division by the norm."""
-    if dimension is not None:
-        centred = builder.op("Sub", vectors, builder.constant(MEAN, np.zeros(width, np.float32)))
-        vectors = builder.op("MatMul", centred, builder.constant(WEIGHT, np.zeros((width, dimension), np.float32)))
-    if normalize:
-        squares = builder.op("ReduceSum", builder.op("Mul", vectors, vectors), builder.integers(1), keepdims=1)
-        norm = builder.op("Max", builder.op("Sqrt", squares), builder.scalar(LEAST_NORM))
-        vectors = builder.op("Div", vectors, norm)
-    return describe(vectors, OUTPUT, "batch_size", dimension or width)

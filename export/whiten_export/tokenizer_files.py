@@ -79,7 +79,12 @@ def write_client_files(root: Path, config: Mapping[str, Any], dimension: int, ma
             for index, (path, kind) in enumerate(modules)
         ],
     )
-    (root / "1_Pooling").mkdir()
+    write_pooling(root, dimension)
+
+
+def write_pooling(root: Path, dimension: int) -> None:
+    """Write the file that tells sentence-transformers how wide vectors are."""
+    (root / "1_Pooling").mkdir(exist_ok=True)
     _write_json(
         root / "1_Pooling" / "config.json",
         {

@@ -1,5 +1,6 @@
 """Vectors from elsewhere, such as an API, become a bundle whose graph is the affine map alone."""
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,17 +9,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_export.fit import fit_vectors
 from whiten_export.graph import save_graph
-from whiten_export.provenance import describe_whitening, parity_record, versions
-from whiten_export.recipe import VectorRecipe
+from whiten_export.recipe import VectorRecipe, whitening_name
+from whiten_export.records import describe_whitening, parity_record, versions
 from whiten_export.reference import Ending
 from whiten_export.reporter import Reporter
 from whiten_export.result import Export, warn_of_rank, write_whitening
 from whiten_export.staging import check_target, staged
-from whiten_export.tail import OPSET, affine_graph, set_affine
-from whiten_export.whitening import Moments, check_sample_count, fit_pca
+from whiten_export.statistics import Statistics
+from whiten_export.tail import OPSET, set_ending, vectors_graph
+from whiten_export.whitening import check_sample_count, fit_map
 from whiten_runtime.bundle import MODEL_FILE, file_record, list_files
-from whiten_runtime.errors import DataError, ParityError, UsageError
+from whiten_runtime.errors import DataError, ParityError
 from whiten_runtime.manifest import FORMAT_VERSION, MANIFEST_FILE, CorpusRecord, Manifest, ParityRecord, Source
 from whiten_runtime.parity import GATES
 from whiten_runtime.probes import Probes, write_probes
@@ -46,27 +49,23 @@ def export_vectors(
     """
     report = reporter or Reporter()
     name = recipe.name or recipe.file.name.split(".")[0]
-    suffix = f"-{recipe.dim}d" if recipe.dim else ""
-    target = out or Path("bundles") / f"{name.replace('/', '-')}-vectors{suffix}{'-norm' if recipe.normalize else ''}"
+    target = out or Path("bundles") / _bundle_name(name, recipe)
     check_target(target, replace)
     report.stage(f"reading {recipe.file}")
-    moments, digest = _moments(recipe, report)
-    width = len(moments.mean)
-    dimension = recipe.dim or width
-    if dimension > width:
-        raise UsageError(f"dim is {dimension}, but the vectors have {width} dimensions; wanted 1 to {width}")
-    if warning := check_sample_count(moments.n, width, dimension, "vectors"):
+    statistics = _statistics(recipe, report)
+    (corpus,) = statistics.corpus
+    width = len(statistics.moments.mean)
+    if warning := check_sample_count(statistics.moments.n, width, recipe.spec, "vectors"):
         report.warn(warning)
-    fitted = fit_pca(moments, dimension)
+    fitted = fit_map(statistics.moments, recipe.spec, what="vectors")
     warn_of_rank(fitted, report)
+    affine = fitted.mean, fitted.weight
     with staged(target, replace) as stage:
-        graph = affine_graph(width, dimension, recipe.normalize)
-        set_affine(graph, fitted.mean, fitted.weight)
+        graph = vectors_graph(width)
+        set_ending(graph, affine, recipe.normalize)
         save_graph(graph, stage / MODEL_FILE)
         write_whitening(stage, fitted)
-        probes = _probes(recipe, moments.n, Ending.of((fitted.mean, fitted.weight), recipe.normalize))
-        write_probes(stage, probes)
-        corpus = CorpusRecord(name=recipe.file.name, sha256=digest, sentences=moments.n)
+        write_probes(stage, _probes(recipe, statistics.moments.n, Ending.of(affine, recipe.normalize)))
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             name=target.absolute().name,
@@ -74,7 +73,7 @@ def export_vectors(
                 model=name,
                 checkpoint=None,
                 revision=None,
-                weights_sha256=digest,
+                weights_sha256=corpus.sha256,
                 model_type="vectors",
                 num_hidden_layers=0,
                 hidden_size=width,
@@ -83,9 +82,9 @@ def export_vectors(
             input="vectors",
             layers=(),
             pooling=None,
-            whitening=describe_whitening(fitted, "pca", (corpus,)),
+            whitening=describe_whitening(fitted, statistics),
             normalize=recipe.normalize,
-            dimension=dimension,
+            dimension=fitted.weight.shape[1],
             max_seq_length=0,
             pad_token_id=0,
             precision="fp32",
@@ -96,23 +95,33 @@ def export_vectors(
         )
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
         report.stage("checking against numpy in float64")
-        manifest = msgspec.structs.replace(manifest, parity=_proof(stage))
+        manifest = msgspec.structs.replace(manifest, parity=prove_vectors(stage))
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return Export(target, manifest)
 
 
-def _moments(recipe: VectorRecipe, report: Reporter) -> tuple[Moments, str]:
-    """Moments of all vectors, and the SHA-256 over them as float32."""
-    digest, moments = hashlib.sha256(), None
-    with report.bar("vectors", None) as advance:
+def _bundle_name(name: str, recipe: VectorRecipe) -> str:
+    spec = recipe.spec
+    parts = [name.replace("/", "-"), "vectors"]
+    parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage)
+    return "-".join([*parts, *(["norm"] if recipe.normalize else [])])
+
+
+def _statistics(recipe: VectorRecipe, report: Reporter) -> Statistics:
+    """Of all vectors of the file, with the SHA-256 over them as float32."""
+    digest = hashlib.sha256()
+
+    def parts() -> Iterator[NDArray[np.float32]]:
         for rows in read_vectors(recipe.file, recipe.column):
             digest.update(np.ascontiguousarray(rows, "<f4").tobytes())
-            part = Moments.of(rows)
-            moments = part if moments is None else moments.merge(part)
-            advance(len(rows))
-    if moments is None:
+            yield rows
+
+    with report.bar("vectors", None) as advance:
+        statistics = fit_vectors(parts(), advance)
+    if statistics is None:
         raise DataError(f"{recipe.file}: holds no vector; give a file with vectors in it")
-    return moments, digest.hexdigest()
+    record = CorpusRecord(name=recipe.file.name, sha256=digest.hexdigest(), sentences=statistics.moments.n)
+    return dataclasses.replace(statistics, corpus=(record,))
 
 
 def _probes(recipe: VectorRecipe, count: int, ending: Ending) -> Probes:
@@ -130,7 +139,12 @@ def _picked(recipe: VectorRecipe, wanted: NDArray[np.intp]) -> Iterator[NDArray[
         start += len(rows)
 
 
-def _proof(stage: Path) -> ParityRecord:
+def prove_vectors(stage: Path) -> ParityRecord:
+    """Let a bundle of vectors through the gate.
+
+    Raises:
+        ParityError: the graph is not what numpy computes.
+    """
     with VectorWhitener(stage) as whitener:
         agreement = whitener.verify()
     gate = GATES["fp32"]

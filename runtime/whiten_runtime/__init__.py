@@ -1,5 +1,6 @@
 """Runtime of whiten: sentence vectors from a bundle, with numpy, onnxruntime and tokenizers alone."""
 
+from whiten_runtime.drift import Drift, DriftMonitor
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import (
     BundleError,
@@ -21,6 +22,8 @@ __all__ = [
     "Agreement",
     "BundleError",
     "DataError",
+    "Drift",
+    "DriftMonitor",
     "Encoder",
     "IntegrityError",
     "Manifest",

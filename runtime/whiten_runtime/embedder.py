@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.engine import Engine
+from whiten_runtime.engine import OUTPUT, Engine
 from whiten_runtime.errors import TextError, TooLongError
 from whiten_runtime.forks import ForkSafeLock
 from whiten_runtime.tokenizer import Tokenizer
@@ -27,12 +27,14 @@ class Output:
         batch_size: texts per run at most, or None.
         normalize: divide each vector by its L2 norm.
         truncate: cut texts that are too long instead of raising.
+        values: outputs of the graph, side by side.
     """
 
     width: int
     batch_size: int | None = None
     normalize: bool = False
     truncate: bool = True
+    values: tuple[str, ...] = (OUTPUT,)
 
 
 class Embedder:
@@ -80,7 +82,7 @@ class Embedder:
 
     def _embed(self, ids: list[list[int]], output: Output, advance: Callable[[int], object]) -> NDArray[np.float32]:
         vectors = np.empty((len(ids), output.width), np.float32)
-        for group, rows in self.engine.run(ids, output.batch_size):
+        for group, rows in self.engine.run(ids, output.batch_size, output.values):
             vectors[group] = rows[:, : output.width]
             advance(len(group))
         return unit(vectors) if output.normalize else vectors

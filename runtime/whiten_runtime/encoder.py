@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.checks import whole_number
 from whiten_runtime.embedder import Embedder, Output, checked_texts, unit
+from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.manifest import Manifest
 from whiten_runtime.opening import open_parts
@@ -73,8 +75,8 @@ class Encoder:
             batch_size: texts per run at most; None leaves it to the padded-token budget.
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
-            truncate_dim: keep the first coordinates only. With a whitening that is the whitening to so many dimensions,
-                as its columns are nested; without one it cuts coordinates that mean no less than the others.
+            truncate_dim: keep the first coordinates only: exactly the whitening to so many dimensions. Only for methods
+                whose columns are nested (pca, pca-cor).
             truncate: cut texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
 
         Returns:
@@ -83,18 +85,37 @@ class Encoder:
         Raises:
             TextError: something in `texts` is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
-            UsageError: `batch_size` or `truncate_dim` is out of range.
+            UsageError: `batch_size` or `truncate_dim` is out of range, or the bundle's vectors cannot be truncated.
         """
-        single = isinstance(texts, str)
-        items = [texts] if isinstance(texts, str) else checked_texts(texts)
         output = self._output(batch_size, normalize_embeddings, truncate_dim, truncate)
-        vectors = np.empty((len(items), output.width), np.float32)
-        with _progress(len(items), show_progress_bar) as advance:
-            start = 0
-            for window, rows in self._embedder.windows(items, output, advance):
-                vectors[start : start + len(window)] = rows
-                start += len(window)
-        return vectors[0] if single else vectors
+        vectors = self._vectors(texts, output, show_progress_bar)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def encode_both(
+        self, texts: str | Iterable[str], batch_size: int | None = None, truncate: bool = True
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Embed texts, and give their vectors before whitening too, from one pass through the graph.
+
+        Args:
+            texts: as in `encode`, like all that follow.
+            batch_size: texts per run at most.
+            truncate: cut long texts instead of raising.
+
+        Returns:
+            What `encode` gives, float32 [n, k], and the mean over the chosen layers before whitening and
+            normalisation, float32 [n, d]; [k] and [d] for a single string.
+
+        Raises:
+            UsageError: the bundle was not exported with `--outputs both`, or as in `encode`.
+            TextError: as in `encode`, and TooLongError too.
+        """
+        if self.manifest.outputs != "both":
+            raise UsageError("this bundle gives one vector a text; export it with --outputs both")
+        plain = self._output(batch_size, False, None, truncate)
+        values = (OUTPUT, UNWHITENED_OUTPUT)
+        output = replace(plain, width=self._engine.width_of(*values), values=values)
+        white, raw = np.split(self._vectors(texts, output, False), [self.dimension], axis=1)
+        return (white[0], raw[0]) if isinstance(texts, str) else (white, raw)
 
     def encode_iter(
         self,
@@ -216,13 +237,35 @@ class Encoder:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, self._arguments
 
+    def _vectors(self, texts: str | Iterable[str], output: Output, show_progress_bar: bool) -> NDArray[np.float32]:
+        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        vectors = np.empty((len(items), output.width), np.float32)
+        with _progress(len(items), show_progress_bar) as advance:
+            start = 0
+            for window, rows in self._embedder.windows(items, output, advance):
+                vectors[start : start + len(window)] = rows
+                start += len(window)
+        return vectors
+
     def _output(self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool) -> Output:
         self._engine.check_open()
         width = self.dimension
         if truncate_dim is not None:
             width = whole_number("truncate_dim", truncate_dim, 1, width, ", the bundle's dimension")
+            self._check_nested(width)
+            normalize = normalize or self.manifest.normalize
         rows = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         return Output(width, rows, normalize, truncate)
+
+    def _check_nested(self, width: int) -> None:
+        manifest = self.manifest
+        if width < manifest.dimension and not manifest.nested:
+            method = manifest.whitening.method if manifest.whitening else "none"
+            why = "there is no whitening" if method == "none" else f"the whitening is {method}"
+            raise UsageError(
+                f"truncate_dim is {width}, but {why}, whose first coordinates mean no more than the others; use a "
+                "bundle whitened with pca or pca-cor, or leave it out"
+            )
 
 
 def _restore(path: Path, options: SessionOptions, verify_hashes: bool) -> Encoder:

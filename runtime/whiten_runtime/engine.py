@@ -38,10 +38,9 @@ class Engine:
         model: an ONNX file that takes `input_ids` and `attention_mask`.
         pad_token_id: what pads `input_ids`.
         options: how the session is created.
-        output: the value to compute, float32 [batch_size, k].
+        value: a value of the graph that can be computed even if it is not among its outputs, float32 [batch_size, k].
 
     Attributes:
-        width: coordinates of a vector, k.
         providers: execution providers that are active, in order of preference.
 
     Raises:
@@ -50,7 +49,7 @@ class Engine:
     """
 
     def __init__(
-        self, model: Path, pad_token_id: int, options: SessionOptions | None = None, output: str = OUTPUT
+        self, model: Path, pad_token_id: int, options: SessionOptions | None = None, value: str = OUTPUT
     ) -> None:
         settings = options or SessionOptions()
         original = _identity(model)
@@ -61,7 +60,7 @@ class Engine:
         def create(threads: int | None) -> Any:
             if not unchanged():
                 raise IntegrityError(f"{model}: replaced since it was opened; open it again, or restart the service")
-            return create_session(model, settings, threads)
+            return create_session(model, settings, threads, None if value == OUTPUT else value)
 
         self._unchanged: Callable[[], bool] = unchanged
         self._size = _size(model)
@@ -73,19 +72,27 @@ class Engine:
         self._beside = ForkSafeSession(lambda: create(1)) if self._lanes > 1 else self._together
         self._was_together = False
         self._pad_token_id = pad_token_id
-        self._output = output
         session = self._session_for(_USUAL_TOKENS).get()
-        self.width = _checked_width(session, model, output)
+        self._widths = _checked_widths(session, model, value)
         self.providers: list[str] = session.get_providers()
 
+    def width_of(self, *values: str) -> int:
+        """Coordinates of these outputs together.
+
+        Raises:
+            KeyError: the graph has no such output.
+        """
+        return sum(self._widths[value] for value in values)
+
     def run(
-        self, ids: Sequence[Sequence[int]], batch_size: int | None = None
+        self, ids: Sequence[Sequence[int]], batch_size: int | None = None, values: Sequence[str] = (OUTPUT,)
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
         """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no promised order.
 
         Args:
             ids: token ids of each text.
             batch_size: texts per run at most, or None for no limit but that of tokens.
+            values: outputs to compute; of several, the vectors stand side by side.
         """
         lengths = [len(row) for row in ids]
         lanes = lanes_for(lengths, self._lanes)
@@ -93,14 +100,14 @@ class Engine:
         lanes = min(lanes, len(groups))
         if lanes < 2:
             for group in groups:
-                yield group, self.run_batch(self._feed(ids, group))
+                yield group, self.run_batch(self._feed(ids, group), values)
             return
         if self._together.alive and not self._was_together and self._unchanged():
             self._together.release()
         session = self._usable(self._beside, self._together)
 
         def run_beside(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-            return group, session.run([self._output], self._feed(ids, group))[0]
+            return group, _side_by_side(session.run(values, self._feed(ids, group)))
 
         with ThreadPoolExecutor(lanes, "whiten-run") as executor:
             try:
@@ -109,11 +116,11 @@ class Engine:
                 results = map(run_beside, groups)
             yield from results
 
-    def run_batch(self, feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    def run_batch(self, feed: dict[str, NDArray[np.int64]], values: Sequence[str] = (OUTPUT,)) -> NDArray[np.float32]:
         """Run one padded batch; float32 [batch_size, k]. Safe to call from several threads at once."""
         session = self._session_for(feed["input_ids"].size)
         self._was_together |= session is self._together
-        return session.run([self._output], feed)[0]
+        return _side_by_side(session.run(values, feed))
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""
@@ -154,12 +161,20 @@ def _identity(model: Path) -> list[tuple[int, ...]]:
     return [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
-def _checked_width(session: Any, model: Path, output: str) -> int:
-    """Coordinates of the output's vectors; the graph must take token ids and a mask, and nothing else."""
+def _side_by_side(vectors: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
+
+
+def _checked_widths(session: Any, model: Path, value: str) -> dict[str, int]:
+    """Coordinates of the outputs that are vectors; the graph must take token ids and a mask, and nothing else."""
     inputs = {value.name: value.type for value in session.get_inputs()}
     if inputs != {"input_ids": "tensor(int64)", "attention_mask": "tensor(int64)"}:
         raise BundleError(f"{model}: takes {inputs}, not input_ids and attention_mask as int64; export the model again")
-    found = {value.name: value for value in session.get_outputs()}.get(output)
-    if found is None or found.type != "tensor(float)" or len(found.shape) != 2 or not isinstance(found.shape[1], int):
-        raise BundleError(f"{model}: has no output {output}, float32 [batch_size, k]; export the model again")
-    return found.shape[1]
+    widths = {
+        output.name: output.shape[1]
+        for output in session.get_outputs()
+        if output.type == "tensor(float)" and len(output.shape) == 2 and isinstance(output.shape[1], int)
+    }
+    if value not in widths:
+        raise BundleError(f"{model}: has no output {value}, float32 [batch_size, k]; export the model again")
+    return widths

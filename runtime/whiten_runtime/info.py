@@ -1,7 +1,7 @@
 """A manifest in words."""
 
 from whiten_runtime.console import human_size, table
-from whiten_runtime.manifest import Manifest
+from whiten_runtime.manifest import Manifest, WhiteningRecord
 from whiten_runtime.parity import in_words
 
 
@@ -23,10 +23,13 @@ def describe(manifest: Manifest) -> str:
         rows.append(("whitening", "none"))
     else:
         names = ", ".join(corpus.name for corpus in whitening.corpus)
-        removed = f", {whitening.common_components} common component removed" if whitening.common_components else ""
         fitted = f"{whitening.n_samples:,} {'vectors' if manifest.input == 'vectors' else 'sentences'} of {names}"
-        rows.append(("whitening", f"{whitening.method}{removed}, rank {whitening.rank}, {fitted}"))
-    rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}"))
+        rows.append(("whitening", f"{_method(whitening)}, rank {whitening.rank}, {fitted}"))
+        rows.extend(_isotropy(whitening))
+    if manifest.choice is not None:
+        rows.append(("chosen", manifest.choice.why))
+    raw = f", and {source.hidden_size} before whitening" if manifest.outputs == "both" else ""
+    rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}{raw}"))
     if manifest.input == "text":
         rows.append(("max length", f"{manifest.max_seq_length} tokens"))
     rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}"))
@@ -36,3 +39,26 @@ def describe(manifest: Manifest) -> str:
     rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
     rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))
     return table(("bundle", manifest.name), rows)
+
+
+def _method(whitening: WhiteningRecord) -> str:
+    parts: list[str] = [whitening.method]
+    if whitening.method != "none" and whitening.beta != 1:
+        parts.append(f"beta {whitening.beta:g}")
+    if whitening.shrinkage:
+        parts.append(f"shrinkage {whitening.shrinkage:.3g} ({whitening.shrinkage_estimator})")
+    if whitening.common_components:
+        parts.append(f"{whitening.common_components} common component removed")
+    return ", ".join(parts)
+
+
+def _isotropy(whitening: WhiteningRecord) -> list[tuple[str, str]]:
+    before, after = whitening.isotropy_before, whitening.isotropy_after
+    if before is None or after is None:
+        return []
+    pairs = (
+        ("IsoScore", before.iso_score, after.iso_score),
+        ("average cosine", before.average_cosine, after.average_cosine),
+        ("partition score", before.partition_score, after.partition_score),
+    )
+    return [("isotropy", ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, old, new in pairs))]

@@ -13,7 +13,11 @@ MANIFEST_FILE = "whiten.json"
 Input = Literal["text", "vectors"]
 Pooling = Literal["mean", "cls", "last", "sif"]
 Precision = Literal["fp32", "fp16", "int8"]
-WhiteningMethod = Literal["pca", "none"]
+WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"]
+Outputs = Literal["whitened", "both"]
+
+NESTED_METHODS = frozenset({"pca", "pca-cor"})
+"""Methods whose first m columns are the whitening to m dimensions."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,17 @@ class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True):
     sentences: int
 
 
+class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How evenly vectors of the corpus use their space."""
+
+    iso_score: float
+    """Over all of them: 0 along one direction, 1 in all alike."""
+    average_cosine: float
+    """Over all pairs of the sample."""
+    partition_score: float
+    """Over the sample; 1 is isotropic."""
+
+
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How the affine map y = (x - mean) W at the end of the graph was fitted."""
 
@@ -54,14 +69,42 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
     common_components: int = 0
     """Directions that were taken away before, those of the largest second moment (SIF)."""
     beta: float
-    """Exponent: W = U Λ^(-beta/2); 1 is full whitening."""
+    """Exponent of the inverse eigenvalues: W = U Λ^(-beta/2); 1 is full whitening."""
     shrinkage: float
+    """Weight α of the identity in (1 - α) Σ + α tr(Σ)/d I."""
+    shrinkage_estimator: str = "none"
+    """What gave α: "ledoit-wolf", "oas", "fixed", or "none"."""
     eigenvalue_floor: float
     """Relative to the largest eigenvalue."""
     rank: int
     """Eigenvalues above the floor."""
     n_samples: int
     corpus: tuple[CorpusRecord, ...]
+    sample: int = 0
+    """Vectors in the sample that isotropy is measured on."""
+    isotropy_before: IsotropyRecord | None = None
+    isotropy_after: IsotropyRecord | None = None
+    """Of the same vectors before and after the map."""
+
+
+class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A whitening that was tried on pairs with scores."""
+
+    whitening: Literal["none", "centre", "partial", "full"]
+    beta: float | None
+    """None without whitening."""
+    dimension: int
+    spearman: float
+    """Between cosines and scores."""
+
+
+class ChoiceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the whitening is what it is, where it was left to the export."""
+
+    why: str
+    pairs: CorpusRecord | None = None
+    """Pairs with scores that decided; `sentences` counts the pairs."""
+    candidates: tuple[CandidateRecord, ...] = ()
 
 
 class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +138,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling | None
     """None for vectors."""
     whitening: WhiteningRecord | None
+    choice: ChoiceRecord | None = None
+    """Of the whitening, if it was "auto"."""
     normalize: bool
     """Whether the graph divides each vector by its L2 norm."""
+    outputs: Outputs = "whitened"
+    """"both": the graph gives the vector before whitening too."""
     dimension: int
     max_seq_length: int
     """Tokens, special tokens included; longer texts are cut. 0 for vectors."""
@@ -108,6 +155,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """None only while a bundle is being made."""
     files: dict[str, FileRecord]
     """POSIX paths relative to the bundle, all files but this one."""
+
+    @property
+    def nested(self) -> bool:
+        """Whether the first m coordinates of a vector are the vector whitened to m dimensions."""
+        return self.whitening is not None and self.whitening.method in NESTED_METHODS
 
     def to_json(self) -> bytes:
         """Serialise with two-space indentation and a final newline."""

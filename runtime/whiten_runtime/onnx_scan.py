@@ -15,17 +15,25 @@ from whiten_runtime.errors import BundleError
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 # Messages to descend into: {message: {field number: message of that field}}.
-_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _ENTRY = range(7)
+_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _ENTRY, _OUTPUT = range(8)
 _CHILDREN: dict[int, dict[int, int]] = {
     _MODEL: {7: _GRAPH},
-    _GRAPH: {1: _NODE, 5: _TENSOR, 15: _SPARSE},
+    _GRAPH: {1: _NODE, 5: _TENSOR, 12: _OUTPUT, 15: _SPARSE},
     _NODE: {5: _ATTRIBUTE},
     _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH, 22: _SPARSE, 23: _SPARSE},
     _SPARSE: {1: _TENSOR, 2: _TENSOR},
     _TENSOR: {13: _ENTRY},
     _ENTRY: {},
+    _OUTPUT: {},
 }
-_MODEL_FUNCTIONS, _NODE_OP_TYPE, _NODE_DOMAIN, _ENTRY_KEY, _ENTRY_VALUE = 25, 4, 7, 1, 2
+_MODEL_GRAPH, _MODEL_FUNCTIONS, _GRAPH_OUTPUT = 7, 25, 12
+_NODE_OP_TYPE, _NODE_DOMAIN, _ENTRY_KEY, _ENTRY_VALUE, _OUTPUT_NAME, _OUTPUT_TYPE = 4, 7, 1, 2, 1, 2
+_VECTORS = b"\x0a\x02\x08\x01"  # TypeProto of a float32 tensor of unknown shape
+_TEXTS = {
+    _NODE: (_NODE_OP_TYPE, _NODE_DOMAIN),
+    _ENTRY: (_ENTRY_KEY, _ENTRY_VALUE),
+    _OUTPUT: (_OUTPUT_NAME,),
+}
 _MAX_DEPTH, _MAX_LENGTH = 64, 2**31 - 1
 
 
@@ -39,6 +47,8 @@ class GraphScan:
     """Locations of weights that are kept outside the file."""
     functions: int = 0
     """Model-local functions."""
+    outputs: set[str] = field(default_factory=set)
+    """Names of the outputs, those of subgraphs included."""
 
 
 def scan_graph(path: Path) -> GraphScan:
@@ -64,6 +74,21 @@ def scan_graph(path: Path) -> GraphScan:
     return scan
 
 
+def with_output(path: Path, value: str) -> bytes:
+    """The content of an ONNX file, with a float32 value of its graph as one more output.
+
+    Two protobuf messages in a row are one, with the repeated fields of both.
+    """
+    described = _field(_OUTPUT_NAME, value.encode()) + _field(_OUTPUT_TYPE, _VECTORS)
+    return path.read_bytes() + _field(_MODEL_GRAPH, _field(_GRAPH_OUTPUT, described))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A length-delimited field, shorter than 128 bytes."""
+    assert len(content) < 1 << 7
+    return bytes((number << 3 | _BYTES, len(content))) + content
+
+
 def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan, depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deeply")
@@ -74,13 +99,15 @@ def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan
             _visit(data, first, last, child, scan, depth + 1)
         elif message == _MODEL and number == _MODEL_FUNCTIONS:
             scan.functions += 1
-        elif (message == _NODE and number in (_NODE_OP_TYPE, _NODE_DOMAIN)) or message == _ENTRY:
+        elif number in _TEXTS.get(message, ()):
             texts[number] = bytes(data[first:last]).decode("utf-8")
     if message == _NODE:
         domain = texts.get(_NODE_DOMAIN, "")
         scan.operators.add(("" if domain == "ai.onnx" else domain, texts.get(_NODE_OP_TYPE, "")))
     elif message == _ENTRY and texts.get(_ENTRY_KEY) == "location":
         scan.external_files.add(texts.get(_ENTRY_VALUE, ""))
+    elif message == _OUTPUT:
+        scan.outputs.add(texts.get(_OUTPUT_NAME, ""))
 
 
 def _fields(data: memoryview, position: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:

@@ -4,14 +4,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from whiten_runtime.bundle import Bundle, open_bundle
-from whiten_runtime.engine import Engine
+from whiten_runtime.engine import OUTPUT, Engine
 from whiten_runtime.errors import BundleError
 from whiten_runtime.session import SessionOptions, import_onnxruntime
 from whiten_runtime.tokenizer import Tokenizer
 
 
-def open_parts(path: Path, options: SessionOptions, verify_hashes: bool) -> tuple[Bundle, Tokenizer, Engine]:
+def open_parts(
+    path: Path, options: SessionOptions, verify_hashes: bool, value: str = OUTPUT
+) -> tuple[Bundle, Tokenizer, Engine]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
+
+    Args:
+        path: the bundle.
+        options: how its session is created.
+        verify_hashes: check the SHA-256 of every file.
+        value: a value of the graph that is wanted besides its outputs.
 
     Raises:
         BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe, or not what its manifest says.
@@ -26,14 +34,14 @@ def open_parts(path: Path, options: SessionOptions, verify_hashes: bool) -> tupl
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length)
         try:
-            engine = Engine(bundle.model, manifest.pad_token_id, options)
+            engine = Engine(bundle.model, manifest.pad_token_id, options, value)
         finally:
             if weights is not None:
                 weights.result()  # what is wrong with an altered file is that it was altered
         opened = bundle, tokenizer.result(), engine
-    if engine.width != manifest.dimension:
+    if (width := engine.width_of(OUTPUT)) != manifest.dimension:
         raise BundleError(
-            f"{bundle.model}: gives {engine.width} dimensions, but the manifest says {manifest.dimension}; "
+            f"{bundle.model}: gives {width} dimensions, but the manifest says {manifest.dimension}; "
             "export the model again"
         )
     return opened

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, UsageError, WhitenError
 from whiten_runtime.forks import ForkSafeLock
+from whiten_runtime.onnx_scan import scan_graph, with_output
 from whiten_runtime.processor import default_threads, saturates_int8
 
 Provider = str | tuple[str, Mapping[str, Any]]
@@ -26,6 +27,8 @@ _TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
 _SLOWER_FUSED = ["SkipLayerNormFusion", "BiasGeluFusion"]
 """onnxruntime's fusions whose CPU kernels are slower than the operators they replace: SkipLayerNormalization is scalar
 code and ten times slower than Add and LayerNormalization."""
+
+_WEIGHTS_FOLDER = ("session.model_external_initializers_file_folder_path",)
 
 _SPIN_DURING_RUNS = ("session.force_spinning_stop", "1")
 _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
@@ -112,13 +115,14 @@ def _environment(name: str, value: str) -> Iterator[None]:
         os.environ.pop(name, None)  # another thread may have come first
 
 
-def create_session(model: Path, options: SessionOptions, threads: int | None = None) -> Any:
+def create_session(model: Path, options: SessionOptions, threads: int | None = None, value: str | None = None) -> Any:
     """Create an `onnxruntime.InferenceSession` on exactly the providers asked for.
 
     Args:
         model: an ONNX file.
         options: what to create it with.
         threads: threads inside one operator; None for all that the options give.
+        value: a value of the graph that is to be an output, whether the file says so or not.
 
     Raises:
         ProviderError: a provider is not available, or was dropped when the session was created.
@@ -140,9 +144,13 @@ def create_session(model: Path, options: SessionOptions, threads: int | None = N
     settings.enable_mem_pattern = False
     if saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
+    graph: str | bytes = str(model)
+    if value is not None and value not in scan_graph(model).outputs:
+        graph = with_output(model, value)
+        settings.add_session_config_entry(*_WEIGHTS_FOLDER, str(model.parent))
     try:
         session = ort.InferenceSession(
-            str(model),
+            graph,
             settings,
             providers=list(options.providers),
             enable_fallback=0,

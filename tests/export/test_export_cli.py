@@ -75,6 +75,7 @@ def test_the_whitening_file_whitens_the_corpus(tiny_bundle: Path) -> None:
     stored = load_file(tiny_bundle / "whitening.safetensors")
     assert {name: array.dtype for name, array in stored.items()} == {
         "mean": np.float64, "W": np.float64, "eigenvalues": np.float64, "n": np.int64,
+        "corpus_mean": np.float64, "covariance": np.float64,
     }  # fmt: skip
     vectors = Encoder(tiny_bundle).encode(sentences(400)).astype(np.float64)
     np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-3)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from whiten_export.building import describe, describe_input
 from whiten_export.reference import Ending, pool, token_shares
 from whiten_export.sources.base import HiddenStates
-from whiten_export.tail import finish_graph, set_affine
+from whiten_export.tail import pool_graph, set_ending
 from whiten_runtime.manifest import Pooling
 
 WIDTH, KEPT = 6, 4
@@ -66,9 +66,9 @@ def test_the_graph_and_the_reference_are_the_definition(
     want = loops([table[ids] for table in tables], mask, pooling)
     np.testing.assert_allclose(pool([table[ids] for table in tables], token_shares(mask, pooling)), want, atol=1e-12)
     want = Ending.of(affine, normalize)(want)
-    graph = finish_graph(lookup(tables), pooling, WIDTH, KEPT if whiten else None, normalize)
-    if affine is not None:
-        set_affine(graph, *affine)
+    graph = pool_graph(lookup(tables), pooling, WIDTH)
+    set_ending(graph, None, not normalize)  # which the next one replaces
+    set_ending(graph, affine, normalize)
     session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
     got, tokens = session.run(None, {"input_ids": ids, "attention_mask": mask})
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -85,6 +85,8 @@ def test_normalised_vectors_have_length_one() -> None:
 def test_nothing_is_left_that_no_output_needs(layers: int) -> None:
     hidden = lookup([np.ones((3, WIDTH), np.float32)] * layers)
     chosen = HiddenStates(hidden.model, hidden.states[:1])
-    graph = finish_graph(chosen, "mean", WIDTH, None, False).graph
+    model = pool_graph(chosen, "mean", WIDTH)
+    set_ending(model, None, False)
+    graph = model.graph
     assert [name for name in graph.initializers if name.startswith("table")] == ["table.0"]
     assert sum(node.op_type == "Gather" for node in graph) == 1

@@ -24,9 +24,9 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Threads of the sessions that are created: None for all."""
     sessions: list[int | None] = []
 
-    def create(model: Path, options: SessionOptions, threads: int | None) -> Any:
+    def create(model: Path, options: SessionOptions, threads: int | None, value: str | None) -> Any:
         sessions.append(threads)
-        return create_session(model, options, threads)
+        return create_session(model, options, threads, value)
 
     monkeypatch.setattr(engine, "create_session", create)
     return sessions

@@ -1,0 +1,98 @@
+"""The whitening of an export: statistics of the corpus, and the map that was asked for or chosen."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from whiten_export.choose import Choice, choose_by_pairs, choose_by_rules, shrinkage_for
+from whiten_export.fit import fit_corpus
+from whiten_export.pairs import Pairs
+from whiten_export.plan import Plan
+from whiten_export.reporter import Reporter
+from whiten_export.result import warn_of_rank
+from whiten_export.statistics import Statistics
+from whiten_export.whitening import WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_runtime.embedder import Embedder, Output
+from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.manifest import ChoiceRecord
+from whiten_runtime.moments import Float64Array, Moments
+from whiten_runtime.session import SessionOptions
+from whiten_runtime.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows the pooling.
+
+    Attributes:
+        fitted: the map; None for no whitening.
+        statistics: what it was fitted on, if anything was.
+        choice: why, where it was left to the export.
+    """
+
+    fitted: WhiteningMap | None
+    statistics: Statistics | None
+    choice: ChoiceRecord | None
+
+
+def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter) -> Decision:
+    """Fit what the plan wants.
+
+    Args:
+        plan: of the export.
+        graph: a file that gives `unwhitened_embedding`.
+        tokenizer: of the bundle.
+        options: how the session is created.
+        report: told about progress.
+
+    Raises:
+        UsageError: the corpus and the whitening do not fit each other.
+        DataError: a vector is not finite.
+    """
+    if plan.corpus is None:
+        return Decision(None, None, _record(plan.settled, None))
+    report.stage(f"fitting on {plan.sentences:,} sentences")
+    engine = Engine(graph, plan.model.tokenizer.pad_token_id, options, UNWHITENED_OUTPUT)
+    embedder = Embedder(tokenizer, engine)
+    with report.bar("sentences", plan.sentences) as advance:
+        statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
+    recipe, choice = plan.recipe, None
+    spec = recipe.spec
+    if recipe.whitening == "auto":
+        choice = _choose(plan, statistics.moments, embedder)
+        spec = choice.spec
+        report.stage(choice.why)
+    engine.close()
+    fitted = fit(statistics.moments, spec, plan.pooling == "sif")
+    if fitted is not None:
+        warn_of_rank(fitted, report)
+    return Decision(fitted, statistics, _record(choice, plan.pairs))
+
+
+def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
+    """The map of a specification; None for none, unless common components are taken away."""
+    if sif:
+        return fit_sif(moments, spec)
+    return fit_map(moments, spec) if spec else None
+
+
+def _choose(plan: Plan, moments: Moments, embedder: Embedder) -> Choice:
+    recipe, pairs = plan.recipe, plan.pairs
+    if pairs is None:
+        return choose_by_rules(moments, recipe.dim, recipe.shrinkage)
+    first, second = (_vectors(texts, embedder) for texts in (pairs.first, pairs.second))
+    shrinkage = shrinkage_for(moments, recipe.shrinkage)
+    sif = plan.pooling == "sif"
+    return choose_by_pairs(lambda spec: fit(moments, spec, sif), first, second, pairs.scores, recipe.dim, shrinkage)
+
+
+def _vectors(texts: tuple[str, ...], embedder: Embedder) -> Float64Array:
+    output = Output(embedder.engine.width_of(UNWHITENED_OUTPUT), values=(UNWHITENED_OUTPUT,))
+    return np.concatenate([rows for _, rows in embedder.windows(texts, output)]).astype(np.float64)
+
+
+def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:
+    if choice is None:
+        return None
+    return ChoiceRecord(why=choice.why, pairs=pairs.record if pairs else None, candidates=choice.candidates)

@@ -1,0 +1,82 @@
+"""Parts of a manifest: how a whitening was fitted, what was proven, what made it."""
+
+import dataclasses
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_export.statistics import Statistics
+from whiten_export.whitening import EIGENVALUE_FLOOR, WhiteningMap
+from whiten_runtime.isotropy import average_cosine, iso_score, partition_score
+from whiten_runtime.manifest import IsotropyRecord, ParityRecord, WhiteningRecord
+from whiten_runtime.moments import Float64Array, Moments
+from whiten_runtime.parity import Agreement
+
+_RECORDED = (
+    "whiten",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "numpy",
+)
+
+
+def describe_whitening(fitted: WhiteningMap | None, statistics: Statistics | None) -> WhiteningRecord | None:
+    """How a map was fitted and what it does to isotropy, for the manifest."""
+    if fitted is None or statistics is None:
+        return None
+    spec, sample = fitted.spec, statistics.sample.vectors
+    before, after = measure_isotropy(fitted, statistics)
+    return WhiteningRecord(
+        method=spec.method if spec else "none",
+        common_components=fitted.common_components,
+        beta=spec.beta if spec else 0.0,
+        shrinkage=fitted.alpha,
+        shrinkage_estimator=spec.estimator if spec else "none",
+        eigenvalue_floor=EIGENVALUE_FLOOR,
+        rank=fitted.rank,
+        n_samples=fitted.n_samples,
+        corpus=statistics.corpus,
+        sample=len(sample),
+        isotropy_before=before,
+        isotropy_after=after,
+    )
+
+
+def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[IsotropyRecord, IsotropyRecord]:
+    """Of the corpus's vectors before and after a map: IsoScore of all, the other two of the sample."""
+    moments, raw = statistics.moments, statistics.sample.vectors
+    white = (raw.astype(np.float64) - fitted.mean) @ fitted.weight
+    covariances = moments.covariance, moments.affine(fitted.mean, fitted.weight).covariance
+    return _isotropy(covariances[0], raw), _isotropy(covariances[1], white)
+
+
+def _isotropy(covariance: Float64Array, sample: NDArray[np.floating]) -> IsotropyRecord:
+    return IsotropyRecord(
+        iso_score=iso_score(covariance),
+        average_cosine=average_cosine(Moments.of(sample)),
+        partition_score=partition_score(sample),
+    )
+
+
+def parity_record(reference: str, agreement: Agreement) -> ParityRecord:
+    """An agreement, for the manifest."""
+    return ParityRecord(reference=reference, **dataclasses.asdict(agreement))
+
+
+def versions() -> dict[str, str]:
+    """Of the programs that take part in an export, those that are installed."""
+    found = {"python": platform.python_version()}
+    for name in _RECORDED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,110 @@
+"""`Whitening` as scikit-learn's users would use it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from support.vector_sets import anisotropic
+from whiten_export import Whitening
+from whiten_runtime import UsageError, WhitenError
+
+
+def test_is_scikit_learns_pca_whitening_up_to_sign() -> None:
+    vectors = anisotropic(900, 12)
+    ours = Whitening(n_components=5).fit_transform(vectors)
+    theirs = PCA(5, whiten=True, svd_solver="full").fit_transform(vectors)
+    np.testing.assert_allclose(ours * np.sign((ours * theirs).sum(axis=0)), theirs, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(0, 99))
+def test_parts_and_merged_parts_are_the_whole(sizes: list[int], seed: int) -> None:
+    vectors = anisotropic(sum(sizes) + 20, 5, seed)
+    parts = np.split(vectors, np.cumsum(sizes)[:-1])
+    whole, streamed = Whitening("zca").fit(vectors), Whitening("zca")
+    fitted = [Whitening("zca").partial_fit(part) for part in parts]
+    for part in parts:
+        streamed.partial_fit(part)
+    merged = Whitening("zca")
+    for part_whitening in fitted:
+        merged.merge(part_whitening)
+    for other in (streamed, merged):
+        assert other.n_samples_seen_ == len(vectors)
+        np.testing.assert_allclose(other.weight_, whole.weight_, rtol=1e-6, atol=1e-7 * np.abs(whole.weight_).max())
+    np.testing.assert_array_equal(streamed.weight_, merged.weight_)
+
+
+def test_fit_forgets_and_partial_fit_does_not() -> None:
+    vectors = anisotropic(300, 4)
+    whitening = Whitening().fit(vectors + 5)
+    np.testing.assert_array_equal(whitening.fit(vectors).weight_, Whitening().fit(vectors).weight_)
+    before = whitening.mean_
+    assert whitening.partial_fit(vectors + 1).n_samples_seen_ == 600
+    assert np.abs(whitening.mean_ - before).max() > 0.1
+
+
+def test_scikit_learn_takes_it() -> None:
+    generator = np.random.default_rng(0)
+    vectors, labels = anisotropic(400, 6), generator.integers(0, 2, 400)
+    vectors[:, 1] += labels
+    copied = clone(Whitening("pca-cor", n_components=4, shrinkage="oas"))
+    assert copied.get_params() == {"method": "pca-cor", "n_components": 4, "beta": 1.0, "shrinkage": "oas"}
+    pipeline = make_pipeline(copied, LogisticRegression()).fit(vectors, labels)
+    assert pipeline.score(vectors, labels) > 0.6
+    pipeline.set_params(whitening__n_components=2)
+    assert pipeline.fit(vectors, labels)[0].weight_.shape == (6, 2)
+    with pytest.raises(UsageError, match="no parameter 'k'"):
+        copied.set_params(k=3)
+
+
+def test_saved_and_loaded_it_goes_on(tmp_path: Path) -> None:
+    vectors = anisotropic(500, 8)
+    whitening = Whitening("pca-cor", 3, 0.5, 0.25).partial_fit(vectors[:200])
+    whitening.save(tmp_path / "w.safetensors")
+    loaded = Whitening.load(tmp_path / "w.safetensors")
+    assert repr(loaded) == repr(whitening)
+    np.testing.assert_array_equal(
+        loaded.partial_fit(vectors[200:]).weight_, whitening.partial_fit(vectors[200:]).weight_
+    )
+    (tmp_path / "other.safetensors").write_bytes(b"nothing")
+    for name in ("other.safetensors", "absent.safetensors"):
+        with pytest.raises(WhitenError, match="not a saved Whitening"):
+            Whitening.load(tmp_path / name)
+
+
+def test_what_it_gives_has_the_type_of_what_it_takes() -> None:
+    vectors = anisotropic(100, 4)
+    whitening = Whitening().fit(vectors)
+    assert whitening.transform(vectors.astype(np.float32)).dtype == np.float32
+    assert whitening.transform(vectors).dtype == np.float64
+    assert whitening.transform((10 * vectors).astype(int)).dtype == np.float64
+    assert (whitening.n_features_in_, whitening.rank_, whitening.shrinkage_) == (4, 4, 0)
+    assert whitening.eigenvalues_.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda w, x: w.transform(x), "has seen no vectors"),
+        (lambda w, x: w.fit(x[0]), "wanted real numbers .n, d."),
+        (lambda w, x: w.fit([["a"]]), "X is not numbers"),
+        (lambda w, x: w.fit(x + 1j), "complex128"),
+        (lambda w, x: w.fit(np.where(np.arange(100)[:, None] == 7, np.nan, x)), r"X\[7\] is not finite"),
+        (lambda w, x: w.fit(x).transform(x[:, :2]), "X has 2 dimensions; wanted 4"),
+        (lambda w, x: w.fit(x).merge(Whitening().fit(x[:, :2])), "2 dimensions; wanted 4"),
+        (lambda w, x: w.fit(x).merge(Whitening()), "has seen no vectors"),
+        (lambda w, x: w.fit(x[:1]), "1 vectors have no covariance"),
+        (lambda w, x: w.set_params(n_components=9).fit(x), "wanted 1 to 4"),
+        (lambda w, x: w.set_params(method="zca", n_components=2).fit(x), "not ordered by variance"),
+    ],
+)
+def test_mistakes(action: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        action(Whitening(), anisotropic(100, 4))  # type: ignore[operator]

@@ -1,0 +1,107 @@
+"""Vectors before whitening, and vectors cut to fewer dimensions."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from support.corpus import sentences
+from whiten_export.pipeline import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_export.whitening import Method
+from whiten_runtime import BundleError, Encoder, UsageError
+from whiten_runtime.bundle import MODEL_FILE
+from whiten_runtime.embedder import Embedder, Output
+from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.onnx_scan import scan_graph, with_output
+from whiten_runtime.session import SessionOptions
+
+
+@pytest.fixture(scope="module")
+def make(
+    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Encoder]:
+    made: dict[tuple[tuple[str, object], ...], Encoder] = {}
+
+    def get(**choices: object) -> Encoder:
+        key = tuple(choices.items())
+        if key not in made:
+            corpus = None if choices.get("whitening", "pca") is None else (str(corpus_file),)
+            recipe = Recipe(str(checkpoint("bert")), layers=(1, 4), corpus=corpus, **choices)  # type: ignore[arg-type]
+            made[key] = Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "b").path)
+        return made[key]
+
+    return get
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_one_pass_gives_both(make: Callable[..., Encoder], normalize: bool) -> None:
+    both, raw = make(outputs="both", normalize=normalize), make(whitening=None)
+    texts = ["", *sentences(60)]
+    white, unwhitened = both.encode_both(texts)
+    np.testing.assert_array_equal(white, both.encode(texts))
+    np.testing.assert_allclose(unwhitened, raw.encode(texts), atol=1e-6)
+    alone = both.encode_both(texts[3])
+    for vector, row in zip(alone, (white[3], unwhitened[3]), strict=True):
+        assert vector.shape == row.shape
+        np.testing.assert_allclose(vector, row, atol=1e-5 * np.abs(row).max())
+    assert both.verify().min_cosine > 0.999999
+
+
+def test_other_bundles_say_what_to_do(make: Callable[..., Encoder]) -> None:
+    with pytest.raises(UsageError, match="export it with --outputs both"):
+        make(whitening=None).encode_both(["a"])
+
+
+def test_any_bundle_gives_its_vectors_before_whitening(make: Callable[..., Encoder]) -> None:
+    """As an output that the file does not have, of a graph whose weights lie beside it or in it."""
+    normalised, raw = make(normalize=True, dim=8), make(whitening=None)
+    model = normalised._bundle.model
+    assert UNWHITENED_OUTPUT not in scan_graph(model).outputs
+    engine = Engine(model, normalised.manifest.pad_token_id, SessionOptions(), UNWHITENED_OUTPUT)
+    output = Output(engine.width_of(UNWHITENED_OUTPUT), values=(UNWHITENED_OUTPUT,))
+    ((_, rows),) = Embedder(normalised._tokenizer, engine).windows(sentences(40), output)
+    np.testing.assert_allclose(rows, raw.encode(sentences(40)), atol=1e-6)
+    engine.close()
+
+
+def test_an_output_more_is_what_onnx_reads(tiny_bundle: Path) -> None:
+    model = onnx.load_from_string(with_output(tiny_bundle / MODEL_FILE, UNWHITENED_OUTPUT))
+    assert [value.name for value in model.graph.output] == [
+        "sentence_embedding",
+        "last_hidden_state",
+        UNWHITENED_OUTPUT,
+    ]
+    assert scan_graph(tiny_bundle / MODEL_FILE).outputs == {"sentence_embedding", "last_hidden_state"}
+    assert len(model.graph.node) == len(onnx.load(tiny_bundle / MODEL_FILE).graph.node)
+
+
+def test_a_value_that_is_not_there(tiny_bundle: Path) -> None:
+    with pytest.raises(BundleError, match="onnxruntime does not accept it"):
+        Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(), "no_such_value")
+
+
+@pytest.mark.parametrize("method", ["pca", "pca-cor"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_cut_vectors_are_those_of_a_bundle_of_so_many_dimensions(
+    make: Callable[..., Encoder], method: Method, normalize: bool
+) -> None:
+    texts = sentences(30)
+    cut = make(whitening=method, normalize=normalize).encode(texts, truncate_dim=8)
+    want = make(whitening=method, normalize=normalize, dim=8).encode(texts)
+    np.testing.assert_allclose(cut, want, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("method", ["zca", "cholesky", "zca-cor", None])
+def test_cutting_vectors_whose_order_means_nothing_is_refused(
+    make: Callable[..., Encoder], method: Method | None
+) -> None:
+    encoder = make(whitening=method)
+    why = "there is no whitening" if method is None else f"the whitening is {method}"
+    with pytest.raises(UsageError, match=f"truncate_dim is 8, but {why}"):
+        encoder.encode(["a"], truncate_dim=8)
+    with pytest.raises(UsageError, match=why):
+        encoder.encode_iter(["a"], truncate_dim=8)
+    assert encoder.encode(["a"], truncate_dim=encoder.dimension).shape == (1, encoder.dimension)
