@@ -82,6 +82,8 @@ def export_bundle(
             affine = fitted.mean, fitted.weight
             write_whitening(stage, fitted)
         both = recipe.outputs == "both" and affine is not None
+        if recipe.outputs == "both" and not both:
+            report.warn("there is no whitening, so the graph gives one vector a text, not both")
         set_ending(graph, affine, recipe.normalize, both)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
         write_client_files(stage, plan.model.client_config, dimension, plan.max_seq_length)

@@ -340,3 +340,45 @@ def test_bundles_of_vectors_are_fitted_by_the_export(tmp_path: Path, other_file:
     assert run(export, "x", "--from-vectors", tmp_path / "v.npy", "--out", tmp_path / "b").exit_code == 0
     result = run(whiten, "refit", tmp_path / "b", "--corpus", other_file, "--out", tmp_path / "c")
     assert (result.exit_code, "--from-vectors" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_vector_that_is_not_finite_names_its_sentence(
+    checkpoint: Callable[[str], Path], tmp_path: Path, value: float
+) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    source = checkpoint("bert")
+    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source)
+    texts = sentences(60)
+    texts.insert(41, "please return 7 rows")
+    rare = next(
+        token
+        for token in tokenizer(texts[41])["input_ids"]
+        if not any(token in tokenizer(text)["input_ids"] for text in (texts[:41] + texts[42:]))
+    )
+    model.embeddings.word_embeddings.weight.data[rare] = value
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
+    result = run(export, tmp_path / "model", "--layers", "0", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
+    assert result.exit_code == 1
+    assert "sentence 42 of the corpus has a vector that is not finite: 'please return 7 rows'" in result.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_word_vectors_are_fitted_again(tmp_path: Path) -> None:
+    texts = sentences(500)
+    words = sorted({word for text in texts for word in text.lower().split()})
+    generator = np.random.default_rng(0)
+    rows = (f"{word} {' '.join(f'{x:.4f}' for x in generator.normal(size=12))}" for word in words)
+    (tmp_path / "words.txt").write_text("\n".join(rows) + "\n", "utf-8")
+    (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
+    options = ("--pooling", "sif", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
+    assert run(export, tmp_path / "words.txt", *options).exit_code == 0
+    ok("refit", tmp_path / "b", "--corpus", tmp_path / "c.txt", "--dim", 6, "--out", tmp_path / "c")
+    with Encoder(tmp_path / "b") as old, Encoder(tmp_path / "c") as new:
+        assert new.manifest.whitening is not None
+        assert new.manifest.whitening.common_components == 1
+        want = old.encode(texts[:30], truncate_dim=6)
+        np.testing.assert_allclose(new.encode(texts[:30]), want, atol=1e-4 * np.abs(want).max())
