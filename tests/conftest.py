@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: checkpoints and bundles made once a session."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,10 +9,26 @@ import pytest
 from huggingface_hub import constants
 
 from support.checkpoints import save_checkpoint, sentences
+from support.traces import remembering
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_export.result import Export
+from whiten_export.sources import pytorch
 from whiten_runtime import Encoder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_once_a_session() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytorch, "trace", remembering(pytorch.trace))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Exports collect garbage, which takes the longer the more objects the tests before have left."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from support.bundles import copy_bundle
 from whiten_runtime import Encoder, WhitenError, engine
 from whiten_runtime.bundle import MODEL_FILE
-from whiten_runtime.engine import Engine
+from whiten_runtime.engine import OUTPUT, Engine
 from whiten_runtime.session import SessionOptions, create_session
 
 QUERY = [[5, 6, 7]]
@@ -33,7 +33,7 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
 
 def vectors(made: Engine, ids: list[list[int]]) -> np.ndarray:
-    result = np.full((len(ids), made.width), np.nan, np.float32)
+    result = np.full((len(ids), made.width_of(OUTPUT)), np.nan, np.float32)
     for group, rows in made.run(ids):
         result[group] = rows
     return result
