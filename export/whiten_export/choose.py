@@ -9,6 +9,7 @@ import numpy as np
 from whiten_export.pairs import spearman
 from whiten_export.shrinkage import Shrinkage
 from whiten_export.whitening import ADVISED_RATIO, WARNED_RATIO, WhiteningMap, WhiteningSpec
+from whiten_runtime.errors import UsageError
 from whiten_runtime.isotropy import iso_score
 from whiten_runtime.manifest import CandidateRecord
 from whiten_runtime.moments import Float64Array, Moments
@@ -56,8 +57,16 @@ def shrinkage_for(moments: Moments, asked: Shrinkage) -> Shrinkage:
 
 
 def choose_by_rules(moments: Moments, dimension: int | None, asked: Shrinkage) -> Choice:
-    """Decide by the spectrum and by how many vectors there are per dimension."""
+    """Decide by the spectrum and by how many vectors there are per dimension.
+
+    Raises:
+        UsageError: fewer than 2 vectors.
+    """
     width = len(moments.mean)
+    if moments.n < 2:
+        raise UsageError(
+            f"{moments.n} sentences tell nothing about a whitening; give a corpus of {ADVISED_RATIO * width}"
+        )
     isotropy, ratio = iso_score(moments.covariance), moments.n / width
     shrinkage = shrinkage_for(moments, asked)
     measured = f"{ratio:.1f} sentences per dimension, IsoScore {isotropy:.2f}"

@@ -3,20 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from whiten_export.choose import Choice, choose_by_pairs, choose_by_rules, shrinkage_for
-from whiten_export.fit import fit_corpus
+from whiten_export.fit import embed_value, fit_corpus
 from whiten_export.pairs import Pairs
 from whiten_export.plan import Plan
 from whiten_export.reporter import Reporter
 from whiten_export.result import warn_of_rank
 from whiten_export.statistics import Statistics
 from whiten_export.whitening import WhiteningMap, WhiteningSpec, fit_map, fit_sif
-from whiten_runtime.embedder import Embedder, Output
+from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
 from whiten_runtime.manifest import ChoiceRecord
-from whiten_runtime.moments import Float64Array, Moments
+from whiten_runtime.moments import Moments
 from whiten_runtime.session import SessionOptions
 from whiten_runtime.tokenizer import Tokenizer
 
@@ -81,15 +79,10 @@ def _choose(plan: Plan, moments: Moments, embedder: Embedder) -> Choice:
     recipe, pairs = plan.recipe, plan.pairs
     if pairs is None:
         return choose_by_rules(moments, recipe.dim, recipe.shrinkage)
-    first, second = (_vectors(texts, embedder) for texts in (pairs.first, pairs.second))
+    first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
     shrinkage = shrinkage_for(moments, recipe.shrinkage)
     sif = plan.pooling == "sif"
     return choose_by_pairs(lambda spec: fit(moments, spec, sif), first, second, pairs.scores, recipe.dim, shrinkage)
-
-
-def _vectors(texts: tuple[str, ...], embedder: Embedder) -> Float64Array:
-    output = Output(embedder.engine.width_of(UNWHITENED_OUTPUT), values=(UNWHITENED_OUTPUT,))
-    return np.concatenate([rows for _, rows in embedder.windows(texts, output)]).astype(np.float64)
 
 
 def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:

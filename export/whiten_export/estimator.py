@@ -1,5 +1,6 @@
 """`Whitening`: the whitening of vectors as scikit-learn estimators are written, streamed and merged. numpy alone."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from whiten_export.shrinkage import Shrinkage, parse_shrinkage
-from whiten_export.whitening import Method, WhiteningMap, WhiteningSpec, fit_map
+from whiten_export.whitening import Method, WhiteningMap, WhiteningSpec, check_sample_count, fit_map
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.moments import Float64Array, Moments
+
+_ROWS_AT_ONCE = 4096
+
+_FLOAT64_ROUNDING = 2.0**-50
+
+
+class NotFittedError(UsageError, AttributeError):
+    """Nothing was learnt yet, so that attributes of what was learnt are not there."""
 
 
 class Whitening:
@@ -19,6 +28,8 @@ class Whitening:
 
     Fitting on parts and merging gives what fitting on all gives, to float64 rounding, and the same bits for the same
     parts in the same order. Works in scikit-learn's pipelines and with its `clone`.
+
+    Warns where there are fewer than four vectors per dimension.
 
     Args:
         method: "pca", "zca", "cholesky", "pca-cor" or "zca-cor"; see `WhiteningSpec`.
@@ -55,8 +66,10 @@ class Whitening:
         """Forget everything, and learn the moments of X, [n, d].
 
         Raises:
-            UsageError: a parameter cannot be used as given, or X is not finite numbers [n, d], n >= 2.
+            UsageError: a parameter cannot be used as given, X is not finite numbers [n, d], or n is d + 1 or less
+                without shrinkage or a small `n_components`.
         """
+        self._fitted = None
         self.__dict__.pop("moments_", None)
         self.partial_fit(X)
         self._map()
@@ -68,7 +81,12 @@ class Whitening:
         Raises:
             UsageError: X is not finite numbers [n, d], or d is not that of before.
         """
-        return self._add(Moments.of(self._checked(X)))
+        rows = self._checked(X)
+        moments = Moments.empty(rows.shape[1])
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused below
+                moments = moments.merge(Moments.of(_finite(rows[start : start + _ROWS_AT_ONCE], start)))
+        return self._add(moments)
 
     def merge(self, other: "Whitening") -> "Whitening":
         """Add what another one has learnt.
@@ -89,12 +107,16 @@ class Whitening:
         """Whiten X, [n, d] to [n, k], in float64; the result is float32 for float32.
 
         Raises:
-            UsageError: nothing was learnt yet, or X is not finite numbers [n, d].
+            NotFittedError: nothing was learnt yet.
+            UsageError: the parameters do not fit what was learnt, or X is not finite numbers [n, d].
         """
-        rows = self._checked(X)
-        fitted = self._map()
-        white = (rows.astype(np.float64) - fitted.mean) @ fitted.weight
-        return white.astype(np.float32) if rows.dtype == np.float32 else white
+        fitted, rows = self._map(), self._checked(X)
+        kind = np.float32 if rows.dtype == np.float32 else np.float64
+        white = np.empty((len(rows), fitted.weight.shape[1]), kind)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = _finite(rows[start : start + _ROWS_AT_ONCE], start)
+            white[start : start + len(part)] = (part.astype(np.float64) - fitted.mean) @ fitted.weight
+        return white
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.floating]:
         """`fit`, then `transform`."""
@@ -197,34 +219,43 @@ class Whitening:
         return f"Whitening({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
 
     def _add(self, moments: Moments) -> "Whitening":
+        if not np.isfinite(moments.scatter).all() or not np.isfinite(moments.fourth):
+            raise UsageError("X holds numbers too large for float64 moments; scale it down")
         known: Moments | None = getattr(self, "moments_", None)
         self.moments_ = known.merge(moments) if known else moments
         self._fitted = None
         return self
 
     def _map(self) -> WhiteningMap:
-        if self._fitted is None:
-            spec = WhiteningSpec(self.method, self.n_components, self.beta, self.shrinkage)
-            self._fitted = fit_map(_moments(self), spec, what="vectors")
+        moments = _moments(self)
+        spec = WhiteningSpec(self.method, self.n_components, self.beta, self.shrinkage)
+        if self._fitted is None or self._fitted.spec != spec:
+            if warning := check_sample_count(moments.n, len(moments.mean), spec, "vectors"):
+                warnings.warn(warning, stacklevel=3)
+            self._fitted = fit_map(moments, spec, what="vectors", rounding=_FLOAT64_ROUNDING)
         return self._fitted
 
     def _checked(self, X: ArrayLike) -> NDArray[np.generic]:
         try:
             rows = np.asarray(X)
-            finite = np.isfinite(rows)
         except (TypeError, ValueError) as error:
             raise UsageError(f"X is not numbers [n, d] ({' '.join(str(error).split())})") from None
-        if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind == "c":
+        if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind not in "fiub":
             raise UsageError(f"X is {rows.dtype} of shape {rows.shape}; wanted real numbers [n, d]")
         if hasattr(self, "moments_") and rows.shape[1] != self.n_features_in_:
             raise UsageError(f"X has {rows.shape[1]} dimensions; wanted {self.n_features_in_}, as before")
-        if not finite.all():
-            raise UsageError(f"X[{int(finite.all(axis=1).argmin())}] is not finite; leave it out")
         return rows
+
+
+def _finite(part: NDArray[np.generic], start: int) -> NDArray[np.generic]:
+    finite = np.isfinite(part).all(axis=1)
+    if not finite.all():
+        raise UsageError(f"X[{start + int(finite.argmin())}] is not finite; leave it out")
+    return part
 
 
 def _moments(whitening: Whitening) -> Moments:
     if not hasattr(whitening, "moments_"):
-        raise UsageError("this Whitening has seen no vectors; call fit or partial_fit first")
+        raise NotFittedError("this Whitening has seen no vectors; call fit or partial_fit first")
     moments: Moments = whitening.moments_
     return moments

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from whiten_export.sample import Keys, row_keys, text_keys
 from whiten_export.statistics import Progress, Statistics
 from whiten_runtime.embedder import Embedder, Output
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.moments import Float64Array
 
 Advance = Callable[[int], object]
 Window = tuple[Keys, NDArray[np.float32]]
@@ -88,14 +89,21 @@ def fit_corpus(
                 )
             for text in texts:
                 _update(digest, text)
+            keys = text_keys(texts) ^ row_keys(done, len(texts))  # of a sentence that comes twice, too
             done += len(texts)
-            yield text_keys(texts), vectors
+            yield keys, vectors
 
     found = statistics
     for found in gather(windows(), statistics):
         if keep is not None:
             keep(found, lambda: Progress(sentences=done, sha256=digest.hexdigest()))
     return Statistics(found.moments, found.sample, corpus.records)
+
+
+def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
+    """A value of the graph for each text, float64 [n, d]."""
+    output = Output(embedder.engine.width_of(value), values=(value,))
+    return np.concatenate([rows for _, rows in embedder.windows(texts, output)]).astype(np.float64)
 
 
 def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,10 @@ def read_pairs(path: Path) -> Pairs:
         content = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
-    rows = list(_rows(path, content.splitlines()))
+    try:
+        rows = list(_rows(path, content))
+    except (csv.Error, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {_WANTED}") from None
     scores = np.array([score for _, _, score in rows])
     if len(rows) < _LEAST or np.ptp(scores) == 0:
         raise DataError(f"{path}: {len(rows)} pairs that tell nothing; wanted {_LEAST} or more, with different scores")
@@ -75,7 +79,8 @@ def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.asarray(np.take(ranks, place), np.float64)
 
 
-def _rows(path: Path, lines: list[str]) -> Iterator[tuple[str, str, float]]:
+def _rows(path: Path, content: str) -> Iterator[tuple[str, str, float]]:
+    lines = [line.rstrip("\r") for line in content.split("\n")]
     if path.suffix == ".jsonl":
         yield from _from_json(path, lines)
         return
@@ -83,7 +88,11 @@ def _rows(path: Path, lines: list[str]) -> Iterator[tuple[str, str, float]]:
     if tabs and len(tabs[0]) > max(_STS_COLUMNS) and _number(tabs[0][4]) is not None:
         table, columns = tabs, list(_STS_COLUMNS)
     else:
-        table = tabs if path.suffix == ".tsv" else [row for row in csv.reader(lines) if row]
+        table = (
+            tabs
+            if path.suffix == ".tsv"
+            else [row for row in csv.reader(io.StringIO(content, newline=""), strict=True) if row]
+        )
         header = table.pop(0) if table else []
         if not set(COLUMNS) <= set(header):
             raise UsageError(f"'{path}' is no file of pairs; {_WANTED}")

@@ -1,5 +1,6 @@
 """The export from end to end: model, graph, whitening, files, proof. Nothing is published before the proof."""
 
+import dataclasses
 import gc
 import shutil
 from collections.abc import Iterator
@@ -9,11 +10,13 @@ from pathlib import Path
 from threading import Event, Thread
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.corpus import Corpus
 from whiten_export.decide import Decision, decide
+from whiten_export.fit import embed_value
 from whiten_export.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
 from whiten_export.graph import reopen_graph, save_graph
 from whiten_export.plan import Plan, make_plan
@@ -30,7 +33,10 @@ from whiten_export.tail import pool_graph, set_ending
 from whiten_export.tokenizer_files import write_client_files, write_tokenizer
 from whiten_export.whitening import WhiteningMap
 from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.embedder import Embedder
+from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
 from whiten_runtime.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.moments import Float64Array
 from whiten_runtime.parity import GATES
 from whiten_runtime.probes import write_probes
 from whiten_runtime.session import SessionOptions
@@ -38,6 +44,9 @@ from whiten_runtime.tokenizer import Tokenizer
 
 _WORK, MODEL_NAME = "work", "model.onnx"
 """Folder beside the files of a bundle for graphs that are not of it, and that lie there only while it is made."""
+
+_SHIFT_SENTENCES = 1024
+"""Sentences of the corpus on which precisions are compared."""
 
 _TOKENIZER_SENTENCES = 512
 """Sentences of the corpus on which both tokenizers are compared, besides the probes."""
@@ -80,7 +89,6 @@ def export_bundle(
         affine = None
         if fitted is not None and decision.statistics is not None:
             affine = fitted.mean, fitted.weight
-            write_whitening(stage, fitted)
         both = recipe.outputs == "both" and affine is not None
         if recipe.outputs == "both" and not both:
             report.warn("there is no whitening, so the graph gives one vector a text, not both")
@@ -91,6 +99,11 @@ def export_bundle(
             report.stage(f"turning the weights into {recipe.precision}")
             _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
         save_graph(graph, stage / MODEL_FILE)
+        if fitted is not None:
+            if recipe.precision != "fp32":
+                shift = _precision_shift(plan, stage, tokenizer, options)
+                fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
+            write_whitening(stage, fitted)
         opset = graph.graph.opset_imports[""]
         del graph
         gc.collect()  # graphs and networks refer to themselves, and keep files mapped for as long as they live
@@ -126,6 +139,19 @@ def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionO
     path = stage / _WORK / "calibration.onnx"
     pad = plan.model.tokenizer.pad_token_id
     quantize_int8(graph, channel_magnitudes(graph, sentences, tokenizer, pad, options, path))
+
+
+def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions) -> Float64Array:
+    """How far lower precision moves the mean of the vectors before whitening: what drift must not mistake for drift."""
+    assert plan.corpus is not None
+    step = max(1, plan.sentences // _SHIFT_SENTENCES)
+    sentences = list(islice(plan.corpus, 0, step * _SHIFT_SENTENCES, step))
+    pad, means = plan.model.tokenizer.pad_token_id, []
+    for path in (stage / _WORK / MODEL_NAME, stage / MODEL_FILE):
+        engine = Engine(path, pad, options, UNWHITENED_OUTPUT)
+        means.append(embed_value(sentences, Embedder(tokenizer, engine), UNWHITENED_OUTPUT).mean(axis=0))
+        engine.close()
+    return np.asarray(means[1] - means[0])
 
 
 def _prove(

@@ -10,6 +10,7 @@ from whiten_export.corpus import Corpus
 from whiten_export.pairs import Pairs, read_pairs
 from whiten_export.recipe import Recipe, bundle_name, resolve_layers
 from whiten_export.reporter import Reporter
+from whiten_export.shrinkage import check_for_sif
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.opening import open_model
 from whiten_export.staging import check_target
@@ -70,6 +71,8 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     checkpoint = resolve(recipe.model, recipe.revision, recipe.trust_remote_code)
     recommended: Pooling = checkpoint.entry.pooling if checkpoint.entry else "mean"
     recipe = dataclasses.replace(recipe, pooling=recipe.pooling or recommended)
+    if recipe.pooling == "sif":
+        check_for_sif(recipe.shrinkage)
     model = open_model(checkpoint, recipe)
     record = model.record
     count, width = record.num_hidden_layers, record.hidden_size

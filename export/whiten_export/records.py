@@ -51,17 +51,22 @@ def describe_whitening(fitted: WhiteningMap | None, statistics: Statistics | Non
 
 
 def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[IsotropyRecord, IsotropyRecord]:
-    """Of the corpus's vectors before and after a map: IsoScore of all, the other two of the sample."""
+    """Of the corpus's vectors before and after a map.
+
+    IsoScore of all; the cosine of all before, as it streams, and of the sample after; the partition score of the
+    sample.
+    """
     moments, raw = statistics.moments, statistics.sample.vectors
     white = (raw.astype(np.float64) - fitted.mean) @ fitted.weight
     covariances = moments.covariance, moments.affine(fitted.mean, fitted.weight).covariance
-    return _isotropy(covariances[0], raw), _isotropy(covariances[1], white)
+    before = _isotropy(covariances[0], moments, raw)
+    return before, _isotropy(covariances[1], Moments.of(white), white)
 
 
-def _isotropy(covariance: Float64Array, sample: NDArray[np.floating]) -> IsotropyRecord:
+def _isotropy(covariance: Float64Array, moments: Moments, sample: NDArray[np.floating]) -> IsotropyRecord:
     return IsotropyRecord(
         iso_score=iso_score(covariance),
-        average_cosine=average_cosine(Moments.of(sample)),
+        average_cosine=average_cosine(moments),
         partition_score=partition_score(sample),
     )
 

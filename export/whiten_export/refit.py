@@ -82,16 +82,9 @@ def fit_bundle(
     report.stage(f"fitting on {sentences:,} sentences")
     value = unwhitened_output(manifest)
     _, tokenizer, engine = open_parts(path.absolute(), options or SessionOptions(), True, value)
-    saved = time.monotonic()
-
-    def keep(statistics: Statistics, progress: Callable[[], Progress]) -> None:
-        nonlocal saved
-        if partial is not None and time.monotonic() - saved >= _SECONDS_BETWEEN:
-            save_statistics(partial, statistics, origin, progress())
-            saved = time.monotonic()
-
-    with report.bar("sentences", sentences) as advance:
-        statistics = fit_corpus(corpus, Embedder(tokenizer, engine), value, advance, resume, keep)
+    keeper = _Keeper(partial, origin)
+    with report.bar("sentences", sentences) as advance, keeper:
+        statistics = fit_corpus(corpus, Embedder(tokenizer, engine), value, advance, resume, keeper.keep)
     engine.close()
     if out is not None and partial is not None:
         save_statistics(out, statistics, origin)
@@ -130,6 +123,7 @@ def refit_bundle(
     bundle = open_bundle(path)
     old = bundle.manifest
     _check_input(path, old)
+    probes = read_probes(bundle)
     width = old.source.hidden_size
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
@@ -147,7 +141,6 @@ def refit_bundle(
         del graph
         write_whitening(stage, fitted)
         write_pooling(stage, dimension)
-        probes = read_probes(bundle)
         probes = dataclasses.replace(probes, embeddings=Ending.of(affine, old.normalize)(probes.unwhitened))
         write_probes(stage, probes)
         manifest = _describe(old, fitted, statistics, stage, out)
@@ -167,6 +160,7 @@ def load_for(path: Path, manifest: Manifest) -> Statistics:
         UsageError: they are of another model, or not finished.
         DataError: not a file of statistics.
     """
+    _check_input(path, manifest)
     statistics, origin, progress = load_statistics(path)
     if progress is not None:
         raise UsageError(f"{path}: is of a fit that was interrupted; run whiten fit again to finish it")
@@ -183,6 +177,36 @@ def _check_input(path: Path, manifest: Manifest) -> None:
 def unwhitened_output(manifest: Manifest) -> str:
     """Name of the value that holds the vector before whitening and normalisation."""
     return UNWHITENED_OUTPUT if manifest.whitening is not None or manifest.normalize else OUTPUT
+
+
+class _Keeper:
+    """Keeps the state of a fit in a file: every now and then, and when it is interrupted."""
+
+    def __init__(self, path: Path | None, origin: Origin) -> None:
+        self._path = path
+        self._origin = origin
+        self._saved = time.monotonic()
+        self._last: tuple[Statistics, Progress] | None = None
+
+    def keep(self, statistics: Statistics, progress: Callable[[], Progress]) -> None:
+        if self._path is None:
+            return
+        self._last = statistics, progress()
+        if time.monotonic() - self._saved >= _SECONDS_BETWEEN:
+            self._save()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None:
+            self._save()
+
+    def _save(self) -> None:
+        if self._path is not None and self._last is not None:
+            statistics, progress = self._last
+            save_statistics(self._path, statistics, self._origin, progress)
+            self._last, self._saved = None, time.monotonic()
 
 
 def _resume(partial: Path, origin: Origin, report: Reporter) -> tuple[Statistics, Progress] | None:

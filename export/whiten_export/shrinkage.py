@@ -34,6 +34,15 @@ def parse_shrinkage(text: str) -> Shrinkage:
     return value
 
 
+def check_for_sif(shrinkage: Shrinkage) -> None:
+    """Raise UsageError for what needs more than is known once common components are taken away."""
+    if shrinkage == "ledoit-wolf":
+        raise UsageError(
+            "shrinkage 'ledoit-wolf' needs the vectors' fourth moment, which is not known once common components are "
+            "taken away (sif); use oas, or a number"
+        )
+
+
 def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> float:
     """α, from 0 to 1.
 
@@ -54,10 +63,7 @@ def ledoit_wolf(moments: Moments) -> float:
         UsageError: the moments lack Σ |z|⁴.
     """
     if not np.isfinite(moments.fourth):
-        raise UsageError(
-            "shrinkage 'ledoit-wolf' needs the vectors' fourth moment, which is not known once common components are "
-            "taken away (sif); use oas, or a number"
-        )
+        check_for_sif("ledoit-wolf")
     n, d = moments.n, len(moments.mean)
     S = moments.scatter / n
     square, scale = float(np.square(S).sum()), float(np.trace(S)) / d

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from whiten_export.sample import Sample
+from whiten_runtime.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.manifest import CorpusRecord, Input, Manifest, Pooling, Precision
 from whiten_runtime.moments import Moments
@@ -23,6 +24,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     weights_sha256: str
+    tokenizer_sha256: str
     input: Input
     layers: tuple[int, ...]
     pooling: Pooling | None
@@ -36,7 +38,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         source = manifest.source
         return cls(
             model=source.model,
-            weights_sha256=source.weights_sha256 if manifest.input == "text" else "",
+            weights_sha256=source.weights_sha256,
+            tokenizer_sha256=tokenizer.sha256 if (tokenizer := manifest.files.get(TOKENIZER_FILE)) else "",
             input=manifest.input,
             layers=manifest.layers,
             pooling=manifest.pooling,
@@ -46,7 +49,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     def difference(self, other: "Origin") -> str | None:
         """The first field in which two origins differ, with both values, or None."""
-        for name in ("weights_sha256", "input", "layers", "pooling", "max_seq_length"):
+        for name in ("weights_sha256", "tokenizer_sha256", "input", "layers", "pooling", "max_seq_length"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name} {_shown(mine)} and {_shown(theirs)}"

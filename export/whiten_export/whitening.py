@@ -25,7 +25,7 @@ NULL_EIGENVALUE = 1e-10
 """Relative eigenvalue under which a direction holds nothing but the rounding of float32 vectors, and is mapped to 0.
 Every layer that ends in a LayerNorm has such a direction: pooling keeps the sum of (h - bias) / scale at 0."""
 
-_FLOAT32_ROUNDING = 2.0**-23
+FLOAT32_ROUNDING = 2.0**-23
 
 ADVISED_RATIO, WARNED_RATIO = 10, 4
 """Sentences per dimension that are advised, and under which a warning is due."""
@@ -122,7 +122,7 @@ def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sen
             raise UsageError(
                 f"{n} {what} cannot whiten {width} dimensions: the covariance has rank {max(n - 1, 0)} at most, and "
                 f"all pairs would come out equally similar; give more than {width + 1} {what} "
-                f"({ADVISED_RATIO * width} are advised){fewer}, or shrink with --shrinkage oas"
+                f"({ADVISED_RATIO * width} are advised){fewer}, or shrink (--shrinkage oas)"
             )
         return f"{n} {what} for {width} dimensions: what they do not show is guessed by shrinkage; give more"
     if n < WARNED_RATIO * width:
@@ -131,7 +131,11 @@ def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sen
 
 
 def fit_map(
-    moments: Moments, spec: WhiteningSpec | None = None, floor: float = EIGENVALUE_FLOOR, what: str = "sentences"
+    moments: Moments,
+    spec: WhiteningSpec | None = None,
+    floor: float = EIGENVALUE_FLOOR,
+    what: str = "sentences",
+    rounding: float = FLOAT32_ROUNDING,
 ) -> WhiteningMap:
     """Fit a whitening. Columns of pca and pca-cor come by descending eigenvalue, their largest entry positive.
 
@@ -141,6 +145,7 @@ def fit_map(
         floor: eigenvalues below floor · λ_max are raised to it; below `NULL_EIGENVALUE` · λ_max, directions go to 0.
             The -cor methods do so with Θ, and a coordinate that is constant goes to 0.
         what: what the vectors are of, for messages.
+        rounding: of the vectors, relative; a coordinate that varies no more than that around its mean is constant.
 
     Raises:
         UsageError: fewer than 2 vectors, all of them equal, or more dimensions to keep than there are.
@@ -154,8 +159,8 @@ def fit_map(
         raise UsageError(f"{moments.n} {what} have no covariance; give at least 2")
     covariance = moments.covariance
     eigenvalues, basis = _spectrum(covariance)
-    rounding = np.square(_FLOAT32_ROUNDING * np.abs(moments.mean))
-    if not eigenvalues[0] > rounding.max():
+    noise = np.square(rounding * moments.mean)
+    if not (np.diag(covariance) > noise).any():
         hint = "" if what == "vectors" else ", and not cls pooling where the first token never changes"
         raise UsageError(
             f"all {moments.n} {what} have the same vector, so there is nothing to whiten; give different {what}{hint}"
@@ -164,7 +169,7 @@ def fit_map(
     if spec.method.endswith("-cor"):
         shrunk = (1 - alpha) * covariance + alpha * np.trace(covariance) / width * np.eye(width)
         variances = np.diag(shrunk)
-        varying = variances > np.maximum(rounding, NULL_EIGENVALUE * variances.max())
+        varying = variances > np.maximum(noise, NULL_EIGENVALUE * variances.max())
         inverse = np.where(varying, 1 / np.sqrt(np.where(varying, variances, 1)), 0)
         theta, basis = _spectrum(inverse[:, None] * shrunk * inverse)
         root = inverse[:, None] * (basis * _powers(theta, spec.beta, floor))

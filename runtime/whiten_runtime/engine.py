@@ -76,6 +76,10 @@ class Engine:
         self._widths = _checked_widths(session, model, value)
         self.providers: list[str] = session.get_providers()
 
+    def gives(self, value: str) -> bool:
+        """Whether this is an output."""
+        return value in self._widths
+
     def width_of(self, *values: str) -> int:
         """Coordinates of these outputs together.
 

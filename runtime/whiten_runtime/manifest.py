@@ -56,7 +56,7 @@ class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):
     iso_score: float
     """Over all of them: 0 along one direction, 1 in all alike."""
     average_cosine: float
-    """Over all pairs of the sample."""
+    """Over all pairs: before the map, of all vectors; after it, of the sample."""
     partition_score: float
     """Over the sample; 1 is isotropic."""
 

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from whiten_runtime.bundle import Bundle, open_bundle
-from whiten_runtime.engine import OUTPUT, Engine
+from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
 from whiten_runtime.errors import BundleError
 from whiten_runtime.session import SessionOptions, import_onnxruntime
 from whiten_runtime.tokenizer import Tokenizer
@@ -43,5 +43,9 @@ def open_parts(
         raise BundleError(
             f"{bundle.model}: gives {width} dimensions, but the manifest says {manifest.dimension}; "
             "export the model again"
+        )
+    if manifest.outputs == "both" and not engine.gives(UNWHITENED_OUTPUT):
+        raise BundleError(
+            f"{bundle.model}: lacks the output {UNWHITENED_OUTPUT} of its manifest; export the model again"
         )
     return opened

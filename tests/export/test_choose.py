@@ -65,6 +65,8 @@ def test_pairs_are_read_from_every_kind_of_file(tmp_path: Path, kind: str) -> No
         ("a.csv", "sentence1,sentence2,score\n" + "x,y,1\n" * 20, DataError, "20 pairs that tell nothing"),
         ("a.jsonl", "[1]\n", DataError, "pair 1 is"),
         ("a.jsonl", "{\n", DataError, "pair 1 is"),
+        ("a.jsonl", "[" * 100_000 + "\n", DataError, "cannot be read"),
+        ("a.csv", 'sentence1,sentence2,score\nx,"y,1\n', DataError, "cannot be read"),
     ],
 )
 def test_files_that_are_no_pairs(tmp_path: Path, name: str, content: str, error: type[Exception], message: str) -> None:
@@ -78,6 +80,22 @@ def test_files_that_are_no_pairs(tmp_path: Path, name: str, content: str, error:
         read_pairs(tmp_path / "latin.csv")
 
 
+def test_line_separators_inside_sentences_end_no_line(tmp_path: Path) -> None:
+    odd = "one\u2028two\x85three"
+    for name, head, row in (
+        ("a.jsonl", "", json.dumps({"sentence1": odd, "sentence2": "b", "score": 0}, ensure_ascii=False)),
+        ("a.tsv", "sentence1\tsentence2\tscore\n", f"{odd}\tb\t0"),
+        ("a.csv", "sentence1,sentence2,score\n", f"{odd},b,0"),
+    ):
+        others = {"jsonl": ['{"sentence1": "a", "sentence2": "b", "score": 1}'], "tsv": ["a\tb\t1"], "csv": ["a,b,1"]}
+        rows = [row, *others[name.split(".")[1]] * 12]
+        (tmp_path / name).write_text(head + "\n".join(rows) + "\n", "utf-8")
+        pairs = read_pairs(tmp_path / name)
+        assert (pairs.first[0], len(pairs.first)) == (odd, 13)
+    (tmp_path / "b.csv").write_text('sentence1,sentence2,score\n"line one\nline two",b,0\n' + "a,b,1\n" * 12, "utf-8")
+    assert read_pairs(tmp_path / "b.csv").first[0] == "line one\nline two"
+
+
 def test_rules_look_at_spectrum_and_numbers() -> None:
     moments = Moments.of(anisotropic(2000, 20))
     plain = choose_by_rules(moments, 5, "none")
@@ -86,6 +104,8 @@ def test_rules_look_at_spectrum_and_numbers() -> None:
     few = choose_by_rules(Moments.of(anisotropic(50, 20)), None, "none")
     assert few.spec == WhiteningSpec(shrinkage="oas")
     assert "few sentences" in few.why
+    with pytest.raises(UsageError, match="1 sentences tell nothing"):
+        choose_by_rules(Moments.of(anisotropic(1, 20)), None, "none")
     assert choose_by_rules(Moments.of(anisotropic(50, 20)), None, 0.3).spec == WhiteningSpec(shrinkage=0.3)
     even = choose_by_rules(Moments.of(np.random.default_rng(0).normal(size=(2000, 20))), None, "none")
     assert even.spec == WhiteningSpec(beta=0.0)

@@ -89,18 +89,58 @@ def test_what_it_gives_has_the_type_of_what_it_takes() -> None:
     assert whitening.eigenvalues_.shape == (4,)
 
 
+def test_few_vectors_are_warned_about() -> None:
+    with pytest.warns(UserWarning, match="10 vectors for 4 dimensions give a rough whitening"):
+        Whitening().fit(anisotropic(10, 4))
+
+
+def test_a_failed_fit_leaves_nothing_and_parameters_may_change_after_it() -> None:
+    vectors = anisotropic(100, 4)
+    whitening = Whitening()
+    assert not hasattr(whitening, "mean_")
+    whitening.fit(vectors)
+    whitening.beta = 0.0
+    np.testing.assert_array_equal(whitening.weight_, Whitening(beta=0.0).fit(vectors).weight_)
+    with pytest.raises(UsageError, match="not finite"):
+        whitening.fit(np.full((3, 4), np.nan))
+    with pytest.raises(UsageError, match="has seen no vectors"):
+        whitening.transform(vectors)
+
+
+def test_large_offsets_in_float64_are_no_constants() -> None:
+    vectors = np.random.default_rng(0).normal(size=(1000, 5)) + np.array([0, 1e8, 0, 0, 1e8])
+    for method in ("pca", "pca-cor"):
+        white = Whitening(method).fit_transform(vectors)  # type: ignore[arg-type]
+        np.testing.assert_allclose(np.cov(white.T), np.eye(5), atol=1e-6)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """Of a mapped file of 64 MB, nothing of its size is allocated."""
+    import tracemalloc
+
+    table = np.lib.format.open_memmap(tmp_path / "v.npy", "w+", np.float32, (1_000_000, 16))
+    table[:] = np.random.default_rng(0).normal(size=(1000, 16)).astype(np.float32).repeat(1000, axis=0)
+    tracemalloc.start()
+    Whitening().fit(table)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8e6
+
+
 @pytest.mark.parametrize(
     ("action", "message"),
     [
         (lambda w, x: w.transform(x), "has seen no vectors"),
         (lambda w, x: w.fit(x[0]), "wanted real numbers .n, d."),
-        (lambda w, x: w.fit([["a"]]), "X is not numbers"),
+        (lambda w, x: w.fit([["a"]]), "wanted real numbers"),
         (lambda w, x: w.fit(x + 1j), "complex128"),
         (lambda w, x: w.fit(np.where(np.arange(100)[:, None] == 7, np.nan, x)), r"X\[7\] is not finite"),
         (lambda w, x: w.fit(x).transform(x[:, :2]), "X has 2 dimensions; wanted 4"),
         (lambda w, x: w.fit(x).merge(Whitening().fit(x[:, :2])), "2 dimensions; wanted 4"),
         (lambda w, x: w.fit(x).merge(Whitening()), "has seen no vectors"),
-        (lambda w, x: w.fit(x[:1]), "1 vectors have no covariance"),
+        (lambda w, x: w.fit(x[:5]), "all pairs would come out equally similar"),
+        (lambda w, x: w.fit(1e300 * x), "too large for float64 moments"),
+        (lambda w, x: w.fit([[0.0, 1.0], [2.0]]), "X is not numbers"),
         (lambda w, x: w.set_params(n_components=9).fit(x), "wanted 1 to 4"),
         (lambda w, x: w.set_params(method="zca", n_components=2).fit(x), "not ordered by variance"),
     ],

@@ -1,13 +1,15 @@
 """Drift against samples whose distance is known."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save
 
-from support.bundles import copy_bundle, edit_manifest
+from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.corpus import sentences
 from whiten_export.cli import export
 from whiten_runtime import BundleError, DriftMonitor, Encoder, UsageError
@@ -96,8 +98,61 @@ def test_expected_iso_score(n: int) -> None:
 
     generator = np.random.default_rng(0)
     measured = [iso_score(np.cov(generator.normal(size=(n, 40)).T)) for _ in range(20)]
-    assert np.mean(measured) == pytest.approx(expected_iso_score(n, 40), rel=0.01)
-    assert expected_iso_score(n, 1) == 1
+    assert np.mean(measured) == pytest.approx(expected_iso_score(n, 40, 10**9), rel=0.01)
+    assert expected_iso_score(n, 1, 100) == 1
+
+
+@pytest.mark.parametrize("corpus_n", [160, 800])
+def test_what_other_texts_like_a_small_corpus_look_like(corpus_n: int) -> None:
+    from whiten_runtime.isotropy import iso_score
+
+    generator, measured = np.random.default_rng(0), []
+    for _ in range(20):
+        values, basis = np.linalg.eigh(np.cov(generator.normal(size=(corpus_n, 40)).T))
+        measured.append(iso_score(np.cov((generator.normal(size=(2000, 40)) @ (basis / np.sqrt(values))).T)))
+    assert np.mean(measured) == pytest.approx(expected_iso_score(2000, 40, corpus_n), rel=0.06)
+
+
+@pytest.mark.parametrize("options", [("--shrinkage", "oas"), ("--dim", "3"), ("--shrinkage", "0.2")])
+@pytest.mark.parametrize("n", [7, 12, 40, 160])
+def test_a_small_corpus_is_close_to_itself_and_to_its_like(tmp_path: Path, options: tuple[str, ...], n: int) -> None:
+    if options[0] == "--dim" and n < 12:
+        options = ("--shrinkage", "oas")
+    mixing = np.random.default_rng(3).normal(size=(WIDTH, WIDTH))
+    for seed in range(5):
+        corpus = np.random.default_rng(seed).normal(size=(n + 2000, WIDTH)) @ mixing
+        (folder := tmp_path / str(seed)).mkdir()
+        np.save(folder / "corpus.npy", corpus[:n].astype(np.float32))
+        arguments = ["x", "--from-vectors", str(folder / "corpus.npy"), "--out", str(folder / "b"), *options]
+        assert CliRunner().invoke(export, arguments, catch_exceptions=False).exit_code == 0
+        own = np.tile(corpus[:n].astype(np.float32), (1 + 100 // n, 1))
+        for vectors in (own, corpus[n:]):
+            found = DriftMonitor(folder / "b").update(vectors, unwhitened=True).report()
+            allowed = ("too few",) if n < 16 else ("close", "drifting") if n < 100 else ("close",)
+            assert found.verdict in allowed, (seed, found)
+            assert ("too few for 8 dimensions" in str(found)) == (n < 16)
+
+
+def test_directions_that_died_are_drift(bundle: Path) -> None:
+    """Mean 0 and mean variance 1, as for the corpus, but all of it in a quarter of the directions."""
+    vectors = np.random.default_rng(0).normal(size=(3000, WIDTH)) * np.array([2, 2, 0, 0, 0, 0, 0, 0])
+    found = DriftMonitor(bundle).update(vectors).report()
+    assert found.spectrum_ratio == pytest.approx(1, abs=0.05)
+    assert found.verdict == "drifting"
+
+
+def test_lower_precision_is_no_drift(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    texts = sentences(3000)
+    (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
+    for precision in ("fp32", "int8"):
+        options = ("--layers", "0,-1", "--precision", precision, "--dim", "16", "--corpus", str(tmp_path / "c.txt"))
+        arguments = [str(checkpoint("bert")), *options, "--out", str(tmp_path / precision)]
+        result = CliRunner().invoke(export, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        with Encoder(tmp_path / precision) as encoder:
+            found = DriftMonitor(tmp_path / precision).update(encoder.encode(texts)).report()
+        assert found.mean_shift < 0.02
+        assert found.verdict == "close"
 
 
 def test_the_command(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -132,12 +187,30 @@ def test_a_service_feeds_the_vectors_that_it_has(tiny: Encoder, tiny_bundle: Pat
         (np.zeros((3, 5)), "wanted numbers .n, 8."),
         (np.zeros(8), "wanted numbers"),
         (np.array([["a"] * 8]), "wanted numbers"),
+        ([[1.0, 2.0], [3.0]], "not rows of one length"),
+        (np.eye(8), "as if they were normalised"),
         (np.array([[0.0] * 8, [np.nan] * 8]), "vectors.1. is not finite"),
     ],
 )
 def test_vectors_that_cannot_be_taken(bundle: Path, vectors: np.ndarray, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         DriftMonitor(bundle).update(vectors)
+
+
+@pytest.mark.parametrize("name", ["covariance", "W", "mean"])
+@pytest.mark.parametrize("value", [0.0, np.nan, -1.0])
+def test_whitening_files_of_strangers(
+    bundle: Path, corpus: np.ndarray, tmp_path: Path, name: str, value: float
+) -> None:
+    copy = copy_bundle(bundle, tmp_path)
+    arrays = load_file(copy / "whitening.safetensors")
+    arrays[name] = np.full_like(arrays[name], value)
+    rewrite_file(copy, "whitening.safetensors", save(arrays))
+    try:
+        found = DriftMonitor(copy).update(corpus, unwhitened=True).report()
+    except BundleError:
+        return
+    assert np.isfinite(found.mean_shift)
 
 
 def test_nothing_to_compare(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:

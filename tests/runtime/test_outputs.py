@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
+from support.bundles import copy_bundle, edit_manifest
 from support.corpus import sentences
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
@@ -53,6 +54,13 @@ def test_one_pass_gives_both(make: Callable[..., Encoder], normalize: bool) -> N
 def test_other_bundles_say_what_to_do(make: Callable[..., Encoder]) -> None:
     with pytest.raises(UsageError, match="export it with --outputs both"):
         make(whitening=None).encode_both(["a"])
+
+
+def test_an_output_that_only_the_manifest_promises(make: Callable[..., Encoder], tmp_path: Path) -> None:
+    copy = copy_bundle(make(whitening=None)._bundle.path, tmp_path)
+    edit_manifest(copy, lambda manifest: manifest.update(outputs="both"))
+    with pytest.raises(BundleError, match="lacks the output unwhitened_embedding"):
+        Encoder(copy)
 
 
 def test_any_bundle_gives_its_vectors_before_whitening(make: Callable[..., Encoder]) -> None:

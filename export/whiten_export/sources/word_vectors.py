@@ -1,9 +1,11 @@
 """Averaged word vectors as a lookup graph: Avg. GloVe, and SIF (Arora et al., ICLR 2017, algorithm 1)."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from whiten_export.sources.base import HiddenStates, SourceTokenizer
 from whiten_export.sources.word_file import read_frequencies, read_words
 from whiten_export.tail import OPSET
 from whiten_runtime.errors import UsageError
-from whiten_runtime.manifest import Pooling
+from whiten_runtime.manifest import Pooling, Source
 
 _PAD, _UNKNOWN = "<|pad|>", "<|unknown|>"
 _SPECIALS = (_PAD, _UNKNOWN)
@@ -62,7 +64,7 @@ class WordVectors:
         self._vectors = read.vectors
         self._weights = np.concatenate([np.zeros(len(_SPECIALS)), word_weights(words, frequencies)])
         self.vocab_size = len(self._vectors)
-        self.record = source_record(checkpoint, "words", 0, width)
+        self.record = _with_frequencies(source_record(checkpoint, "words", 0, width), frequencies)
         self.tokenizer = _tokenizer(words)
         self.client_config: Mapping[str, Any] = {
             "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
@@ -112,6 +114,14 @@ class WordReference:
         weights = self._weights[input_ids] * attention_mask
         count = np.count_nonzero(weights, axis=1)[:, None]
         return pool([self._vectors[input_ids]], weights / np.maximum(count, 1))
+
+
+def _with_frequencies(record: Source, frequencies: str | None) -> Source:
+    """The hash of the weights is also that of the frequencies, if there are any."""
+    if frequencies is None:
+        return record
+    digest = hashlib.sha256(record.weights_sha256.encode() + Path(frequencies).read_bytes())
+    return msgspec.structs.replace(record, weights_sha256=digest.hexdigest())
 
 
 def word_weights(words: Sequence[str], frequencies: str | None) -> Float64Array:
