@@ -35,10 +35,11 @@ def main() -> None:
 
 def measure(bundle: Path, name: str, corpora: dict[str, list[str]], folder: Path) -> None:
     own = corpora[name]
-    (folder / "own.txt").write_text("\n".join(own[:_SENTENCES]) + "\n", "utf-8")
+    size = min(_SENTENCES, 2 * len(own) // 3)
+    (folder / "own.txt").write_text("\n".join(own[:size]) + "\n", "utf-8")
     fitted = fit_bundle(bundle, Corpus((str(folder / "own.txt"),), None, None))
     refit_bundle(bundle, fitted, WhiteningSpec(), folder / "bundle")
-    unseen = own[_SENTENCES : _SENTENCES + _TESTED]
+    unseen = own[size : size + _TESTED]
     with Encoder(folder / "bundle") as encoder:
         monitor = DriftMonitor(folder / "bundle")
         kept = encoder.encode(unseen)
