@@ -153,8 +153,8 @@ def refit_bundle(
     return Export(out, manifest)
 
 
-def load_for(path: Path, manifest: Manifest) -> Statistics:
-    """Finished statistics that were made from the same model as a bundle.
+def load_for(path: Path, manifest: Manifest, reporter: Reporter | None = None) -> Statistics:
+    """Finished statistics that were made from the same model as a bundle, of any precision.
 
     Raises:
         UsageError: they are of another model, or not finished.
@@ -166,6 +166,11 @@ def load_for(path: Path, manifest: Manifest) -> Statistics:
         raise UsageError(f"{path}: is of a fit that was interrupted; run whiten fit again to finish it")
     if difference := origin.difference(Origin.of(manifest)):
         raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
+    if reporter is not None and origin.precision != manifest.precision:
+        reporter.warn(
+            f"the statistics are of {origin.precision} vectors: this bundle's can be compared with those, but their means "
+            "differ a little, which whiten drift will see"
+        )
     return statistics
 
 

@@ -151,7 +151,7 @@ def refit(
     reporter = ConsoleReporter()
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     if stats is not None:
-        found = load_for(stats, read_manifest(bundle))
+        found = load_for(stats, read_manifest(bundle), reporter)
     else:
         found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), None, options, False, reporter)
     result = refit_bundle(bundle, found, spec, out, force, options, reporter)

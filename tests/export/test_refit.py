@@ -182,18 +182,21 @@ def test_merged_statistics_are_those_of_the_whole(tiny_bundle: Path, tmp_path: P
 def test_statistics_of_the_float32_bundle_whiten_the_int8_one(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
-    ok("fit", make("--whitening", "none"), "--corpus", other_file, "-o", tmp_path / "s.safetensors")
-    ok(
-        "refit",
+    full, small, stats = (
+        make("--whitening", "none"),
         make("--precision", "int8", "--dim", 8),
-        "--stats",
         tmp_path / "s.safetensors",
-        "--dim",
-        8,
-        "--out",
-        tmp_path / "b",
     )
-    assert Encoder(tmp_path / "b").manifest.precision == "int8"
+    ok("fit", full, "--corpus", other_file, "-o", stats)
+    assert "warning" not in ok("refit", full, "--stats", stats, "--dim", 8, "--out", tmp_path / "full").stderr
+    result = ok("refit", small, "--stats", stats, "--dim", 8, "--out", tmp_path / "small")
+    assert "the statistics are of fp32 vectors" in result.stderr
+    weights = [load_file(tmp_path / name / "whitening.safetensors")["W"] for name in ("full", "small")]
+    np.testing.assert_array_equal(*weights)
+    with Encoder(tmp_path / "full") as first, Encoder(tmp_path / "small") as second:
+        assert second.manifest.precision == "int8"
+        both = [encoder.encode(sentences(100), normalize_embeddings=True) for encoder in (first, second)]
+        assert (both[0] * both[1]).sum(axis=1).mean() > 0.99
 
 
 def test_killed_and_run_again_it_goes_on(tiny_bundle: Path, tmp_path: Path) -> None:
