@@ -168,8 +168,8 @@ def load_for(path: Path, manifest: Manifest, reporter: Reporter | None = None) -
         raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
     if reporter is not None and origin.precision != manifest.precision:
         reporter.warn(
-            f"the statistics are of {origin.precision} vectors: this bundle's can be compared with those, but their means "
-            "differ a little, which whiten drift will see"
+            f"the statistics are of {origin.precision} vectors: this bundle's can be compared with those, but their "
+            "means differ a little, which whiten drift will see"
         )
     return statistics
 

@@ -7,6 +7,8 @@ import onnx
 import onnx_ir as ir
 from torch import nn
 
+from whiten_export.sources import families
+
 Trace = Callable[[nn.Module, tuple[int, ...]], ir.Model]
 
 
@@ -24,7 +26,8 @@ def remembering(trace: Trace) -> Trace:
 
 
 def _identity(network: nn.Module) -> str:
-    digest = hashlib.blake2b(f"{type(network)} {network.config} {network.training}".encode())
+    family = families.FAMILIES.get(network.config.model_type)  # what is known of it decides what is traced
+    digest = hashlib.blake2b(f"{type(network)} {network.config} {network.training} {family}".encode())
     for name, tensor in network.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(-1).numpy().tobytes())
