@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
 from support.bundles import graph_bytes
@@ -12,7 +13,7 @@ from support.checkpoints import sentences
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.bundle import MODEL_FILE
+from whiten_runtime.bundle import MODEL_FILE, WHITENING_FILE
 from whiten_runtime.manifest import Precision
 from whiten_runtime.onnx_scan import scan_graph
 from whiten_runtime.parity import GATES, compare
@@ -37,9 +38,13 @@ def test_sizes(minilm: dict[Precision, Encoder]) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_agreement_with_fp32_on_real_sentences(minilm: dict[Precision, Encoder], precision: Precision) -> None:
     texts = sentences(4000)[2000:2500]
-    for name in ("whitening.safetensors", "tokenizer.json"):
-        digests = {minilm[which].manifest.files[name].sha256 for which in ("fp32", precision)}
-        assert len(digests) == 1, "vectors of two precisions can be compared, because they are whitened alike"
+    digests = {minilm[which].manifest.files["tokenizer.json"].sha256 for which in ("fp32", precision)}
+    assert len(digests) == 1
+    own, full = (load_file(minilm[which]._bundle.path / WHITENING_FILE) for which in (precision, "fp32"))
+    for name in ("mean", "W", "eigenvalues", "covariance"):  # so that vectors of two precisions can be compared
+        np.testing.assert_array_equal(own[name], full[name])
+    shift = np.linalg.norm((own["corpus_mean"] - full["corpus_mean"]) @ full["W"]) / np.sqrt(384)
+    assert 0 < shift < 0.2
     agreement = compare(minilm[precision].encode(texts), minilm["fp32"].encode(texts))
     assert agreement.mean_cosine > (0.9999 if precision == "fp16" else 0.997), str(agreement)
     assert GATES[precision].passes(agreement)
