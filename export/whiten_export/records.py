@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from whiten_export.statistics import Statistics
 from whiten_export.whitening import EIGENVALUE_FLOOR, WhiteningMap
+from whiten_runtime.embedder import unit
 from whiten_runtime.isotropy import average_cosine, iso_score, partition_score
 from whiten_runtime.manifest import IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.moments import Float64Array, Moments
@@ -54,7 +55,7 @@ def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[Isot
     """Of the corpus's vectors before and after a map.
 
     IsoScore of all; the cosine of all before, as it streams, and of the sample after; the partition score of the
-    sample.
+    sample's unit vectors: it depends on scale, which a whitening changes, and cosines do not see.
     """
     moments, raw = statistics.moments, statistics.sample.vectors
     white = (raw.astype(np.float64) - fitted.mean) @ fitted.weight
@@ -67,7 +68,7 @@ def _isotropy(covariance: Float64Array, moments: Moments, sample: NDArray[np.flo
     return IsotropyRecord(
         iso_score=iso_score(covariance),
         average_cosine=average_cosine(moments),
-        partition_score=partition_score(sample),
+        partition_score=partition_score(unit(sample.astype(np.float32))),
     )
 
 

@@ -58,7 +58,7 @@ class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):
     average_cosine: float
     """Over all pairs: before the map, of all vectors; after it, of the sample."""
     partition_score: float
-    """Over the sample; 1 is isotropic."""
+    """Over the sample's unit vectors; 1 is isotropic."""
 
 
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,6 +143,26 @@ def test_the_weights_do_not_change(make: Callable[..., Path], other_file: Path, 
             np.testing.assert_array_equal(new[name], array, err_msg=name)
 
 
+def test_isotropy_is_measured_before_and_after(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+    ok("refit", tiny_bundle, "--corpus", corpus_file, "--beta", 0, "--out", tmp_path / "centred")
+    with Encoder(tiny_bundle) as full, Encoder(tmp_path / "centred") as centred:
+        whitening, rotated = full.manifest.whitening, centred.manifest.whitening
+        assert whitening is not None
+        assert rotated is not None
+        before, after, only = whitening.isotropy_before, whitening.isotropy_after, rotated.isotropy_after
+        assert before is not None
+        assert after is not None
+        assert only is not None
+        units = full.encode(sentences(400), normalize_embeddings=True).astype(np.float64)
+    cosines = (units @ units.T)[np.triu_indices(400, 1)]
+    assert after.average_cosine == pytest.approx(cosines.mean(), abs=1e-4)
+    assert before.average_cosine > 0.05 > abs(after.average_cosine)
+    assert before.iso_score < after.iso_score
+    assert before.iso_score == pytest.approx(only.iso_score, rel=1e-4)  # a rotation changes no spectrum
+    assert after.partition_score > max(before.partition_score, 0.8)
+    assert "isotropy    IsoScore" in ok("info", tiny_bundle).stdout
+
+
 def test_large_bundles_keep_their_weights_in_a_file(
     checkpoint: Callable[[str], Path],
     corpus_file: Path,
