@@ -13,7 +13,7 @@ from whiten_export.fit import fit_corpus
 from whiten_export.records import describe_whitening
 from whiten_export.refit import unwhitened_output
 from whiten_export.whitening import fit_map
-from whiten_runtime.embedder import Embedder, Output
+from whiten_runtime.embedder import Embedder
 from whiten_runtime.manifest import read_manifest
 from whiten_runtime.opening import open_parts
 from whiten_runtime.session import SessionOptions
@@ -35,7 +35,7 @@ def measure(path: Path, texts: str, rounds: int) -> None:
     value = unwhitened_output(read_manifest(path))
     bundle, tokenizer, engine = open_parts(path.absolute(), SessionOptions(), True, value)
     embedder = Embedder(tokenizer, engine)
-    output = Output(engine.width_of(value), values=(value,))
+    output = embedder.whole(value)
     sentences = list(Corpus((texts,), None, None))
     embedding, fitting, mapping = [], [], []
     for _ in range(rounds + 1):

@@ -4,7 +4,6 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,26 +11,22 @@ from numpy.typing import NDArray
 from whiten_export.corpus import Corpus
 from whiten_export.sample import Keys, row_keys, text_keys
 from whiten_export.statistics import Progress, Statistics
-from whiten_runtime.embedder import Embedder, Output
+from whiten_runtime.embedder import Embedder
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.moments import Float64Array
+from whiten_runtime.moments import Float64Array, Moments
 
 Advance = Callable[[int], object]
+Keep = Callable[[Statistics, Progress], object]
+"""Is handed what an unfinished fit has gathered, and keeps it as often as it likes."""
+
 Window = tuple[Keys, NDArray[np.float32]]
-
-
-class Checkpointer(Protocol):
-    """Is handed what an unfinished fit has gathered, and keeps it as often as it likes."""
-
-    def __call__(self, statistics: Statistics, progress: Callable[[], Progress]) -> None:
-        """Keep it or not."""
 
 
 def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]:
     """Yield what is known after each window of vectors, float32 [m, d], each with its sampling keys."""
     statistics = start
     for keys, vectors in windows:
-        moments = statistics.moments.merge(type(statistics.moments).of(vectors))
+        moments = statistics.moments.merge(Moments.of(vectors))
         statistics = Statistics(moments, statistics.sample.add(keys, vectors), statistics.corpus)
         yield statistics
 
@@ -42,7 +37,7 @@ def fit_corpus(
     value: str,
     advance: Advance = lambda count: None,
     resume: tuple[Statistics, Progress] | None = None,
-    keep: Checkpointer | None = None,
+    keep: Keep | None = None,
 ) -> Statistics:
     """Statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
 
@@ -78,8 +73,7 @@ def fit_corpus(
 
     def windows() -> Iterator[Window]:
         nonlocal done
-        wanted = Output(embedder.engine.width_of(value), values=(value,))
-        for texts, vectors in embedder.windows(sentences, wanted, advance):
+        for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance):
             finite = np.isfinite(vectors).all(axis=1)
             if not finite.all():
                 index = int(finite.argmin())
@@ -96,14 +90,14 @@ def fit_corpus(
     found = statistics
     for found in gather(windows(), statistics):
         if keep is not None:
-            keep(found, lambda: Progress(sentences=done, sha256=digest.hexdigest()))
+            keep(found, Progress(sentences=done, sha256=digest.hexdigest()))
     return Statistics(found.moments, found.sample, corpus.records)
 
 
 def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
     """A value of the graph for each text, float64 [n, d]."""
-    output = Output(embedder.engine.width_of(value), values=(value,))
-    return np.concatenate([rows for _, rows in embedder.windows(texts, output)]).astype(np.float64)
+    rows = [part for _, part in embedder.windows(texts, embedder.whole(value))]
+    return np.concatenate(rows).astype(np.float64)
 
 
 def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:

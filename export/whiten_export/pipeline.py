@@ -86,9 +86,7 @@ def export_bundle(
         tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
         decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
         fitted = decision.fitted
-        affine = None
-        if fitted is not None and decision.statistics is not None:
-            affine = fitted.mean, fitted.weight
+        affine = (fitted.mean, fitted.weight) if fitted is not None else None
         both = recipe.outputs == "both" and affine is not None
         if recipe.outputs == "both" and not both:
             report.warn("there is no whitening, so the graph gives one vector a text, not both")

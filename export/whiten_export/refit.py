@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from whiten_export.reference import Ending
 from whiten_export.reporter import Reporter
 from whiten_export.result import Export, warn_of_rank, write_whitening
 from whiten_export.staging import check_target, staged
-from whiten_export.statistics import Origin, Progress, Statistics, load_statistics, save_statistics
+from whiten_export.statistics import Origin, Progress, Statistics, load_finished, load_statistics, save_statistics
 from whiten_export.tail import set_ending
 from whiten_export.tokenizer_files import write_pooling
 from whiten_export.whitening import WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
@@ -35,7 +34,7 @@ from whiten_runtime.bundle import (
 from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import ParityError, UsageError
-from whiten_runtime.manifest import MANIFEST_FILE, Manifest, ParityRecord
+from whiten_runtime.manifest import MANIFEST_FILE, Manifest, ParityRecord, read_manifest
 from whiten_runtime.opening import open_parts
 from whiten_runtime.parity import GATES
 from whiten_runtime.probes import Probes, read_probes, write_probes
@@ -73,7 +72,7 @@ def fit_bundle(
         BundleError: not a bundle, or not a whole one.
     """
     report = reporter or Reporter()
-    manifest = open_bundle(path, verify_hashes=False).manifest
+    manifest = read_manifest(path)
     _check_input(path, manifest)
     sentences = corpus.count()
     origin = Origin.of(manifest)
@@ -161,9 +160,7 @@ def load_for(path: Path, manifest: Manifest, reporter: Reporter | None = None) -
         DataError: not a file of statistics.
     """
     _check_input(path, manifest)
-    statistics, origin, progress = load_statistics(path)
-    if progress is not None:
-        raise UsageError(f"{path}: is of a fit that was interrupted; run whiten fit again to finish it")
+    statistics, origin = load_finished(path)
     if difference := origin.difference(Origin.of(manifest)):
         raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
     if reporter is not None and origin.precision != manifest.precision:
@@ -193,10 +190,10 @@ class _Keeper:
         self._saved = time.monotonic()
         self._last: tuple[Statistics, Progress] | None = None
 
-    def keep(self, statistics: Statistics, progress: Callable[[], Progress]) -> None:
+    def keep(self, statistics: Statistics, progress: Progress) -> None:
         if self._path is None:
             return
-        self._last = statistics, progress()
+        self._last = statistics, progress
         if time.monotonic() - self._saved >= _SECONDS_BETWEEN:
             self._save()
 

@@ -11,7 +11,7 @@ from whiten_export.console_reporter import ConsoleReporter, needing
 from whiten_export.corpus import Corpus
 from whiten_export.recipe import BUILTIN_CORPUS
 from whiten_export.shrinkage import parse_shrinkage
-from whiten_export.statistics import Origin, Statistics, load_statistics, save_statistics
+from whiten_export.statistics import Origin, Statistics, load_finished, save_statistics
 from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime import console
 from whiten_runtime.console import human_size, json_option, one_line_errors, say
@@ -89,9 +89,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     merged: Statistics | None = None
     first: Origin | None = None
     for path in stats:
-        statistics, origin, progress = load_statistics(path)
-        if progress is not None:
-            raise UsageError(f"{path}: is of a fit that was interrupted; run whiten fit again to finish it")
+        statistics, origin = load_finished(path)
         if merged is None or first is None:
             merged, first = statistics, origin
             continue

@@ -1,4 +1,4 @@
-"""A sample of a stream of vectors that does not depend on how the stream was split."""
+"""A random sample of a stream of vectors, the same however the stream comes in windows."""
 
 import hashlib
 from collections.abc import Iterable

@@ -157,5 +157,17 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:
     return Statistics(moments, sample, header.corpus), header.origin, header.progress
 
 
+def load_finished(path: Path) -> tuple[Statistics, Origin]:
+    """As `load_statistics`, of a fit that came to its end.
+
+    Raises:
+        UsageError: it was interrupted.
+    """
+    statistics, origin, progress = load_statistics(path)
+    if progress is not None:
+        raise UsageError(f"{path}: is of a fit that was interrupted; run whiten fit again to finish it")
+    return statistics, origin
+
+
 def _shown(value: object) -> str:
     return f"'{value[:12]}'" if isinstance(value, str) else str(value)

@@ -9,7 +9,7 @@ import msgspec
 from whiten_runtime import console
 from whiten_runtime.console import json_option, one_line_errors, say, table
 from whiten_runtime.drift import Drift, DriftMonitor
-from whiten_runtime.embedder import Embedder, Output
+from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import UsageError
 from whiten_runtime.opening import open_parts
@@ -68,8 +68,8 @@ def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: 
     value = UNWHITENED_OUTPUT if raw else OUTPUT
     _, tokenizer, engine = open_parts(bundle.absolute(), options, True, value)
     texts = (text for text in read_texts(source, column) if text.strip())
-    output = Output(engine.width_of(value), values=(value,))
-    for _, vectors in Embedder(tokenizer, engine).windows(texts, output):
+    embedder = Embedder(tokenizer, engine)
+    for _, vectors in embedder.windows(texts, embedder.whole(value)):
         monitor.update(vectors, unwhitened=raw)
     engine.close()
 

@@ -50,6 +50,10 @@ class Embedder:
         self.truncated = 0
         self._count_lock = ForkSafeLock()
 
+    def whole(self, value: str) -> Output:
+        """All coordinates of one output of the graph."""
+        return Output(self.engine.width_of(value), values=(value,))
+
     def windows(
         self, texts: Iterable[str], output: Output, advance: Callable[[int], object] = lambda count: None
     ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:

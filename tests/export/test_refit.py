@@ -355,12 +355,18 @@ def test_statistics_of_other_weights_are_refused(tiny_bundle: Path, other_file: 
     assert (result.exit_code, "weights_sha256" in result.stderr) == (2, True)
 
 
-def test_statistics_of_other_word_frequencies_are_refused(tmp_path: Path) -> None:
-    texts = sentences(400)
+def write_word_vectors(path: Path, texts: list[str], width: int) -> list[str]:
+    """A random vector for each word of the texts."""
     words = sorted({word for text in texts for word in text.lower().split()})
     generator = np.random.default_rng(0)
-    rows = (f"{word} {' '.join(f'{x:.4f}' for x in generator.normal(size=6))}" for word in words)
-    (tmp_path / "words.txt").write_text("\n".join(rows) + "\n", "utf-8")
+    rows = (f"{word} {' '.join(f'{x:.4f}' for x in generator.normal(size=width))}" for word in words)
+    path.write_text("\n".join(rows) + "\n", "utf-8")
+    return words
+
+
+def test_statistics_of_other_word_frequencies_are_refused(tmp_path: Path) -> None:
+    texts = sentences(400)
+    words = write_word_vectors(tmp_path / "words.txt", texts, 6)
     (tmp_path / "counts.txt").write_text("".join(f"{word} {n + 1}\n" for n, word in enumerate(words)), "utf-8")
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
     made = {"a": (), "b": ("--frequencies", tmp_path / "counts.txt"), "c": ("--max-words", 50)}
@@ -455,10 +461,7 @@ def test_a_vector_that_is_not_finite_names_its_sentence(
 
 def test_word_vectors_are_fitted_again(tmp_path: Path) -> None:
     texts = sentences(500)
-    words = sorted({word for text in texts for word in text.lower().split()})
-    generator = np.random.default_rng(0)
-    rows = (f"{word} {' '.join(f'{x:.4f}' for x in generator.normal(size=12))}" for word in words)
-    (tmp_path / "words.txt").write_text("\n".join(rows) + "\n", "utf-8")
+    write_word_vectors(tmp_path / "words.txt", texts, 12)
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
     options = ("--pooling", "sif", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
     assert run(export, tmp_path / "words.txt", *options).exit_code == 0
