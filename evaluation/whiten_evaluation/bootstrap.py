@@ -41,7 +41,7 @@ def interval(samples: Float64Array, level: float = LEVEL) -> Interval:
 
 
 def resampled_task(
-    similarities: Sequence[Sequence[Float64Array]], scores: Sequence[Float64Array], resamples: int, seed: int
+    similarities: Sequence[Sequence[Float64Array]], scores: Sequence[Float64Array], resamples: int, seed: Sequence[int]
 ) -> Float64Array:
     """A task's mean over sub-datasets of Spearman's correlation, for each bundle and resample, [m, resamples].
 
@@ -52,7 +52,7 @@ def resampled_task(
         similarities: of each bundle, [n] for each sub-dataset.
         scores: [n] for each sub-dataset.
         resamples: how many.
-        seed: of the draws.
+        seed: of the draws, another for each task: tasks are drawn independently.
     """
     random = np.random.default_rng(seed)
     total = np.zeros((len(similarities), resamples))

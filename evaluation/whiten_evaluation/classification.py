@@ -39,12 +39,9 @@ SEED = 1111
 STRENGTHS = tuple(2.0**power for power in range(-2, 4))
 STRENGTHS_WITHOUT_DEV = tuple(2.0**power for power in range(-1, 6))
 
-_LOGIT_TOLERANCE = 1e-6
 _GRADIENT_TOLERANCE = 1e-6
-_STEPS = 60
-_NEVER_SINGULAR = 1e-9
-_SLOW = 0.3
-"""A step that leaves more than this of the step before it deserves a new Hessian."""
+_NEWTON_MOST = 2048
+"""Weights above which their Hessian is too large to be worth it."""
 
 Labels = NDArray[np.int64]
 Samples = tuple[Float64Array, Labels]
@@ -97,7 +94,7 @@ def classify(
     started = time.monotonic()
     fitted = None
     if whitening.source == "target":
-        fitted = vectors.fit(task.sentences, whitening.spec, f"{task.name}, whitened on its own sentences")
+        fitted = vectors.fit(task.sentences, whitening.spec, task.name)
     train = features(task.train, vectors, fitted)
     count = len(task.classes)
     f1 = None
@@ -154,8 +151,7 @@ def _choose(
     folds = [] if dev else _folds(samples)
     judged = [dev] if dev else [(x[fold], y[fold]) for fold in folds]
     held_out = [*folds, np.empty(0, np.int64)]
-    learn = _binary if count == 2 else _multinomial
-    by_strength = learn(samples, held_out, strengths, each)
+    by_strength = _paths(samples, held_out, strengths, count, each)
     scores = [
         np.mean([_percentage(_predict(a, w), b) for (a, b), w in zip(judged, weights, strict=False)])
         for weights in by_strength
@@ -164,69 +160,29 @@ def _choose(
     return strengths[best], by_strength[best][-1]
 
 
-def _binary(
-    samples: Samples, held_out: Sequence[_Rows], strengths: Sequence[float], each: _Each
+def _paths(
+    samples: Samples, held_out: Sequence[_Rows], strengths: Sequence[float], count: int, each: _Each
 ) -> list[list[Float64Array]]:
-    """Weights [d + 1, 1], intercept last, by C and by the rows held out, the last of which are none.
+    """Weights [d + 1, classes or 1], intercepts last, by C and by the rows held out.
 
-    Newton's method on all of these at once, with the Hessian of the regression on all rows in place of each one's own:
-    it is nearly the same, and a step costs two thin products instead of a Hessian. What does not converge so is left
-    to scikit-learn.
+    A C starts where the one before it ended.
     """
     x, y = samples
-    x1 = np.column_stack([x, np.ones(len(x))])
-    learnt = np.ones((len(x), len(held_out)))
-    for column, rows in enumerate(held_out):
-        learnt[rows, column] = 0
-    ridge = np.ones((x1.shape[1], 1))
-    ridge[-1] = 0
-    weights = np.zeros((x1.shape[1], len(held_out)))
-    logits = np.zeros_like(learnt)
-    found = []
-    for strength in strengths:
-        change = before = np.full(len(held_out), np.inf)
-        for step in range(_STEPS):
-            if step == 0 or change[-1] > max(_SLOW * before[-1], _LOGIT_TOLERANCE):
-                inverse = _inverse_hessian(x1, logits[:, -1], strength, ridge)
-            gradient = strength * (x1.T @ (learnt * (_sigmoid(logits) - y[:, None]))) + ridge * weights
-            weights = weights - inverse @ gradient
-            moved = x1 @ weights
-            before, change = change, np.abs(moved - logits).max(axis=0)
-            logits = moved
-            if change.max() < _LOGIT_TOLERANCE:
-                break
-        for column in np.flatnonzero(change >= _LOGIT_TOLERANCE).tolist():
-            rest = np.flatnonzero(learnt[:, column])
-            weights[:, [column]] = _fit(_regression(strength, solver="newton-cholesky"), x[rest], y[rest])
-            logits[:, column] = x1 @ weights[:, column]
-        found.append(list(weights.T[:, :, None].copy()))
-    return found
-
-
-def _inverse_hessian(x1: Float64Array, logits: Float64Array, strength: float, ridge: Float64Array) -> Float64Array:
-    p = _sigmoid(logits)
-    scaled = x1 * np.sqrt(strength * p * (1 - p))[:, None]
-    return np.asarray(np.linalg.inv(scaled.T @ scaled + np.diag(np.maximum(ridge[:, 0], _NEVER_SINGULAR))))
-
-
-def _multinomial(
-    samples: Samples, held_out: Sequence[_Rows], strengths: Sequence[float], each: _Each
-) -> list[list[Float64Array]]:
-    """Weights [d + 1, classes], intercepts last, by C and by the rows held out; a C starts where the last one ended."""
-    x, y = samples
+    newton = count == 2 and x.shape[1] <= _NEWTON_MOST  # the fastest to the optimum of few weights
+    solver = "newton-cholesky" if newton else "lbfgs"
 
     def path(rows: _Rows) -> list[Float64Array]:
-        model = _regression(1.0, warm_start=True)
+        model = _regression(solver)
         rest = np.delete(x, rows, axis=0), np.delete(y, rows)
         return [_fit(model.set_params(C=strength), *rest) for strength in strengths]
 
     return [list(weights) for weights in zip(*each(path, held_out), strict=True)]
 
 
-def _regression(strength: float, **options: object) -> Any:
+def _regression(solver: str) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=strength, tol=_GRADIENT_TOLERANCE, max_iter=100_000, **options)
+    return LogisticRegression(solver=solver, tol=_GRADIENT_TOLERANCE, max_iter=100_000, warm_start=True)
 
 
 def _fit(model: Any, x: Float64Array, y: Labels) -> Float64Array:
@@ -244,10 +200,6 @@ def _folds(samples: Samples) -> list[_Rows]:
     from sklearn.model_selection import StratifiedKFold
 
     return [rows for _, rows in StratifiedKFold(FOLDS, shuffle=True, random_state=SEED).split(*samples)]
-
-
-def _sigmoid(logits: Float64Array) -> Float64Array:
-    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * logits))
 
 
 def _percentage(predicted: Labels, wanted: Labels) -> float:

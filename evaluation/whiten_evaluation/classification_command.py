@@ -9,7 +9,7 @@ import click
 
 from whiten_evaluation.classification import ClassificationScore, classify
 from whiten_evaluation.classification_files import TaskName, read_tasks
-from whiten_evaluation.embedding import Source, embed_texts
+from whiten_evaluation.embedding import Source, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
@@ -62,6 +62,7 @@ def classification(
             raise UsageError(f"'{data}' has none of the tasks that were asked for; wanted files of {told}")
         reporter.warn(f"left out, as '{data}' does not have them: {told}")
     texts = tuple(dict.fromkeys(text for task in found for text in task.sentences))
+    check_bundles(bundles, whitening, {task.name: len(task.sentences) for task in found})
     rows: list[list[Cell]] = []
     documents: list[dict[str, Any]] = []
     for bundle in bundles:

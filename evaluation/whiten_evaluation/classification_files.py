@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_evaluation.finding import files_below
 from whiten_runtime.errors import DataError, UsageError
 
 TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC"]
@@ -99,7 +100,7 @@ def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[Classifica
     """
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
-    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: (len(path.parts), path))
+    files = list(files_below(folder))
     found: list[ClassificationTask] = []
     absent: list[AbsentTask] = []
     for name in names:

@@ -6,7 +6,7 @@ import click
 
 from whiten_evaluation.bootstrap import LEVEL
 from whiten_evaluation.comparing import Row, compare_bundles
-from whiten_evaluation.embedding import Source, embed_texts
+from whiten_evaluation.embedding import Source, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
@@ -64,6 +64,7 @@ def compare(
     found = read_sts(data, parse_tasks(tasks))
     for line in found.missing():
         reporter.warn(line)
+    check_bundles(bundles, whitening, {task.name: len(task.texts) for task in found.tasks})
     known = [(path, read_manifest(path)) for path in bundles]
     similarities, described = [], []
     for path, manifest in known:
@@ -74,7 +75,18 @@ def compare(
         described.append((path, manifest, whitening.spec.dimension or width if source == "target" else width))
     rows = compare_bundles(found, described, similarities, resamples, seed)
     names = [task.name for task in found.tasks]
-    header = ("bundle", "precision", "dim", "MB", *names, "average", "difference", f"{LEVEL:.0%} from", "to", "")
+    header = (
+        "bundle",
+        "precision",
+        "dim",
+        "MB",
+        *names,
+        f"average of {len(names)}",
+        "difference",
+        f"{LEVEL:.0%} from",
+        "to",
+        "",
+    )
     document = {
         "whitening": str(whitening),
         "absent": found.absent,

@@ -59,7 +59,10 @@ def compare_bundles(
     """
     resampled = [
         resampled_task(
-            [found[index] for found in similarities], [subset.scores for subset in task.subsets], resamples, seed
+            [found[index] for found in similarities],
+            [subset.scores for subset in task.subsets],
+            resamples,
+            (seed, index),
         )
         * 100
         for index, task in enumerate(data.tasks)

@@ -1,6 +1,6 @@
 """Texts of an evaluation as vectors: every distinct text goes through the graph once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.reporter import Reporter
-from whiten_export.whitening import WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
+from whiten_export.whitening import WARNED_RATIO, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
 from whiten_runtime.embedder import Embedder, unit
 from whiten_runtime.engine import OUTPUT
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.manifest import Manifest, read_manifest
 from whiten_runtime.moments import Float64Array, Moments
 from whiten_runtime.opening import open_parts, unwhitened_output
@@ -94,11 +94,52 @@ class TextVectors:
             UsageError: too few texts for the dimensions, or all alike.
         """
         moments = Moments.of(self.of(texts))
+        check_fit(moments.n, len(moments.mean), spec, what)
         try:
-            check_sample_count(moments.n, len(moments.mean), spec)
             return fit_sif(moments, spec) if self.common else fit_map(moments, spec)
         except UsageError as error:
             raise UsageError(f"{what}: {error}") from None
+
+
+def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
+    """Check that n sentences are enough to fit on.
+
+    Raises:
+        UsageError: they are not; or more dimensions are to be kept than there are.
+    """
+    if spec.dimension is not None and spec.dimension > width:
+        raise UsageError(f"dim is {spec.dimension}, but the vectors have {width} dimensions; wanted 1 to {width}")
+    try:
+        check_sample_count(n, width, spec)
+    except UsageError:
+        kept = f", or keep --dim {n // WARNED_RATIO} or fewer" if n >= WARNED_RATIO else ""
+        raise UsageError(
+            f"{what}: {n:,} sentences cannot whiten {width} dimensions, all pairs would come out equally similar; "
+            f"leave the task out with --tasks{kept}"
+        ) from None
+
+
+def check_bundles(bundles: Iterable[Path], whitening: Whitening, groups: Mapping[str, int]) -> None:
+    """Find what is wrong with bundles before any of them is put to work.
+
+    Args:
+        bundles: directories.
+        whitening: what is evaluated.
+        groups: what a whitening is to be fitted on, and its sentences.
+
+    Raises:
+        BundleError: one is not a bundle, or takes vectors.
+        UsageError: the whitening does not fit one, or a group has too few sentences for it.
+    """
+    for bundle in bundles:
+        manifest = read_manifest(bundle)
+        if manifest.input != "text":
+            raise BundleError(f"{bundle}: takes vectors, not texts; it cannot be evaluated on sentences")
+        if whitening.source == "bundle":
+            _kept(bundle, manifest, whitening.dimension)
+        if whitening.source == "target":
+            for name, n in groups.items():
+                check_fit(n, manifest.source.hidden_size, whitening.spec, name)
 
 
 def whitened(vectors: Float64Array, fitted: WhiteningMap | None) -> Float64Array:

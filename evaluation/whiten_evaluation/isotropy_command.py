@@ -1,11 +1,12 @@
 """`whiten eval isotropy`: how evenly a bundle's vectors of given texts use their space, before and after whitening."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import msgspec
 
-from whiten_evaluation.embedding import TextVectors, Whitening, embed_texts
+from whiten_evaluation.embedding import TextVectors, Whitening, check_bundles, embed_texts
 from whiten_evaluation.options import Cell, bundles_argument, check_formats, csv_option, session_options, show
 from whiten_evaluation.sts_files import read_sts
 from whiten_export.console_reporter import ConsoleReporter
@@ -54,15 +55,20 @@ def isotropy(
         raise UsageError("give either --data DIR or --input FILE, for the texts to measure on")
     if data is not None and column is not None:
         raise UsageError(f"--column '{column}' is for --input; leave it out")
+    reporter = ConsoleReporter()
+    absent: Mapping[str, tuple[str, ...]] = {}
     if data is not None:
-        texts = read_sts(data).texts
+        tasks = read_sts(data)
+        for line in tasks.missing():
+            reporter.warn(line)
+        texts, absent = tasks.texts, tasks.absent
     else:
         corpus = Corpus(inputs, column, None)
         corpus.count()
         texts = tuple(dict.fromkeys(corpus))
     if len(texts) < 2:
         raise UsageError(f"{len(texts)} distinct text has no isotropy; give two or more")
-    reporter = ConsoleReporter()
+    check_bundles(bundles, Whitening(), {})
     rows: list[list[Cell]] = []
     documents = []
     for bundle in bundles:
@@ -79,7 +85,7 @@ def isotropy(
             rows.append([str(bundle), label, vectors.vectors.shape[1], *map(_four, msgspec.structs.astuple(found))])
         documents.append({"bundle": str(bundle), **measured})
     header = ("bundle", "vectors", "dim", "IsoScore", "average cosine", "partition score")
-    show(header, rows, {"texts": len(texts), "bundles": documents}, as_json, as_csv)
+    show(header, rows, {"texts": len(texts), "absent": absent, "bundles": documents}, as_json, as_csv)
 
 
 def measure(vectors: TextVectors) -> IsotropyRecord:

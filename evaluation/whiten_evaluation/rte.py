@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from whiten_evaluation.classification_files import lines_of, malformed
 from whiten_evaluation.embedding import TextVectors, Whitening, whitened
+from whiten_evaluation.finding import files_below
 from whiten_export.pairs import cosines
 from whiten_runtime.errors import DataError, UsageError
 
@@ -66,7 +67,7 @@ def read_entailment(folder: Path) -> EntailmentPairs:
     """
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is not a directory; wanted one with the {FILE} of RTE")
-    paths = [path for path in folder.rglob(FILE) if path.is_file()]
+    paths = [path for path in files_below(folder) if path.name == FILE]
     if not paths:
         raise UsageError(f"'{folder}' has no {FILE}; wanted that of RTE, with columns {', '.join(_COLUMNS)}")
     return _read(
@@ -90,7 +91,7 @@ def score_entailment(
     """
     fitted = None
     if whitening.source == "target":
-        fitted = vectors.fit(pairs.first + pairs.second, whitening.spec, "RTE, whitened on its own sentences")
+        fitted = vectors.fit(pairs.first + pairs.second, whitening.spec, "RTE")
     decided = cosines(*(whitened(vectors.of(texts), fitted) for texts in (pairs.first, pairs.second))) > threshold
     return EntailmentScore(
         n=len(decided),

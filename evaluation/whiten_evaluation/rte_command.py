@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from whiten_evaluation.embedding import Source, embed_texts
+from whiten_evaluation.embedding import Source, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
@@ -54,6 +54,7 @@ def rte(
     whitening = parse_whitening(source, dim, beta)
     reporter = ConsoleReporter()
     pairs = read_entailment(data)
+    check_bundles(bundles, whitening, {"RTE": 2 * len(pairs.first)})
     rows: list[list[Cell]] = []
     documents: list[dict[str, Any]] = []
     for bundle in bundles:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from whiten_evaluation.embedding import Source, embed_texts
+from whiten_evaluation.embedding import Source, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
@@ -57,6 +57,7 @@ def sts(
     found = read_sts(data, parse_tasks(tasks))
     for line in found.missing():
         reporter.warn(line)
+    check_bundles(bundles, whitening, {task.name: len(task.texts) for task in found.tasks})
     rows: list[list[Cell]] = []
     documents: list[dict[str, Any]] = []
     for bundle in bundles:

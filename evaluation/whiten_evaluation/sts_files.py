@@ -1,6 +1,5 @@
 """The seven semantic textual similarity tasks, in the layouts that they are passed around in."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_evaluation.finding import files_below
 from whiten_export.pairs import read_pairs
 from whiten_runtime.errors import DataError, UsageError
 
@@ -30,7 +30,7 @@ _ALONE = {
 """Files of the tasks that are one file: WhiteningBERT's, then the released ones. In lower case."""
 
 _SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
-_YEAR = re.compile(r"(?:sts[-_ ]?(?:20)?|20)(1[2-6])(?!\d)", re.IGNORECASE)
+_YEAR = re.compile(r"(?:sts[-_ ]?(?:20)?|semeval[-_ ]?20|(?<![a-z0-9])20)(1[2-6])(?!\d)", re.IGNORECASE)
 _TRAINING = re.compile(r"train|trial", re.IGNORECASE)
 
 
@@ -139,7 +139,7 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
     """
     if not directory.is_dir():
         raise UsageError(f"data '{directory}' is not a directory; name the folder of the STS files")
-    files = list(_files(directory))
+    files = list(files_below(directory))
     tasks, absent = [], {}
     for name in names:
         found = {subset: _find(name, subset, files) for subset in SUBSETS[name]}
@@ -160,15 +160,6 @@ def _plain(name: str) -> str:
     return name.strip().lower().replace("-", "").replace("_", "")
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    """All files below, the shallow ones first, in an order that does not depend on the file system."""
-    found: list[Path] = []
-    for folder, folders, names in os.walk(directory, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found.extend(Path(folder, name) for name in names)
-    yield from sorted(found, key=lambda path: (len(path.parts), str(path)))
-
-
 def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:
     """The file of a sub-dataset; of SemEval's two, that of the sentences."""
     if task in _ALONE:
@@ -180,7 +171,7 @@ def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:
     for path in files:
         if path.name.lower() == ours:
             return path
-        if official is None and (match := theirs.fullmatch(path.name)):
+        if official is None and (match := theirs.fullmatch(path.name)) and _gold(path).is_file():
             year = match[1][2:] if match[1] else _year(path)
             if f"STS{year}" == task and not any(_TRAINING.search(part) for part in _below_year(path)):
                 official = path
@@ -226,10 +217,12 @@ def _lines(path: Path) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
+def _gold(path: Path) -> Path:
+    return path.with_name(path.name.replace(".input.", ".gs."))
+
+
 def _read_semeval(path: Path) -> tuple[list[str], list[str], list[float]]:
-    gold = path.with_name(path.name.replace(".input.", ".gs."))
-    if not gold.is_file():
-        raise DataError(f"{path}: has no scores beside it; wanted {gold.name}")
+    gold = _gold(path)
     sentences, scores = _lines(path), _lines(gold)
     if len(sentences) != len(scores):
         raise DataError(f"{gold}: has {len(scores)} lines, but {path.name} has {len(sentences)}; wanted as many")

@@ -71,8 +71,9 @@ def sweep(
     Texts go through the model once; every layer's vectors are kept in --cache, so that an interrupted sweep goes on
     from there and the next one begins there. MODEL is as for whiten-export.
     """
-    target = out or Path("sweeps") / Path(model).name
+    target = out or Path("sweeps") / Path(model).resolve().name
     check_target(target, force, REPORT)
+    _check_writable(target)
     if len(set(poolings)) < len(poolings):
         raise UsageError(f"pooling {', '.join(poolings)} names one twice; name each once")
     found = read_sts(data, parse_tasks(tasks))
@@ -105,6 +106,13 @@ def sweep(
         say(f"  {line}")
     if as_json:
         console.print_json({"out": str(target), "warnings": reporter.warnings, "sweep": result})
+
+
+def _check_writable(target: Path) -> None:
+    """Find out before the work, not after it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"'{target.parent}' cannot be written; choose another --out")
 
 
 def default_cache() -> Path:

@@ -18,9 +18,6 @@ from whiten_runtime.moments import Float64Array
 COLUMNS = ("sentence1", "sentence2", "score")
 _STS_COLUMNS = (5, 6, 4)
 _LEAST = 10
-
-DECIMALS = 6
-"""Of a cosine; float32 vectors carry no more."""
 _WANTED = (
     f"wanted .csv, .tsv or .jsonl with {', '.join(COLUMNS)}, or tab-separated lines as the STS benchmark has them "
     "(score and sentences in columns 5 to 7)"
@@ -70,13 +67,10 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
-    """Cosine of each row of a with the same row of b, both [n, d]; 0 where one of them is zero.
-
-    Rounded to `DECIMALS`: a text is as similar to itself as any other is, and rounding must not rank them.
-    """
+    """Cosine of each row of a with the same row of b, both [n, d]; 0 where one of them is zero."""
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     products: Float64Array = np.einsum("nd,nd->n", a, b)
-    return np.round(products / np.where(norms > 0, norms, np.inf), DECIMALS)
+    return products / np.where(norms > 0, norms, np.inf)
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:

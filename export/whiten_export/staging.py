@@ -98,7 +98,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     lock = _lock(directory)
     if lock is None and _LOCKS:
-        raise UsageError(f"'{directory}' is in use by another process; wait for it, or name another directory")
+        raise UsageError(f"'{directory}' is in use by another process; wait for it, or name another")
     try:
         yield
     finally:

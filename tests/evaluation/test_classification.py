@@ -13,7 +13,6 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from threadpoolctl import threadpool_limits
 
 from support.corpus import sentences
-from whiten_evaluation import classification as protocol
 from whiten_evaluation.classification import classify, features
 from whiten_evaluation.classification_command import ALL_TASKS, classification
 from whiten_evaluation.classification_files import ClassificationTask, Split
@@ -77,7 +76,7 @@ def in_order(split: Split, vectors: TextVectors) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.parametrize(
     ("width", "count", "spread"),
     [(5, 150, 0.3), (30, 60, 3.0)],
-    ids=["overlapping", "separable: steps with the shared Hessian do not do"],
+    ids=["overlapping", "separable"],
 )
 def test_nested_folds(width: int, count: int, spread: float) -> None:
     made = Made(width, 2, spread)
@@ -157,15 +156,6 @@ def test_target_whitens_on_the_sentences_of_all_splits() -> None:
     assert (found.accuracy, found.f1, found.strengths) == (wanted.accuracy, wanted.f1, wanted.strengths)
 
 
-def test_weights_that_newton_does_not_find_come_from_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Made(5, 2, 0.3)
-    task = ClassificationTask("MR", made.split(60))
-    wanted = classify(task, made.vectors, Whitening("none"))
-    monkeypatch.setattr(protocol, "_STEPS", 1)
-    found = classify(task, made.vectors, Whitening("none"))
-    assert (found.accuracy, found.strengths) == (wanted.accuracy, wanted.strengths)
-
-
 @pytest.mark.parametrize(("samples", "test", "message"), [(22, None, "class 0 has 11"), (18, 4, "class 0 has 9")])
 def test_too_few_samples_of_a_class(samples: int, test: int | None, message: str) -> None:
     made = Made(2, 2)
@@ -176,7 +166,7 @@ def test_too_few_samples_of_a_class(samples: int, test: int | None, message: str
 
 def test_too_few_sentences_to_whiten() -> None:
     made = Made(30, 2)
-    with pytest.raises(UsageError, match="MR, whitened on its own sentences: 24 sentences cannot whiten 30 dimensions"):
+    with pytest.raises(UsageError, match="MR: 24 sentences cannot whiten 30 dimensions"):
         classify(ClassificationTask("MR", made.split(24)), made.vectors, Whitening("target"))
 
 
@@ -253,7 +243,7 @@ def test_command_tells_what_is_absent(tiny_bundle: Path, data: Path, tmp_path: P
         (
             ["--tasks", "MR", "--whitening", "target"],
             2,
-            "MR, whitened on its own sentences: 24 sentences cannot whiten",
+            "MR: 24 sentences cannot whiten",
         ),
         (["--tasks", "MPQA"], 1, "MPQA: class 0 has 2 samples to learn from; wanted 12 or more"),
     ],

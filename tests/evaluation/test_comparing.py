@@ -53,7 +53,7 @@ def test_intervals_are_those_of_resampling_by_hand() -> None:
     gold = [random.normal(size=200), random.normal(size=120)]
     first = [part + random.normal(size=len(part)) for part in gold]
     second = [part + 1.5 * random.normal(size=len(part)) for part in gold]
-    found = resampled_task([first, second], gold, 2000, seed=1)
+    found = resampled_task([first, second], gold, 2000, seed=(1,))
     differences = []
     for _ in range(2000):
         total = 0.0

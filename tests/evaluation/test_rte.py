@@ -101,7 +101,7 @@ def test_target_is_fitted_on_both_columns() -> None:
     wanted = 100 * np.mean(((white[:30] * white[30:]).sum(axis=1) > 0.5) == answers)
     assert score_entailment(pairs, vectors, Whitening("target")).accuracy == wanted
     one = EntailmentPairs(("0",), ("1",), answers[:1], Path("dev.tsv"))
-    with pytest.raises(UsageError, match="RTE, whitened on its own sentences: 2 sentences cannot whiten 3 dimensions"):
+    with pytest.raises(UsageError, match="RTE: 2 sentences cannot whiten 3 dimensions"):
         score_entailment(one, vectors, Whitening("target"))
 
 

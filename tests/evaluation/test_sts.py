@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,16 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
+from support.corpus import sentences
 from support.sts import write_paper_layout
 from whiten_evaluation.cli import evaluate
 from whiten_evaluation.embedding import Whitening, embed_texts
 from whiten_evaluation.sts import score_sts
 from whiten_evaluation.sts_files import SUBSETS, read_sts
+from whiten_export.pipeline import export_bundle
+from whiten_export.recipe import Recipe, VectorRecipe
 from whiten_export.reference import Ending
+from whiten_export.vectors import export_vectors
 from whiten_runtime import Encoder, UsageError
 
 
@@ -33,7 +38,7 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return np.round((a * b).sum(axis=1) / norms, 6)
+    return np.asarray((a * b).sum(axis=1) / norms)
 
 
 def by_hand(bundle: Path, folder: Path, source: str) -> dict[str, tuple[float, float, float]]:
@@ -158,6 +163,73 @@ def test_too_few_sentences_to_fit_on(tiny_bundle: Path, tmp_path: Path) -> None:
     assert "STS-B: 24 sentences cannot whiten 32 dimensions" in result.stderr
 
 
+@pytest.fixture(scope="module")
+def other_bundles(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Other kinds than the usual one, on layers 1 and 4."""
+    folder = tmp_path_factory.mktemp("others")
+    words = folder / "words.txt"
+    random = np.random.default_rng(0)
+    vocabulary = sorted({word.lower() for text in sentences(300) for word in text.split()})
+    words.write_text("\n".join(f"{word} {' '.join(f'{x:.4f}' for x in random.normal(1, 1, 8))}" for word in vocabulary))
+
+    def make(name: str) -> Path:
+        model, options = {
+            "int8": (checkpoint("bert", 4), {"precision": "int8", "dim": 32}),
+            "normalised": (checkpoint("bert"), {"normalize": True}),
+            "both": (checkpoint("bert"), {"outputs": "both"}),
+            "raw": (checkpoint("bert"), {"whitening": None, "normalize": True}),
+            "sif": (words, {"pooling": "sif"}),
+        }[name]
+        layers = (0,) if name == "sif" else (1, 4)
+        if not (folder / name).exists():
+            if name != "raw":
+                options["max_sentences"] = 600
+            export_bundle(Recipe(str(model), layers=layers, **options), folder / name)
+        return folder / name
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["int8", "normalised", "both", "raw", "sif"])
+@pytest.mark.parametrize("source", ["bundle", "target", "none"])
+def test_other_kinds_of_bundles(other_bundles: Callable[..., Path], data_folder: Path, name: str, source: str) -> None:
+    path = other_bundles(name)
+    data = read_sts(data_folder, ("STS15",))
+    whitening = Whitening(source)  # type: ignore[arg-type]
+    score = score_sts(data, embed_texts(path, data.texts, whitening), whitening).tasks[0].mean
+    if source == "bundle":
+        with Encoder(path) as encoder:
+            want = [
+                100 * spearmanr(cosines(encoder.encode(subset.first), encoder.encode(subset.second)), subset.scores)[0]
+                for subset in data.tasks[0].subsets
+            ]
+        assert score == pytest.approx(np.mean(want), abs=0.02)
+    elif name in ("normalised", "both", "raw"):  # the same network before whitening
+        same = score_sts(data, embed_texts(other_bundles("both"), data.texts, whitening), whitening).tasks[0].mean
+        assert score == pytest.approx(same, abs=0.02)
+    else:
+        assert 0 < score < 100
+
+
+def test_dimensions_of_a_normalised_bundle(other_bundles: Callable[..., Path], data_folder: Path) -> None:
+    data = read_sts(data_folder, ("STS-B",))
+    vectors = embed_texts(other_bundles("normalised"), data.texts, Whitening.parse("bundle", 4)).vectors
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    result = run("sts", other_bundles("raw"), "--data", data_folder, "--dim", 4)
+    assert result.exit_code == 2
+    assert "whose whitening is none: its first coordinates mean no more" in result.stderr
+
+
+def test_what_is_wrong_is_found_before_the_work(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
+    vectors = tmp_path / "vectors.npy"
+    np.save(vectors, np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32))
+    export_vectors(VectorRecipe(vectors), tmp_path / "vectors-bundle")
+    result = run("sts", tiny_bundle, tmp_path / "vectors-bundle", "--data", data_folder)
+    assert result.exit_code == 1
+    assert "takes vectors, not texts" in result.stderr
+    assert "·" not in result.stderr  # no stage began
+
+
 def test_bundles_that_are_none(tmp_path: Path, data_folder: Path) -> None:
     result = run("sts", tmp_path / "nowhere", "--data", data_folder)
     assert result.exit_code == 1
@@ -176,5 +248,7 @@ def test_isotropy(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(read_sts(data_folder).texts), "utf-8")
     assert json.loads(run("isotropy", tiny_bundle, "--input", texts, "--json").stdout) == document
+    write_paper_layout(tmp_path / "some", ("STS-B",))
+    assert "STS16 is absent" in run("isotropy", tiny_bundle, "--data", tmp_path / "some").stderr
     assert run("isotropy", tiny_bundle).exit_code == 2
     assert run("isotropy", tiny_bundle, "--data", data_folder, "--column", "x").exit_code == 2

@@ -32,7 +32,9 @@ def test_the_papers_layout(tmp_path: Path, task: str) -> None:
     assert got(tmp_path, task) == list(content.values())
 
 
-@pytest.mark.parametrize("folder", ["STS14-en-test", "sts2014-test", "2014", "sts-14/test", "STS2015/sts2014-en"])
+@pytest.mark.parametrize(
+    "folder", ["STS14-en-test", "sts2014-test", "2014", "sts-14/test", "STS2015/sts2014-en", "semeval2014"]
+)
 def test_semevals_layout(tmp_path: Path, folder: str) -> None:
     for number, subset in enumerate(SUBSETS["STS14"]):
         write_semeval(tmp_path / folder, subset, rows(12, number))
@@ -96,6 +98,15 @@ def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
+def test_sentences_without_scores_are_passed_over(tmp_path: Path) -> None:
+    """Some archives have the scores in a folder of their own, with the sentences once more."""
+    for subset in SUBSETS["STS13"]:
+        write_semeval(tmp_path / "STS2013" / "test-gold", subset, PAIRS)
+        write_semeval(tmp_path / "STS2013" / "test", subset, PAIRS)
+        (tmp_path / "STS2013" / "test" / f"STS.gs.{subset}.txt").unlink()
+    assert got(tmp_path, "STS13") == [PAIRS] * 3
+
+
 def test_names_of_tasks() -> None:
     assert parse_tasks(None) == tuple(SUBSETS)
     assert parse_tasks("sts12, stsb,SICK_R") == ("STS-B", "SICK-R", "STS12")
@@ -128,22 +139,18 @@ def test_malformed_files(tmp_path: Path, name: str, content: str, message: str) 
 @pytest.mark.parametrize(
     ("sentences", "scores", "message"),
     [
-        ("a\tb\n", None, "has no scores beside it"),
         ("a\tb\n", "1\n2\n", "has 2 lines, but"),
         ("a b\n", "1\n", "wanted two sentences"),
         ("a\tb\n", "nan\n", "wanted a number"),
         ("a\tb\n", "\n", "holds 0 pairs"),
     ],
 )
-def test_malformed_semeval_files(tmp_path: Path, sentences: str, scores: str | None, message: str) -> None:
+def test_malformed_semeval_files(tmp_path: Path, sentences: str, scores: str, message: str) -> None:
     for subset in SUBSETS["STS13"]:
         write_semeval(tmp_path / "STS13", subset, PAIRS)
     folder = tmp_path / "STS13"
     (folder / "STS.input.FNWN.txt").write_text(sentences)
-    if scores is None:
-        (folder / "STS.gs.FNWN.txt").unlink()
-    else:
-        (folder / "STS.gs.FNWN.txt").write_text(scores)
+    (folder / "STS.gs.FNWN.txt").write_text(scores)
     with pytest.raises(DataError, match=message):
         read_sts(tmp_path, ("STS13",))
 

@@ -4,6 +4,7 @@ import base64
 import csv
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from support.sts import write_paper_layout
 from whiten_evaluation.embedding import Whitening, embed_texts
 from whiten_evaluation.layers import combinations, search
 from whiten_evaluation.layers import sweep as sweeping
+from whiten_evaluation.layers.graph import LayerGraph
 from whiten_evaluation.sts import score_sts
 from whiten_evaluation.sts_files import read_sts
 from whiten_evaluation.sweep_command import sweep
@@ -99,11 +101,48 @@ def test_the_second_one_begins_with_the_vectors_of_the_first(
         raise AssertionError("made again")
 
     monkeypatch.setattr(sweeping, "write_layers", never)
+    monkeypatch.setattr(LayerGraph, "embedder", never)
     result = run("--no-speed", "--pooling", "mean", "--force")
     assert result.exit_code == 0
     second = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
     assert second["scores"] == first["scores"]
     assert not (tmp_path / "out" / "depths.png").exists()
+
+
+def test_a_first_token_that_never_changes(
+    run: Callable[..., Result], checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLaMA's sees only itself, in every layer: there is nothing to compare, to extend or to draw."""
+    monkeypatch.setattr(search, "EXHAUSTIVE", 3)
+    monkeypatch.setattr(combinations, "EXHAUSTIVE", 3)
+    result = run("--pooling", "cls", "--pooling", "last", model=checkpoint("llama"))
+    assert result.exit_code == 0, result.stderr
+    document = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
+    assert set(found(document, "cls", "none").values()) == set(found(document, "cls", "target").values()) == {None}
+    assert None not in found(document, "last", "target").values()
+    assert all(depth["best"] is None for depth in document["depths"])
+    assert "inf" not in (tmp_path / "out" / "scores.csv").read_text()
+
+
+def test_another_config_is_another_model(
+    run: Callable[..., Result], checkpoint: Callable[[str], Path], tmp_path: Path, cache: Path
+) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(checkpoint("bert"), mine)
+    assert run("--no-speed", "--layers", "0,1", "--pooling", "mean", model=mine).exit_code == 0
+    before = set(cache.iterdir())
+    config = json.loads((mine / "config.json").read_text())
+    (mine / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 0.1}))
+    assert run("--no-speed", "--layers", "0,1", "--pooling", "mean", "--force", model=mine).exit_code == 0
+    assert len(set(cache.iterdir()) - before) == 1
+
+
+def test_a_damaged_graph_is_made_anew(run: Callable[..., Result], cache: Path) -> None:
+    assert run("--no-speed", "--layers", "0,2", "--pooling", "mean").exit_code == 0
+    folder = max(cache.iterdir(), key=lambda path: path.stat().st_mtime)
+    (folder / "graph" / "model.onnx").write_bytes(b"nothing")
+    shutil.rmtree(next(folder.glob("texts-*")))
+    assert run("--no-speed", "--layers", "0,2", "--pooling", "mean", "--force").exit_code == 0
 
 
 def test_deep_networks_are_searched_by_a_beam(

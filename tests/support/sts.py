@@ -7,21 +7,25 @@ import numpy as np
 from support.corpus import sentences
 from whiten_evaluation.sts_files import SUBSETS
 
+_SEEN = 12
+"""Words that are within the length of any model here."""
+
 Rows = list[tuple[str, str, float]]
 
 
 def rows(count: int, seed: int) -> Rows:
-    """Pairs with a score from 0 to 5, some of them a sentence and itself."""
+    """Pairs with a score from 0 to 5; none alike, or alike once they are cut: rounding would decide how those rank."""
     random = np.random.default_rng(seed)
     pool = sentences(300)
-    made = []
-    for index in range(count):
+    made: Rows = []
+    while len(made) < count:
         first = pool[random.integers(len(pool))]
         words = first.split()
         kept = random.integers(0, len(words) + 1)
         other = pool[random.integers(len(pool))].split()
-        second = first if index % 10 == 0 else " ".join([*words[:kept], *other[kept:]]) or "nothing"
-        made.append((first, second, round(5 * kept / len(words), 1) if index % 10 else 5.0))
+        second = " ".join([*words[:kept], *other[kept:]]) or "nothing"
+        if second.split()[:_SEEN] != words[:_SEEN]:
+            made.append((first, second, round(5 * kept / len(words), 1)))
     return made
 
 

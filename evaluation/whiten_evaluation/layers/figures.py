@@ -131,28 +131,27 @@ def _dimensions(sweep: Sweep) -> Figure | None:
 
 def _depths(sweep: Sweep) -> Figure | None:
     """Quality against speed."""
-    rates = [depth.texts_per_second for depth in sweep.depths]
-    if None in rates or not sweep.scores:
+    points = [
+        (depth, depth.texts_per_second, depth.best)
+        for depth in sweep.depths
+        if depth.texts_per_second is not None and depth.best is not None
+    ]
+    chosen = worthwhile(sweep.depths)
+    if not points or chosen is None:
         return None
     figure, axes = _axes(7.2, 4.4)
-    values = [average(depth.best) for depth in sweep.depths]
-    axes.plot(rates, values, color=_COLOURS["none"], linewidth=1, zorder=1)
-    chosen = worthwhile(sweep.depths)
-    for index, (depth, rate, value) in enumerate(zip(sweep.depths, rates, values, strict=True)):
-        colour = _COLOURS["target"] if depth is chosen else _INK
-        axes.plot(rate, value, "o", color=colour, markersize=6, zorder=2)
-        label = f"{depth.layer} blocks: {layers_text(depth.best.layers)} {_NAMES[depth.best.whitening]}"
-        axes.annotate(
-            label, (rate, value), xytext=(6, (5, -11)[index % 2]), textcoords="offset points", fontsize=7, color=colour
-        )
+    axes.plot([rate for _, rate, _ in points], [average(best) for _, _, best in points], color=_GRID, linewidth=1)
+    for index, (depth, rate, best) in enumerate(points):
+        colour = _COLOURS["target"] if depth is chosen[0] else _INK
+        axes.plot(rate, average(best), "o", color=colour, markersize=6, zorder=2)
+        label = f"{depth.layer} blocks: {layers_text(best.layers)} {_NAMES[best.whitening]}"
+        place = (rate, average(best))
+        below = (6, (5, -11)[index % 2])
+        axes.annotate(label, place, xytext=below, textcoords="offset points", fontsize=7, color=colour)
     axes.set_xscale("log")
     axes.margins(x=0.18, y=0.12)
-    _label(
-        axes,
-        "texts per second",
-        f"Spearman × 100, average of {sweep.average_of}",
-        "What a deeper network costs and gives",
-    )
+    quality = f"Spearman × 100, average of {sweep.average_of}"
+    _label(axes, "texts per second", quality, "What a deeper network costs and gives")
     return figure
 
 

@@ -98,11 +98,11 @@ def _findings(sweep: Sweep) -> Iterable[str]:
             by = gains[0] if len(gains) == 1 else f"{gains[0]} to {gains[-1]}"
             plural = "s" if len(layers) > 1 else ""
             yield f"Whitening {verb} layer{plural} {layers_text(tuple(layers))} ({sweep.poolings[0]}) by {by}."
-    if all(depth.texts_per_second for depth in sweep.depths):
-        depth, top = worthwhile(sweep.depths), sweep.depths[-1]
+    if (found := worthwhile(sweep.depths)) and all(depth.texts_per_second for depth in sweep.depths):
+        (depth, score), top = found, sweep.depths[-1]
         rate = (depth.texts_per_second or 0) / (top.texts_per_second or 1)
         yield (
-            f"Depth {depth.layer} is worth its cost: {_named(depth.best)}, within {NEAR} of the best of any depth, at "
+            f"Depth {depth.layer} is worth its cost: {_named(score)}, within {NEAR} of the best of any depth, at "
             f"{rate:.2f} times the speed of all {top.layer} blocks."
         )
 
@@ -153,9 +153,11 @@ def _depth_table(sweep: Sweep) -> str:
         [
             str(depth.layer),
             f"{depth.texts_per_second:,.0f}" if depth.texts_per_second else "-",
-            layers_text(depth.best.layers),
-            depth.best.whitening,
-            f"{average(depth.best):.2f}",
+            *(
+                (layers_text(best.layers), best.whitening, f"{average(best):.2f}")
+                if (best := depth.best)
+                else ("-", "-", "-")
+            ),
         ]
         for depth in sweep.depths
     ]

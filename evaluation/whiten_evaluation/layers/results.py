@@ -20,7 +20,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     whitening: Whitened
     layers: tuple[int, ...]
     tasks: tuple[float | None, ...]
-    """In the order of the sweep's tasks; None where all texts have the same vector."""
+    """In the order of the sweep's tasks; None where all texts have the same vector, or, whitened, where there are too
+    few of them."""
     average: float | None
     """Of the tasks."""
 
@@ -41,7 +42,7 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     layer: int
     texts_per_second: float | None
     """Median; None where it was not measured."""
-    best: Score
+    best: Score | None
     """Of all combinations of layers up to here, with the first pooling, whitened or not."""
 
 
@@ -97,10 +98,11 @@ def average(score: Score) -> float:
     return float("-inf") if score.average is None else score.average
 
 
-def worthwhile(depths: tuple[Depth, ...]) -> Depth:
-    """The shallowest network that is as good as the best, but for `NEAR`."""
-    most = max(average(depth.best) for depth in depths)
-    return next(depth for depth in depths if average(depth.best) >= most - NEAR)
+def worthwhile(depths: tuple[Depth, ...]) -> tuple[Depth, Score] | None:
+    """The shallowest network that is as good as the best, but for `NEAR`, and what is as good of it."""
+    known = [(depth, depth.best) for depth in depths if depth.best is not None]
+    most = max((average(best) for _, best in known), default=0.0)
+    return next(((depth, best) for depth, best in known if average(best) >= most - NEAR), None)
 
 
 def layers_text(layers: tuple[int, ...]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from threading import Event, Lock
 from typing import cast
 
 import numpy as np
@@ -23,15 +24,15 @@ from threadpoolctl import threadpool_limits
 
 from whiten_evaluation.layers.combinations import Combination
 from whiten_evaluation.sts_files import Task
-from whiten_export.pairs import DECIMALS, spearman
-from whiten_export.whitening import EIGENVALUE_FLOOR, WhiteningMap, WhiteningSpec, fit_map
+from whiten_export.pairs import spearman
+from whiten_export.whitening import EIGENVALUE_FLOOR, WhiteningSpec, fit_map
 from whiten_runtime.errors import UsageError
 from whiten_runtime.moments import Float64Array, Moments
 
 Float32Array = NDArray[np.float32]
 
 _PAIRS_AT_ONCE = 256
-_MOST_BLOCKS = 2_000_000_000
+_MOST_BLOCKS = 4_000_000_000
 """Bytes of cross-covariances above which a covariance is computed from the vectors."""
 
 _SAFE = 10.0
@@ -79,8 +80,7 @@ class TaskVectors:
     def score_cosines(self, cosines: Sequence[NDArray[np.floating]]) -> float:
         """Mean over sub-datasets of the correlation, times 100."""
         gold = [subset.scores for subset in self.task.subsets]
-        rounded = [np.round(part, DECIMALS) for part in cosines]  # as `cosines` does
-        return 100 * float(np.mean([spearman(mine, scores) for mine, scores in zip(rounded, gold, strict=True)]))
+        return 100 * float(np.mean([spearman(mine, scores) for mine, scores in zip(cosines, gold, strict=True)]))
 
 
 def task_vectors(task: Task, layers: tuple[int, ...], texts: Sequence[str], vectors: Float32Array) -> TaskVectors:
@@ -104,6 +104,8 @@ def task_vectors(task: Task, layers: tuple[int, ...], texts: Sequence[str], vect
 
 def raw_scores(data: TaskVectors, combinations: Sequence[Combination]) -> Float64Array:
     """Scores of combinations that are not whitened, [c]."""
+    if not combinations:
+        return np.empty(0)
     chosen = np.array([[layer in found for layer in data.layers] for found in combinations], np.float64)
     pairs_of_layers = np.einsum("ci,cj->cij", chosen, chosen).reshape(len(chosen), -1).T
     found: list[Float64Array] = []
@@ -135,24 +137,33 @@ def white_scores(
         threads: combinations that are worked on side by side, each by one thread.
         advance: told how many were done since it was last called.
     """
-    if data.counts.sum() <= data.vectors.shape[2] + 1:  # as `check_sample_count` has it: every pair would be alike
+    if (
+        not combinations or data.counts.sum() <= data.vectors.shape[2] + 1
+    ):  # as `check_sample_count` has it: every pair would be alike
         advance(len(combinations))
         return np.full(len(combinations), np.nan)
     with threadpool_limits(1), ThreadPoolExecutor(threads, "whiten-combinations") as executor:
         layers = sorted({layer for found in combinations for layer in found})
         covariances = Covariances(data, layers, executor)
+        lock, stopped = Lock(), Event()
 
         def score(part: Sequence[Combination]) -> list[float]:
             walk = _Walk(data, covariances)
             scores = []
             for found in part:
+                if stopped.is_set():
+                    break
                 scores.append(_white_score(data, *walk.to(found)))
-                advance(1)
+                with lock:
+                    advance(1)
             return scores
 
-        size = max(1, len(combinations) // (4 * threads))
+        size = max(1, len(combinations) // (16 * threads))
         parts = [combinations[start : start + size] for start in range(0, len(combinations), size)]
-        return np.array([found for part in executor.map(score, parts) for found in part])
+        try:
+            return np.array([found for part in executor.map(score, parts) for found in part])
+        finally:
+            stopped.set()  # after an interruption, threads need not finish their parts
 
 
 def scores_by_dimension(data: TaskVectors, layers: Combination, dimensions: Sequence[int]) -> Float64Array:
@@ -192,9 +203,9 @@ class Covariances:
 
     def __init__(self, data: TaskVectors, layers: Sequence[int], executor: Executor) -> None:
         self._data = data
-        shares = data.counts / data.counts.sum()
-        weights = (shares * data.counts.sum() / (data.counts.sum() - 1))[:, None]
-        self.means = {layer: shares @ data.layer(layer).astype(np.float64) for layer in layers}
+        self._shares = data.counts / data.counts.sum()
+        self._weights = weights = (data.counts / (data.counts.sum() - 1))[:, None]
+        self.means = {layer: self._shares @ data.layer(layer).astype(np.float64) for layer in layers}
         pairs = list(combinations_with_replacement(layers, 2))
         self.few = len(pairs) * data.vectors.shape[2] ** 2 * 8 <= _MOST_BLOCKS
         self._blocks: dict[tuple[int, int], Float64Array] = {}
@@ -217,7 +228,8 @@ class Covariances:
 
     def direct(self, vectors: Float32Array) -> Float64Array:
         """The covariance of vectors [m, d], without the layers'."""
-        return self._data.moments(vectors).covariance
+        centred = vectors - (self._shares @ vectors.astype(np.float64))
+        return np.asarray((centred * self._weights).T @ centred)
 
 
 @dataclass(frozen=True)
@@ -259,14 +271,15 @@ class _Walk:
 
 
 def _white_score(data: TaskVectors, vectors: Float32Array, mean: Float64Array, covariance: Float64Array) -> float:
-    root = _inverse_root(covariance)
-    if root is None:
+    white: NDArray[np.floating]
+    if (root := _inverse_root(covariance)) is not None:
+        white = (vectors - mean.astype(np.float32)) @ root.astype(np.float32)
+    else:
         try:
-            fitted: WhiteningMap = fit_map(data.moments(vectors), WhiteningSpec())
+            fitted = fit_map(data.moments(vectors), WhiteningSpec())
         except UsageError:
             return float("nan")
-        root, mean = fitted.weight, fitted.mean
-    white = (vectors - mean.astype(np.float32)) @ root.astype(np.float32)
+        white = (vectors - fitted.mean) @ fitted.weight  # float32's rounding, divided by the floor's root, would show
     norms = np.sqrt(np.einsum("nd,nd->n", white, white))[:, None]
     return data.score(white / np.where(norms > 0, norms, np.float32(np.inf)))
 

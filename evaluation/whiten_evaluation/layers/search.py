@@ -69,7 +69,8 @@ def search(vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: R
         _score(vectors, tasks, pooling, first, table, threads, report)
         if not exhaustive:
             for size in range(2, len(searched)):
-                best = _best(table, pooling, size)
+                if not (best := _best(table, pooling, size)):
+                    break
                 _score(vectors, tasks, pooling, extended(best, searched), table, threads, report)
     scores = tuple(
         Score(pooling=pooling, whitening=kind, layers=layers, tasks=tuple(row), average=_mean(row))
@@ -133,14 +134,16 @@ def _score(
     with report.bar(f"combinations, {pooling}", len(combinations) * len(tasks)) as advance:
         for task in tasks:
             data = _load(vectors, task, pooling)
-            white = white_scores(data, combinations, threads, advance)
-            raw = raw_scores(data, combinations)
             alike = _alike(data)
-            for layers, without, whitened in zip(combinations, raw.tolist(), white.tolist(), strict=True):
-                row = table.setdefault((pooling, "none", layers), [])
-                row.append(None if set(layers) <= alike else without)
-                row = table.setdefault((pooling, "target", layers), [])
-                row.append(None if np.isnan(whitened) else whitened)
+            differing = [layers for layers in combinations if not set(layers) <= alike]
+            advance(len(combinations) - len(differing))
+            white = dict(zip(differing, white_scores(data, differing, threads, advance).tolist(), strict=True))
+            raw = dict(zip(differing, raw_scores(data, differing).tolist(), strict=True))
+            for layers in combinations:
+                table.setdefault((pooling, "none", layers), []).append(raw.get(layers))
+                found = white.get(layers)
+                whitened = None if found is None or np.isnan(found) else found
+                table.setdefault((pooling, "target", layers), []).append(whitened)
 
 
 def _alike(data: TaskVectors) -> set[int]:

@@ -1,6 +1,7 @@
 """Every layer's vectors of a set of texts, on disk: made in parts, each of which is there for good."""
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ def embed_layers(
         advance: told how many texts were done since it was last called, those found in the folder first.
 
     Raises:
-        WhitenError: the disk has too little room, or the folder cannot be written.
+        WhitenError: the disk has too little room.
+        OSError: the folder cannot be written.
         DataError: a vector is not finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,8 +84,10 @@ def embed_layers(
     shape = (len(graph.poolings), len(graph.layers), len(texts), graph.width)
     done = _done(path, progress, shape)
     if not done:
+        progress.unlink(missing_ok=True)  # before there is a table that it says something wrong of
         _check_room(folder, 4 * int(np.prod(shape)))
         open_memmap(path, "w+", np.float32, shape).flush()
+        _take_room(path)
     advance(done)
     # Texts of like length are neighbours, so that a part has little padding, and the slowest come first.
     order = np.array(sorted(range(len(texts)), key=lambda row: (-len(texts[row]), row)), np.intp)
@@ -131,3 +135,10 @@ def _check_room(folder: Path, size: int) -> None:
             f"{folder}: the vectors of all layers take {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free; "
             "name another --cache, fewer --layers or one --pooling"
         )
+
+
+def _take_room(path: Path) -> None:
+    """Have the disk give a mapped file all its room now, where it can: later there would be no one to tell."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

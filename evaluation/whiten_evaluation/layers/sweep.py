@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
+from whiten_evaluation.embedding import check_fit
 from whiten_evaluation.layers.graph import LayerGraph, check_layers, write_layers
 from whiten_evaluation.layers.results import Depth, Score, Sweep, average
 from whiten_evaluation.layers.search import dimension_curves, search
@@ -21,14 +23,11 @@ from whiten_export.sources.base import TokenModel
 from whiten_export.sources.opening import open_model
 from whiten_export.staging import locked
 from whiten_export.tokenizer_files import choose_max_seq_length
-from whiten_export.whitening import WhiteningSpec, check_sample_count
+from whiten_export.whitening import WhiteningSpec
 from whiten_runtime.errors import UsageError
 from whiten_runtime.manifest import Pooling
 from whiten_runtime.processor import default_threads
 from whiten_runtime.session import SessionOptions
-
-_FORMAT = 1
-"""Of what is cached; another number leaves older caches alone."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +126,27 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
 
 def _key(model: TokenModel, layers: tuple[int, ...], poolings: tuple[Pooling, ...], length: int) -> str:
     """Of everything that the vectors depend on but the texts."""
-    parts = (_FORMAT, model.record.weights_sha256, model.tokenizer.json, layers, poolings, length)
+    config = sorted(model.client_config.items())
+    made_of = (model.record.weights_sha256, model.record.revision, config, model.tokenizer.json)
+    parts = (version("whiten"), made_of, layers, poolings, length)
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def _sample_warning(task: Task, width: int) -> str | None:
+    n = len(task.texts)
     try:
-        check_sample_count(len(task.texts), width, WhiteningSpec())
-    except UsageError as error:
-        return f"{task.name} is not scored whitened: {error}"
+        check_fit(n, width, WhiteningSpec(), task.name)
+    except UsageError:
+        return (
+            f"{task.name} is not scored whitened, nor is an average with it: {n:,} sentences for {width} dimensions "
+            "are too few; choose others with --tasks"
+        )
     return None
 
 
 def _make_graph(model: TokenModel, graph: LayerGraph, options: SessionOptions, report: Reporter) -> None:
     checked = graph.folder / "checked"
-    if checked.is_file():
+    if checked.is_file() and graph.path.is_file() and checked.read_text() == _digest(graph.path):
         return
     shutil.rmtree(graph.folder, ignore_errors=True)
     graph.folder.mkdir()
@@ -150,7 +155,11 @@ def _make_graph(model: TokenModel, graph: LayerGraph, options: SessionOptions, r
     report.stage("checking every layer against the reference")
     with report.bar("poolings", len(graph.poolings)) as advance:
         check_layers(model, graph, options, advance)
-    checked.touch()
+    checked.write_text(_digest(graph.path))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _embed(
@@ -168,8 +177,12 @@ def _depths(
 ) -> tuple[Depth, ...]:
     depths = []
     for layer, rate in zip(layers, rates, strict=True):
-        known = [score for score in scores if score.pooling == pooling and score.layers[-1] <= layer]
-        best = max(known, key=average)
+        known = [
+            score
+            for score in scores
+            if score.pooling == pooling and score.layers[-1] <= layer and score.average is not None
+        ]
+        best = max(known, key=average, default=None)
         depths.append(Depth(layer=layer, texts_per_second=rate, best=best))
     return tuple(depths)
 

@@ -1,0 +1,15 @@
+"""What the commands load: machines that only run bundles evaluate them too."""
+
+import subprocess
+import sys
+
+HEAVY = ("torch", "transformers", "sklearn", "scipy", "matplotlib", "onnx", "onnx_ir", "onnxruntime", "mteb")
+
+
+def test_the_commands_need_no_more_than_the_runtime() -> None:
+    program = (
+        "import sys, whiten_evaluation.cli, whiten_evaluation.sweep_command\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

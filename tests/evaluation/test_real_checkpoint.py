@@ -1,0 +1,28 @@
+"""all-MiniLM-L6-v2 on the real test sets: the figures that other implementations give."""
+
+from pathlib import Path
+
+import pytest
+
+from whiten_evaluation.layers.results import Whitened
+from whiten_evaluation.layers.sweep import SweepPlan, run_sweep
+from whiten_evaluation.sts_files import read_sts
+
+TASKS = ("STS-B", "SICK-R", "STS12", "STS14", "STS15")
+WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {
+    ("none", (6,)): (82.03, 77.15, 70.00, 75.93, 83.40),
+    ("none", (1,)): (56.73, 61.46, 58.25, 60.67, 68.09),
+    ("target", (1, 6)): (77.85, 65.90, 67.34, 74.62, 80.78),
+    ("target", (1,)): (70.15, 58.66, 61.38, 67.73, 73.28),
+}
+
+
+@pytest.mark.slow
+def test_similarity(shared_data: Path, tmp_path: Path) -> None:
+    plan = SweepPlan("minilm", read_sts(shared_data, TASKS), tmp_path, (1, 6), ("mean",), speed=False)
+    sweep = run_sweep(plan)
+    found = {(score.whitening, score.layers): score.tasks for score in sweep.scores}
+    for (kind, layers), figures in WANTED.items():
+        bound = 0.02 if kind == "none" else 0.1
+        for task, got, want in zip(TASKS, found[kind, layers], figures, strict=True):
+            assert got == pytest.approx(want, abs=bound), f"{task}, layers {layers}, {kind}"
