@@ -68,6 +68,12 @@ class Moments:
             fourth += float(squares @ squares)
         return cls(len(table), mean, scatter, third, fourth, directions, nonzero)
 
+    @classmethod
+    def of_covariance(cls, n: int, mean: Float64Array, covariance: Float64Array) -> "Moments":
+        """What follows from the unbiased covariance of n vectors: directions and higher sums are not known."""
+        unknown = np.full(len(mean), np.nan)
+        return cls(n, mean, covariance * (n - 1), unknown, np.nan, unknown, n)
+
     def merge(self, other: "Moments") -> "Moments":
         """Moments of both sets together."""
         if self.n == 0 or other.n == 0:

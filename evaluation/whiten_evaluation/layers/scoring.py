@@ -19,7 +19,7 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 from threadpoolctl import threadpool_limits
 
 from whiten_evaluation.layers.combinations import Combination
@@ -34,9 +34,6 @@ Float32Array = NDArray[np.float32]
 _PAIRS_AT_ONCE = 256
 _MOST_BLOCKS = 4_000_000_000
 """Bytes of cross-covariances above which a covariance is computed from the vectors."""
-
-_SAFE = 10.0
-"""LAPACK's estimate of a condition number may be too small by a factor; by more than this it is not seen."""
 
 
 @dataclass(frozen=True)
@@ -271,30 +268,28 @@ class _Walk:
 
 
 def _white_score(data: TaskVectors, vectors: Float32Array, mean: Float64Array, covariance: Float64Array) -> float:
-    white: NDArray[np.floating]
+    centred = vectors - mean.astype(np.float32)
     if (root := _inverse_root(covariance)) is not None:
-        white = (vectors - mean.astype(np.float32)) @ root.astype(np.float32)
+        # Transposed, both lie in memory as BLAS wants them.
+        white = blas.strmm(1.0, np.asfortranarray(root, np.float32), centred.T, trans_a=1, overwrite_b=1).T
     else:
         try:
-            fitted = fit_map(data.moments(vectors), WhiteningSpec())
+            fitted = fit_map(Moments.of_covariance(int(data.counts.sum()), mean, covariance), WhiteningSpec())
         except UsageError:
             return float("nan")
-        white = (vectors - fitted.mean) @ fitted.weight  # float32's rounding, divided by the floor's root, would show
+        white = centred @ fitted.weight.astype(np.float32)
     norms = np.sqrt(np.einsum("nd,nd->n", white, white))[:, None]
     return data.score(white / np.where(norms > 0, norms, np.float32(np.inf)))
 
 
 def _inverse_root(covariance: Float64Array) -> Float64Array | None:
-    """R⁻ᵀ with Σ = R Rᵀ; None where an eigenvalue may lie below `EIGENVALUE_FLOOR` of the largest.
+    """R⁻ᵀ with Σ = R Rᵀ, upper triangular; None where an eigenvalue may lie below `EIGENVALUE_FLOOR` of the largest.
 
-    In the 1-norm, a condition number is never below that in the 2-norm.
+    1 / λ_min <= tr Σ⁻¹ = |R⁻¹|² and λ_max <= |Σ|, in Frobenius's norm.
     """
-    norm = np.abs(covariance).sum(axis=0).max()
     upper, failed = lapack.dpotrf(covariance, lower=0, clean=1)
-    if failed or not norm:
-        return None
-    reciprocal, _ = lapack.dpocon(upper, norm)
-    if reciprocal < EIGENVALUE_FLOOR * _SAFE:
+    if failed:
         return None
     inverse, failed = lapack.dtrtri(upper, lower=0)
-    return None if failed else np.asarray(inverse)
+    ratio = np.inf if failed else np.square(inverse).sum() * np.sqrt(np.square(covariance).sum())
+    return np.asarray(inverse) if ratio * EIGENVALUE_FLOOR < 1 else None
