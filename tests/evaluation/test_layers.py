@@ -94,16 +94,6 @@ def test_without_cross_covariances(task: Task, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(white_scores(data, combinations), want, atol=0.02)
 
 
-def test_singular_covariances_go_the_way_of_the_floor(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cholesky alone would whiten the null direction of layer 0."""
-    data = made(task)
-    called = []
-    real = scoring.fit_map
-    monkeypatch.setattr(scoring, "fit_map", lambda *arguments: called.append(1) or real(*arguments))
-    white_scores(data, [(0,), (2,), (2, 3)])
-    assert len(called) == 1
-
-
 def test_fewer_dimensions(task: Task) -> None:
     data = made(task)
     found = scores_by_dimension(data, (2, 4), [2, 5, 12])  # in one dimension all cosines are 1 or -1

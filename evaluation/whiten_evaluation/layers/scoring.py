@@ -5,9 +5,8 @@ depend on its scale, so sums do. Two things then need no pass over the vectors f
 
 - Not whitened: with s the layers' indicator and G[i, j] = xᵢ·yⱼ of a pair, x·y = sᵀ G s. One product of matrices gives
   the cosines of all combinations.
-- Whitened: the covariance of a sum is the sum of the layers' cross-covariances. Cosines after a full whitening depend
-  on Σ⁻¹ alone, so any square root of it does, and Cholesky's is the cheapest: Σ = R Rᵀ, z = R⁻¹ (x - μ). Where Σ is
-  so nearly singular that `fit_map` would raise an eigenvalue to its floor, `fit_map` itself does the work.
+- Whitened: the covariance of a sum is the sum of the layers' cross-covariances, and `inverse_root` is cheaper than a
+  fit.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +18,13 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
 from threadpoolctl import threadpool_limits
 
 from whiten_evaluation.layers.combinations import Combination
+from whiten_evaluation.layers.roots import inverse_root
 from whiten_evaluation.sts_files import Task
 from whiten_export.pairs import spearman
-from whiten_export.whitening import EIGENVALUE_FLOOR, WhiteningSpec, fit_map
+from whiten_export.whitening import WhiteningSpec, fit_map
 from whiten_runtime.errors import UsageError
 from whiten_runtime.moments import Float64Array, Moments
 
@@ -269,9 +268,8 @@ class _Walk:
 
 def _white_score(data: TaskVectors, vectors: Float32Array, mean: Float64Array, covariance: Float64Array) -> float:
     centred = vectors - mean.astype(np.float32)
-    if (root := _inverse_root(covariance)) is not None:
-        # Transposed, both lie in memory as BLAS wants them.
-        white = blas.strmm(1.0, np.asfortranarray(root, np.float32), centred.T, trans_a=1, overwrite_b=1).T
+    if (root := inverse_root(covariance)) is not None:
+        white = root(centred)
     else:
         try:
             fitted = fit_map(Moments.of_covariance(int(data.counts.sum()), mean, covariance), WhiteningSpec())
@@ -280,16 +278,3 @@ def _white_score(data: TaskVectors, vectors: Float32Array, mean: Float64Array, c
         white = centred @ fitted.weight.astype(np.float32)
     norms = np.sqrt(np.einsum("nd,nd->n", white, white))[:, None]
     return data.score(white / np.where(norms > 0, norms, np.float32(np.inf)))
-
-
-def _inverse_root(covariance: Float64Array) -> Float64Array | None:
-    """R⁻ᵀ with Σ = R Rᵀ, upper triangular; None where an eigenvalue may lie below `EIGENVALUE_FLOOR` of the largest.
-
-    1 / λ_min <= tr Σ⁻¹ = |R⁻¹|² and λ_max <= |Σ|, in Frobenius's norm.
-    """
-    upper, failed = lapack.dpotrf(covariance, lower=0, clean=1)
-    if failed:
-        return None
-    inverse, failed = lapack.dtrtri(upper, lower=0)
-    ratio = np.inf if failed else np.square(inverse).sum() * np.sqrt(np.square(covariance).sum())
-    return np.asarray(inverse) if ratio * EIGENVALUE_FLOOR < 1 else None
