@@ -110,9 +110,9 @@ def sweep(
 
 def _check_writable(target: Path) -> None:
     """Find out before the work, not after it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"'{target.parent}' cannot be written; choose another --out")
+    nearest = next(folder for folder in target.absolute().parents if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"'{nearest}' cannot be written to; choose another --out")
 
 
 def default_cache() -> Path:

@@ -192,6 +192,20 @@ def test_what_is_there_is_not_replaced(run: Callable[..., Result], tmp_path: Pat
     assert "sweep '" in run().stderr
 
 
+def test_nothing_is_left_of_a_sweep_that_failed(run: Callable[..., Result], tmp_path: Path) -> None:
+    result = run("--layers", "99", "--out", tmp_path / "sweeps" / "tiny")
+    assert result.exit_code == 2
+    assert not (tmp_path / "sweeps").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_found_before_the_work(run: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    result = run("--out", tmp_path / "file" / "sweeps" / "tiny")
+    assert result.exit_code == 2
+    assert "cannot be written to; choose another --out" in result.stderr
+    assert "·" not in result.stderr
+
+
 def test_a_cache_in_use(run: Callable[..., Result], cache: Path) -> None:
     assert run("--no-speed", "--layers", "0,1").exit_code == 0
     folder = max(cache.iterdir(), key=lambda path: path.stat().st_mtime)
