@@ -83,6 +83,17 @@ def with_output(path: Path, value: str) -> bytes:
     return path.read_bytes() + _field(_MODEL_GRAPH, _field(_GRAPH_OUTPUT, described))
 
 
+def product_graph() -> bytes:
+    """The content of an ONNX file of one node: y = x x, float32 [2, 2]."""
+    x, y = b"x", b"y"
+    shape = _field(1, b"\x08\x02") * 2
+    tensor = _field(1, b"\x08\x01" + _field(2, shape))
+    values = [_field(number, _field(1, name) + _field(2, tensor)) for number, name in ((11, x), (12, y))]
+    node = _field(1, x) * 2 + _field(2, y) + _field(_NODE_OP_TYPE, b"MatMul")
+    graph = _field(1, node) + _field(2, b"product") + b"".join(values)
+    return b"\x08\x0a" + _field(_MODEL_GRAPH, graph) + _field(8, b"\x10\x14")
+
+
 def _field(number: int, content: bytes) -> bytes:
     """A length-delimited field, shorter than 128 bytes."""
     assert len(content) < 1 << 7

@@ -1,13 +1,78 @@
-"""What the processor gives this process: threads, and whether its int8 products are exact."""
+"""What the processor gives this process: threads, instructions, and whether its int8 products are exact."""
 
 import math
 import os
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 from whiten_runtime.errors import UsageError
 
 THREADS_VARIABLE = "WHITEN_THREADS"
+
+_X86 = ("x86_64", "amd64", "i686", "x86")
+
+_FEATURES = {
+    "AVX2": {"avx2"},
+    "AVX-512": {"avx512f"},
+    "VNNI": {"avx512_vnni", "avx_vnni"},
+    "BF16": {"avx512_bf16", "bf16"},
+    "AMX": {"amx_tile"},
+    "NEON": {"asimd"},
+    "DOTPROD": {"asimddp"},
+    "I8MM": {"i8mm"},
+    "SVE": {"sve"},
+}
+"""Instruction sets that matter here, and what Linux calls them."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A machine's processor, and what of it this process may use.
+
+    Attributes:
+        model: its name; "" where the system does not tell.
+        features: names of instruction sets that matter to matrix products; none where the system does not tell.
+        affinity: processors that the process may run on.
+        quota: CPUs' worth of time that its cgroup may use; None for no limit.
+        threads: used where nobody says, by `default_threads`.
+        exact_int8: whether products of uint8 and int8 are exact at full speed.
+    """
+
+    model: str
+    features: tuple[str, ...]
+    affinity: int
+    quota: float | None
+    threads: int
+    exact_int8: bool
+
+
+def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
+    """Look at the processor.
+
+    Args:
+        root: where /proc and /sys are mounted.
+        machine: as by `platform.machine`, which is the default.
+
+    Raises:
+        UsageError: WHITEN_THREADS is not a whole number of at least 1.
+    """
+    try:
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    facts: dict[str, str] = {}
+    for key, _, value in (line.partition(":") for line in lines):
+        facts.setdefault(key.strip(), value.strip())  # the first processor's
+    flags = set(f"{facts.get('flags', '')} {facts.get('Features', '')}".split())
+    return Processor(
+        model=facts.get("model name", "") or platform.processor(),
+        features=tuple(name for name, signs in _FEATURES.items() if signs & flags),
+        affinity=_affinity(),
+        quota=_cgroup_quota(root),
+        threads=default_threads(),
+        exact_int8=not saturates_int8(root, machine),
+    )
 
 
 def default_threads() -> int:
@@ -30,9 +95,8 @@ def available_cpus(root: Path = Path("/")) -> int:
     Args:
         root: where /proc and /sys are mounted.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota(root)
-    return max(1, affinity if quota is None else min(affinity, math.ceil(quota)))
+    return max(1, _affinity() if quota is None else min(_affinity(), math.ceil(quota)))
 
 
 def saturates_int8(root: Path = Path("/"), machine: str | None = None) -> bool:
@@ -42,13 +106,17 @@ def saturates_int8(root: Path = Path("/"), machine: str | None = None) -> bool:
         root: where /proc is mounted; where there is none, no x86 is trusted.
         machine: as by `platform.machine`, which is the default.
     """
-    if (machine or platform.machine()).lower() not in ("x86_64", "amd64", "i686", "x86"):
+    if (machine or platform.machine()).lower() not in _X86:
         return False
     try:
         flags = (root / "proc/cpuinfo").read_text()
     except OSError:
         return True
     return not {"avx512_vnni", "avx_vnni"} & set(flags.split())
+
+
+def _affinity() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cgroup_quota(root: Path) -> float | None:
