@@ -23,6 +23,7 @@ from whiten_evaluation.options import (
 from whiten_export.console_reporter import ConsoleReporter, needing
 from whiten_runtime.console import one_line_errors
 from whiten_runtime.errors import UsageError
+from whiten_runtime.providers import Provider
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
@@ -41,7 +42,7 @@ def classification(
     dim: int | None,
     beta: float,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
     as_csv: bool,
 ) -> None:

@@ -24,6 +24,7 @@ from whiten_export.console_reporter import ConsoleReporter
 from whiten_runtime.console import one_line_errors
 from whiten_runtime.errors import UsageError
 from whiten_runtime.manifest import read_manifest
+from whiten_runtime.providers import Provider
 
 
 @click.command()
@@ -46,7 +47,7 @@ def compare(
     dim: int | None,
     beta: float,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
     as_csv: bool,
 ) -> None:

@@ -11,12 +11,13 @@ from whiten_evaluation.options import Cell, bundles_argument, check_formats, csv
 from whiten_evaluation.sts_files import read_sts
 from whiten_export.console_reporter import ConsoleReporter
 from whiten_export.corpus import Corpus
-from whiten_runtime.console import json_option, one_line_errors
+from whiten_runtime.console import json_option, one_line_errors, provider_option
 from whiten_runtime.embedder import unit
 from whiten_runtime.errors import UsageError
 from whiten_runtime.isotropy import average_cosine, iso_score, partition_score
 from whiten_runtime.manifest import IsotropyRecord, read_manifest
 from whiten_runtime.moments import Moments
+from whiten_runtime.providers import Provider
 
 
 @click.command()
@@ -31,7 +32,7 @@ from whiten_runtime.moments import Moments
 )
 @click.option("--column", help="Column or key of the text in --input.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
-@click.option("--provider", "providers", multiple=True, metavar="NAME", help="onnxruntime provider; repeatable.")
+@provider_option
 @json_option
 @csv_option
 @one_line_errors
@@ -41,7 +42,7 @@ def isotropy(
     inputs: tuple[str, ...],
     column: str | None,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
     as_csv: bool,
 ) -> None:

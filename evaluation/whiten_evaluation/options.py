@@ -11,9 +11,10 @@ import click
 
 from whiten_evaluation.embedding import Source, Whitening
 from whiten_runtime import console
-from whiten_runtime.console import json_option
+from whiten_runtime.console import json_option, provider_option
 from whiten_runtime.errors import UsageError
-from whiten_runtime.session import CPU_PROVIDER, SessionOptions
+from whiten_runtime.providers import CPU_PROVIDER, Provider
+from whiten_runtime.session import SessionOptions
 
 Cell = str | int | float | None
 
@@ -44,16 +45,14 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
         click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent of --whitening target."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]"),
-        click.option(
-            "--provider", "providers", multiple=True, metavar="NAME", help="onnxruntime provider; repeatable."
-        ),
+        provider_option,
         json_option,
         csv_option,
     )
     return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
-def session_options(providers: Sequence[str], threads: int | None) -> SessionOptions:
+def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
     """As the options say."""
     return SessionOptions(tuple(providers) or (CPU_PROVIDER,), threads)
 

@@ -19,6 +19,7 @@ from whiten_evaluation.options import (
 from whiten_evaluation.rte import read_entailment, score_entailment
 from whiten_export.console_reporter import ConsoleReporter
 from whiten_runtime.console import one_line_errors
+from whiten_runtime.providers import Provider
 
 
 @click.command()
@@ -42,7 +43,7 @@ def rte(
     dim: int | None,
     beta: float,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
     as_csv: bool,
 ) -> None:

@@ -22,6 +22,7 @@ from whiten_evaluation.sts import averages, score_sts
 from whiten_evaluation.sts_files import SUBSETS, parse_tasks, read_sts
 from whiten_export.console_reporter import ConsoleReporter
 from whiten_runtime.console import one_line_errors
+from whiten_runtime.providers import Provider
 
 tasks_option = click.option(
     "--tasks", metavar="T,T", help=f"Some of {','.join(SUBSETS)}. [default: all that are there]"
@@ -42,7 +43,7 @@ def sts(
     dim: int | None,
     beta: float,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
     as_csv: bool,
 ) -> None:

@@ -14,12 +14,13 @@ from whiten_export.shrinkage import parse_shrinkage
 from whiten_export.statistics import Origin, Statistics, load_finished, save_statistics
 from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime import console
-from whiten_runtime.console import human_size, json_option, one_line_errors, say
+from whiten_runtime.console import human_size, json_option, one_line_errors, provider_option, say
 from whiten_runtime.errors import UsageError
 from whiten_runtime.isotropy import average_cosine, iso_score
 from whiten_runtime.manifest import Manifest, read_manifest
 from whiten_runtime.parity import GATES, in_words
-from whiten_runtime.session import CPU_PROVIDER, SessionOptions
+from whiten_runtime.providers import CPU_PROVIDER, Provider
+from whiten_runtime.session import SessionOptions
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 _out_option = click.option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE")
@@ -38,9 +39,7 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--column", help="Column or key of the sentence in --corpus."),
         click.option("--max-sentences", type=click.IntRange(min=1), metavar="N", help="Use the first N sentences."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]"),
-        click.option(
-            "--provider", "providers", multiple=True, metavar="NAME", help="onnxruntime provider; repeatable."
-        ),
+        provider_option,
     )
     return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
@@ -58,7 +57,7 @@ def fit(
     column: str | None,
     max_sentences: int | None,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     out: Path,
     restart: bool,
     as_json: bool,
@@ -122,7 +121,7 @@ def refit(
     column: str | None,
     max_sentences: int | None,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     stats: Path | None,
     whitening: Method,
     dim: int | None,

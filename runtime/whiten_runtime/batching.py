@@ -11,7 +11,10 @@ TOKEN_BUDGET = 256
 """Padded tokens at most of a run that has one thread: enough to keep it busy, few enough to keep memory small."""
 
 ALONE_TOKEN_BUDGET = 1024
-"""The same of a run that several threads or a GPU share."""
+"""The same of a run that several threads share."""
+
+GPU_TOKEN_BUDGET = 16384
+"""The same of a run on a GPU: enough to fill it. Not measured on one yet."""
 
 LANE_TOKENS = 48
 """Tokens from which a thread of its own is worth while: with fewer, all threads on one run are faster."""

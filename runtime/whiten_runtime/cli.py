@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime import console
-from whiten_runtime.console import json_option, one_line_errors, say, warn
+from whiten_runtime.console import json_option, one_line_errors, provider_option, say, warn
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.manifest import read_manifest
 from whiten_runtime.parity import GATES
+from whiten_runtime.providers import Provider
 from whiten_runtime.texts import read_texts
 from whiten_runtime.vector_rows import read_vectors
 from whiten_runtime.vectors import VectorWhitener
@@ -54,13 +55,6 @@ def whiten() -> None:
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 _threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
-_provider_option = click.option(
-    "--provider",
-    "providers",
-    multiple=True,
-    metavar="NAME",
-    help="onnxruntime execution provider; repeatable.",
-)
 
 
 @whiten.command()
@@ -78,7 +72,7 @@ _provider_option = click.option(
 @click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
 @_threads_option
-@_provider_option
+@provider_option
 @json_option
 @one_line_errors
 def embed(
@@ -91,7 +85,7 @@ def embed(
     truncate_dim: int | None,
     batch_size: int | None,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
     """Embed each TEXT, or each text of --input.
@@ -168,7 +162,7 @@ def _write(out: Path, rows: _Rows, dimension: int) -> int:
     help="Write the whitened vectors to .npy, .parquet or .jsonl.",
 )
 @_threads_option
-@_provider_option
+@provider_option
 @json_option
 @one_line_errors
 def transform(
@@ -177,7 +171,7 @@ def transform(
     column: str | None,
     out: Path,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
     """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote."""
@@ -211,10 +205,10 @@ def info(bundle: Path, as_json: bool) -> None:
 @whiten.command()
 @_bundle_argument
 @_threads_option
-@_provider_option
+@provider_option
 @json_option
 @one_line_errors
-def verify(bundle: Path, threads: int | None, providers: tuple[str, ...], as_json: bool) -> None:
+def verify(bundle: Path, threads: int | None, providers: tuple[Provider, ...], as_json: bool) -> None:
     """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
 
     Checks every file's SHA-256, embeds the bundle's probe texts and compares them with the vectors that the reference

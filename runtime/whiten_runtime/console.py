@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.providers import Provider, parse_provider, silence_log
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,6 +35,22 @@ def human_size(count: int) -> str:
     """Bytes for people, in decimal units."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
+
+def _parse_providers(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[Provider, ...]:
+    try:
+        return tuple(map(parse_provider, values))
+    except WhitenError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+provider_option = click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    callback=_parse_providers,
+    metavar="NAME",
+    help="onnxruntime execution provider, with its options as NAME:KEY=VALUE,..., or cpu, cuda, cuda:N; repeatable.",
+)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
@@ -66,8 +83,12 @@ def one_line_errors(command: Command) -> Command:
 
 
 def run(command: click.Command) -> None:
-    """Run a command line; SIGTERM unwinds the stack like Ctrl-C, so that nothing half-written stays behind."""
+    """Run a command line, with no other log than ours.
+
+    SIGTERM unwinds the stack like Ctrl-C, so that nothing half-written stays behind.
+    """
     signal.signal(signal.SIGTERM, _terminate)
+    silence_log()
     command.main(prog_name=command.name)
 
 

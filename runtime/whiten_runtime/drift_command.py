@@ -7,13 +7,14 @@ import click
 import msgspec
 
 from whiten_runtime import console
-from whiten_runtime.console import json_option, one_line_errors, say, table
+from whiten_runtime.console import json_option, one_line_errors, provider_option, say, table
 from whiten_runtime.drift import Drift, DriftMonitor
 from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import UsageError
 from whiten_runtime.opening import open_parts
-from whiten_runtime.session import CPU_PROVIDER, SessionOptions
+from whiten_runtime.providers import CPU_PROVIDER, Provider
+from whiten_runtime.session import SessionOptions
 from whiten_runtime.texts import read_texts
 from whiten_runtime.vector_rows import read_vectors
 
@@ -31,7 +32,7 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 4}
 )
 @click.option("--column", help="Column or key of the text or vector in --input.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
-@click.option("--provider", "providers", multiple=True, metavar="NAME", help="onnxruntime provider; repeatable.")
+@provider_option
 @json_option
 @one_line_errors
 def drift(
@@ -39,7 +40,7 @@ def drift(
     input_file: str,
     column: str | None,
     threads: int | None,
-    providers: tuple[str, ...],
+    providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
     """Tell how far texts are from the corpus that a bundle's whitening was fitted on.

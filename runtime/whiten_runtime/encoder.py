@@ -17,8 +17,10 @@ from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.manifest import Manifest
 from whiten_runtime.opening import open_parts
 from whiten_runtime.parity import Agreement, compare
+from whiten_runtime.placement import Placement
 from whiten_runtime.probes import read_probes
-from whiten_runtime.session import CPU_PROVIDER, Provider, SessionOptions
+from whiten_runtime.providers import Provider, providers_for
+from whiten_runtime.session import SessionOptions
 
 
 class Encoder:
@@ -27,9 +29,10 @@ class Encoder:
     Args:
         path: a bundle directory, as written by whiten-export.
         providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for
-            the CPU. All of them must be active: there is no silent fallback.
+            the CPU. All of them must be active, and matrix products must be on the first: there is no silent fallback.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
+        device: "cpu", "cuda" or "cuda:N", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         spinning: let threads spin while one operator waits for the next, which is faster; False where other programs
             need the processor more. They never spin between calls.
@@ -46,12 +49,11 @@ class Encoder:
         providers: Sequence[Provider] | None = None,
         threads: int | None = None,
         *,
+        device: str | None = None,
         verify_hashes: bool = True,
         spinning: bool = True,
     ) -> None:
-        if isinstance(providers, str):
-            raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
-        options = SessionOptions((CPU_PROVIDER,) if providers is None else tuple(providers), threads, spinning)
+        options = SessionOptions(providers_for(providers, device), threads, spinning)
         path = Path(path).absolute()  # the process may change its directory before it forks or pickles
         self._arguments = (path, options, verify_hashes)
         self._bundle, self._tokenizer, self._engine = open_parts(path, options, verify_hashes)
@@ -216,6 +218,11 @@ class Encoder:
     def providers(self) -> list[str]:
         """Execution providers that are active, in order of preference."""
         return self._engine.providers
+
+    @property
+    def placement(self) -> Placement:
+        """On which provider onnxruntime put how many nodes."""
+        return self._engine.placement
 
     @property
     def truncated(self) -> int:

@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.batching import ALONE_TOKEN_BUDGET, TOKEN_BUDGET, lanes_for, pad_batch, plan_batches, token_budget
+from whiten_runtime.batching import (
+    ALONE_TOKEN_BUDGET,
+    GPU_TOKEN_BUDGET,
+    TOKEN_BUDGET,
+    lanes_for,
+    pad_batch,
+    plan_batches,
+    token_budget,
+)
 from whiten_runtime.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.errors import BundleError, IntegrityError
+from whiten_runtime.placement import placement_of
 from whiten_runtime.processor import default_threads
+from whiten_runtime.providers import NVIDIA, provider_name
 from whiten_runtime.session import ForkSafeSession, SessionOptions, create_session
 
 OUTPUT = "sentence_embedding"
@@ -42,6 +52,7 @@ class Engine:
 
     Attributes:
         providers: execution providers that are active, in order of preference.
+        placement: where the nodes are.
 
     Raises:
         BundleError: onnxruntime does not accept the model, or it has other inputs or outputs.
@@ -66,8 +77,10 @@ class Engine:
         self._size = _size(model)
         threads = settings.threads or default_threads()
         self._lanes = threads if settings.on_cpu and self._size < _ONCE_ONLY else 1
-        runs_have_one_thread = settings.on_cpu and self._lanes == threads
-        self._token_budget = TOKEN_BUDGET if runs_have_one_thread else ALONE_TOKEN_BUDGET
+        if provider_name(settings.providers[0]) in NVIDIA:
+            self._token_budget = GPU_TOKEN_BUDGET
+        else:  # with one thread a run, or all of them
+            self._token_budget = TOKEN_BUDGET if self._lanes == threads else ALONE_TOKEN_BUDGET
         self._together = ForkSafeSession(lambda: create(None))
         self._beside = ForkSafeSession(lambda: create(1)) if self._lanes > 1 else self._together
         self._was_together = False
@@ -75,6 +88,7 @@ class Engine:
         session = self._session_for(_USUAL_TOKENS).get()
         self._widths = _checked_widths(session, model, value)
         self.providers: list[str] = session.get_providers()
+        self.placement = placement_of(session)
 
     def gives(self, value: str) -> bool:
         """Whether this is an output."""

@@ -7,7 +7,8 @@ from whiten_runtime.bundle import Bundle, open_bundle
 from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
 from whiten_runtime.errors import BundleError
 from whiten_runtime.manifest import Manifest
-from whiten_runtime.session import SessionOptions, import_onnxruntime
+from whiten_runtime.providers import import_onnxruntime
+from whiten_runtime.session import SessionOptions
 from whiten_runtime.tokenizer import Tokenizer
 
 

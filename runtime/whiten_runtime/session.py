@@ -2,8 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.checks import whole_number
-from whiten_runtime.errors import BundleError, ProviderError, UsageError, WhitenError
+from whiten_runtime.cuda import missing_for
+from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.forks import ForkSafeLock
 from whiten_runtime.onnx_scan import scan_graph, with_output
+from whiten_runtime.placement import RECORD, check_placement, placement_of
 from whiten_runtime.processor import default_threads, saturates_int8
-
-Provider = str | tuple[str, Mapping[str, Any]]
-
-CPU_PROVIDER = "CPUExecutionProvider"
-
-_TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
+from whiten_runtime.providers import (
+    CPU_PROVIDER,
+    Provider,
+    check_available,
+    checked_providers,
+    import_onnxruntime,
+    installed_packages,
+    on_device,
+    preload_libraries,
+    provider_name,
+)
 
 _SLOWER_FUSED = ["SkipLayerNormFusion", "BiasGeluFusion"]
 """onnxruntime's fusions whose CPU kernels are slower than the operators they replace: SkipLayerNormalization is scalar
 code and ten times slower than Add and LayerNormalization."""
 
-_WEIGHTS_FOLDER = ("session.model_external_initializers_file_folder_path",)
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 _SPIN_DURING_RUNS = ("session.force_spinning_stop", "1")
 _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
@@ -49,70 +55,19 @@ class SessionOptions:
     spinning: bool = True
 
     def __post_init__(self) -> None:
-        if not self.providers:
-            raise UsageError("providers is empty; name at least one, such as 'CPUExecutionProvider'")
-        for provider in self.providers:
-            named = isinstance(provider, tuple) and len(provider) == 2 and isinstance(provider[1], Mapping)
-            if not isinstance(provider[0] if named else provider, str):
-                raise UsageError(f"provider {provider!r} is neither a name nor a (name, options) pair")
+        object.__setattr__(self, "providers", checked_providers(self.providers))
         if self.threads is not None:
             whole_number("threads", self.threads, 1)
 
     @classmethod
     def on_device(cls, device: str) -> "SessionOptions":
-        """For "cpu", "cuda" or "cuda:N"; on CUDA without the reduced precision of TF32."""
-        kind, _, index = device.partition(":")
-        if kind == "cpu":
-            return cls()
-        return cls((("CUDAExecutionProvider", {"device_id": int(index or 0), "use_tf32": 0}),))
+        """For "cpu", "cuda" or "cuda:N"."""
+        return cls((on_device(device),))
 
     @property
     def on_cpu(self) -> bool:
         """Whether the CPU is the only provider."""
         return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
-
-
-def provider_name(provider: Provider) -> str:
-    """Name of a provider given alone or with its options."""
-    return provider if isinstance(provider, str) else provider[0]
-
-
-def import_onnxruntime() -> Any:
-    """Import onnxruntime with its telemetry off.
-
-    Since 1.29 its Linux wheels report each session to Microsoft unless ORT_DISABLE_TELEMETRY is set before the import,
-    from a thread that also keeps forked children from exiting.
-
-    Raises:
-        WhitenError: neither onnxruntime nor onnxruntime-gpu is installed.
-    """
-    try:
-        with _environment(_TELEMETRY_OFF, "1"):
-            import onnxruntime
-    except ImportError as error:
-        raise WhitenError(
-            f"onnxruntime cannot be imported ({error}); install it with pip install 'whiten[cpu]', "
-            "or 'whiten[gpu]' for NVIDIA"
-        ) from None
-    if not hasattr(onnxruntime, "InferenceSession"):
-        raise WhitenError(
-            "onnxruntime is installed incompletely; pip uninstall onnxruntime onnxruntime-gpu, then install one of them"
-        )
-    onnxruntime.disable_telemetry_events()  # for a program that imported onnxruntime before us
-    return onnxruntime
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable that is not set yet, for the time of a block."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)  # another thread may have come first
 
 
 def create_session(model: Path, options: SessionOptions, threads: int | None = None, value: str | None = None) -> Any:
@@ -128,12 +83,31 @@ def create_session(model: Path, options: SessionOptions, threads: int | None = N
         ProviderError: a provider is not available, or was dropped when the session was created.
         BundleError: onnxruntime does not accept the model.
     """
+    graph: str | bytes = str(model)
+    entries = []
+    if value is not None and value not in scan_graph(model).outputs:
+        graph = with_output(model, value)
+        entries.append((_WEIGHTS_FOLDER, str(model.parent)))
+    return open_session(graph, options, threads, entries)
+
+
+def open_session(
+    graph: str | bytes,
+    options: SessionOptions,
+    threads: int | None = None,
+    entries: Sequence[tuple[str, str]] = (),
+) -> Any:
+    """As `create_session`, of a graph's path or content.
+
+    Args:
+        graph: path or content of an ONNX file.
+        options: what to create it with.
+        threads: threads inside one operator.
+        entries: further settings of the session.
+    """
     ort = import_onnxruntime()
-    available = ort.get_available_providers()
-    for name in map(provider_name, options.providers):
-        if name not in available:
-            hint = "; install whiten[gpu] in place of whiten[cpu]" if name.startswith(("CUDA", "Tensorrt")) else ""
-            raise ProviderError(f"provider '{name}' is not available here, only {', '.join(available)}{hint}")
+    check_available(options.providers, ort.get_available_providers(), installed_packages)
+    preload_libraries(ort, options.providers)
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = threads or options.threads or default_threads()
     settings.inter_op_num_threads = 1
@@ -144,10 +118,9 @@ def create_session(model: Path, options: SessionOptions, threads: int | None = N
     settings.enable_mem_pattern = False
     if saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
-    graph: str | bytes = str(model)
-    if value is not None and value not in scan_graph(model).outputs:
-        graph = with_output(model, value)
-        settings.add_session_config_entry(*_WEIGHTS_FOLDER, str(model.parent))
+    for key, setting in (RECORD, *entries):
+        settings.add_session_config_entry(key, setting)
+    first = provider_name(options.providers[0])
     try:
         session = ort.InferenceSession(
             graph,
@@ -158,18 +131,26 @@ def create_session(model: Path, options: SessionOptions, threads: int | None = N
         )
     except Exception as error:  # onnxruntime's exceptions share no base class
         reason = " ".join(str(error).split())
-        if provider_name(options.providers[0]) != CPU_PROVIDER:
-            raise ProviderError(f"{provider_name(options.providers[0])} could not start: {reason}") from error
-        raise BundleError(f"{model}: onnxruntime does not accept it: {reason}") from error
+        if first != CPU_PROVIDER:
+            raise ProviderError(f"{first} could not start: {_why(ort, first, reason)}") from error
+        what = graph if isinstance(graph, str) else "a graph"
+        raise BundleError(f"{what}: onnxruntime does not accept it: {reason}") from error
     session.disable_fallback()
     active = session.get_providers()
     for wanted in map(provider_name, options.providers):
         if wanted not in active:
-            raise ProviderError(
-                f"asked for provider '{wanted}', but onnxruntime runs on {', '.join(active)}; "
-                "check the provider's libraries (CUDA, cuDNN), or ask for CPUExecutionProvider"
-            )
+            why = _why(ort, wanted, f"onnxruntime runs on {', '.join(active)} without it")
+            raise ProviderError(f"asked for provider '{wanted}', but {why}, or ask for {CPU_PROVIDER}")
+    if first != CPU_PROVIDER:
+        check_placement(placement_of(session), first)
     return session
+
+
+def _why(onnxruntime: Any, provider: str, reason: str) -> str:
+    """Why a provider did not start: a library that is missing, or what onnxruntime says."""
+    missing = missing_for(onnxruntime, provider)
+    what = f"{', '.join(missing)} cannot be loaded" if missing else reason
+    return f"{what}; see whiten doctor --provider {provider}"
 
 
 class ForkSafeSession:

@@ -14,7 +14,8 @@ from whiten_runtime.errors import BundleError, TextError, UsageError
 from whiten_runtime.manifest import Manifest
 from whiten_runtime.parity import Agreement, compare
 from whiten_runtime.probes import read_probes
-from whiten_runtime.session import CPU_PROVIDER, ForkSafeSession, Provider, SessionOptions, create_session
+from whiten_runtime.providers import Provider, providers_for
+from whiten_runtime.session import ForkSafeSession, SessionOptions, create_session
 
 VECTORS_INPUT = "vectors"
 
@@ -37,9 +38,7 @@ class VectorWhitener:
     def __init__(
         self, path: str | Path, providers: Sequence[Provider] | None = None, threads: int | None = None
     ) -> None:
-        if isinstance(providers, str):
-            raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
-        options = SessionOptions((CPU_PROVIDER,) if providers is None else tuple(providers), threads)
+        options = SessionOptions(providers_for(providers), threads)
         path = Path(path).absolute()
         self._arguments = (path, providers, threads)
         self._bundle = open_bundle(path)

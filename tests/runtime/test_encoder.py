@@ -222,6 +222,17 @@ def test_provider_with_options(tiny_bundle: Path) -> None:
         assert encoder.encode("text").shape == (WIDTH,)
 
 
+def test_device(tiny_bundle: Path) -> None:
+    with Encoder(tiny_bundle, device="cpu") as encoder, Encoder(tiny_bundle) as plain:
+        assert encoder.providers == ["CPUExecutionProvider"]
+        np.testing.assert_array_equal(encoder.encode("text"), plain.encode("text"))
+        assert pickle.loads(pickle.dumps(encoder)).placement == encoder.placement
+    with pytest.raises(UsageError, match="both providers and device"):
+        Encoder(tiny_bundle, providers=["CPUExecutionProvider"], device="cpu")
+    with pytest.raises(UsageError, match="device is 'tpu'; wanted cpu, cuda or cuda:N"):
+        Encoder(tiny_bundle, device="tpu")
+
+
 def test_closed(tiny_bundle: Path) -> None:
     encoder = Encoder(tiny_bundle)
     with encoder:

@@ -1,0 +1,95 @@
+"""On which execution provider onnxruntime put the nodes of a graph."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from whiten_runtime.errors import ProviderError
+
+RECORD = ("session.record_ep_graph_assignment_info", "1")
+"""Session option without which `placement_of` has nothing to read."""
+
+PRODUCTS = frozenset(
+    {
+        "Attention",
+        "FusedMatMul",
+        "Gemm",
+        "MatMul",
+        "MatMulInteger",
+        "MatMulNBits",
+        "MultiHeadAttention",
+        "QAttention",
+    }
+)
+"""Operators that multiply matrices. Where one is on the CPU, so is the work, and the GPU waits for copies."""
+
+
+class _Node(Protocol):
+    op_type: str
+
+
+class _Subgraph(Protocol):
+    ep_name: str
+
+    def get_nodes(self) -> Iterable[_Node]: ...
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Nodes by provider, after onnxruntime's first round of optimisation: what it fuses later counts as it was.
+
+    Attributes:
+        operators: how often each operator is on each provider.
+    """
+
+    operators: Mapping[str, Mapping[str, int]]
+
+    def nodes(self, provider: str | None = None) -> int:
+        """Nodes on a provider, or all of them."""
+        found = self.operators.values() if provider is None else [self.operators.get(provider, {})]
+        return sum(sum(counts.values()) for counts in found)
+
+    def share(self, provider: str) -> float:
+        """Share of the nodes that are on a provider, 0 to 1."""
+        return self.nodes(provider) / max(1, self.nodes())
+
+    def products_elsewhere(self, provider: str) -> dict[str, int]:
+        """Matrix products that are on other providers, by operator."""
+        found: Counter[str] = Counter()
+        for name, counts in self.operators.items():
+            if name != provider:
+                found.update({operator: count for operator, count in counts.items() if operator in PRODUCTS})
+        return dict(found)
+
+
+def placement_of(session: Any) -> Placement:
+    """Where the nodes of a session are, which was created with `RECORD`; nothing for an onnxruntime before 1.24."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return Placement({})
+    counts: dict[str, Counter[str]] = {}
+    for subgraph in session.get_provider_graph_assignment_info():
+        counts.setdefault(subgraph.ep_name, Counter()).update(node.op_type for node in subgraph.get_nodes())
+    return Placement({name: dict(sorted(found.items())) for name, found in counts.items()})
+
+
+def check_placement(placement: Placement, provider: str) -> None:
+    """Check that a provider got the work it was asked for.
+
+    Args:
+        placement: where the nodes are.
+        provider: the one asked for first.
+
+    Raises:
+        ProviderError: it got no node, or matrix products are elsewhere.
+    """
+    if not placement.operators:
+        return
+    if not placement.nodes(provider):
+        raise ProviderError(f"{provider} is active but runs no node of this graph; use CPUExecutionProvider for it")
+    if elsewhere := placement.products_elsewhere(provider):
+        what = ", ".join(f"{count} {operator}" for operator, count in elsewhere.items())
+        raise ProviderError(
+            f"{provider} has no kernel for {what} of this graph, which would run on the CPU; export it with "
+            "--precision fp32 or fp16, or use CPUExecutionProvider"
+        )
