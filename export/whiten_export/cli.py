@@ -14,12 +14,12 @@ from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime import console
 from whiten_runtime.console import human_size, json_option, one_line_errors, say
 from whiten_runtime.errors import UsageError
-from whiten_runtime.manifest import Manifest, Outputs, Pooling, Precision
+from whiten_runtime.manifest import Manifest, Outputs, Pooling, Precision, Target
 from whiten_runtime.parity import GATES, in_words
 
 _NOT_FOR_VECTORS = (
     *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
-    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs"),
+    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target"),
 )
 
 
@@ -91,7 +91,14 @@ _NOT_FOR_VECTORS = (
     type=click.Choice(get_args(Precision)),
     default="fp32",
     show_default=True,
-    help="int8: a quarter of the size, about twice as fast on CPU. fp16: half the size.",
+    help="int8: a quarter of the size, about twice as fast on CPU. fp16: half the size; computed in on CUDA alone.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(get_args(Target)),
+    default="cpu",
+    show_default=True,
+    help="cuda: operators fused for NVIDIA's GPUs; with fp16, the network computes in it.",
 )
 @click.option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
 @click.option(

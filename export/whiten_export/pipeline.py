@@ -17,8 +17,10 @@ from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.corpus import Corpus
 from whiten_export.decide import Decision, decide
 from whiten_export.fit import embed_value
+from whiten_export.fusion import fuse_for_cuda
 from whiten_export.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
 from whiten_export.graph import reopen_graph, save_graph
+from whiten_export.half import halve_network
 from whiten_export.plan import Plan, make_plan
 from whiten_export.probe_texts import TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.provenance import describe_export
@@ -33,12 +35,14 @@ from whiten_export.tail import pool_graph, set_ending
 from whiten_export.tokenizer_files import write_client_files, write_tokenizer
 from whiten_export.whitening import WhiteningMap
 from whiten_runtime.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.doctor import check_provider
 from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
 from whiten_runtime.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.moments import Float64Array
 from whiten_runtime.parity import GATES
 from whiten_runtime.probes import write_probes
+from whiten_runtime.providers import import_onnxruntime
 from whiten_runtime.session import SessionOptions
 from whiten_runtime.tokenizer import Tokenizer
 
@@ -90,6 +94,10 @@ def export_bundle(
         both = recipe.outputs == "both" and affine is not None
         if recipe.outputs == "both" and not both:
             report.warn("there is no whitening, so the graph gives one vector a text, not both")
+        if recipe.target == "cuda":
+            report.stage("fusing operators for CUDA")
+            if not fuse_for_cuda(graph, plan.max_seq_length):
+                report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
         set_ending(graph, affine, recipe.normalize, both)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
         write_client_files(stage, plan.model.client_config, dimension, plan.max_seq_length)
@@ -128,7 +136,7 @@ def _compare_tokenizers(plan: Plan, stage: Path) -> None:
 
 def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionOptions) -> None:
     if plan.recipe.precision == "fp16":
-        halve_weights(graph)
+        (halve_network if plan.recipe.target == "cuda" else halve_weights)(graph)
         return
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
     corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
@@ -167,14 +175,30 @@ def _prove(
     manifest = describe_export(plan, decision, opset, stage)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     report.stage(f"checking against {wanted.reference}")
+    if plan.recipe.target == "cuda":
+        options = _on_cuda(options, report)
     agreement = check_bundle(stage, wanted, options)
     if not GATES[plan.recipe.precision].passes(agreement):
         raise failure(
             agreement, wanted, _wanted(plan, decision.fitted, stage, report, True), plan.recipe.precision, _named(plan)
         )
-    manifest = msgspec.structs.replace(manifest, parity=parity_record(wanted.reference, agreement))
+    manifest = msgspec.structs.replace(manifest, parity=parity_record(wanted.reference, agreement, options))
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return manifest
+
+
+def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
+    """The session of a bundle for CUDA: on a GPU if there is one, whatever else computes on the CPU."""
+    cuda = SessionOptions.on_device("cuda")
+    if not options.on_cpu:
+        return options
+    if check_provider(import_onnxruntime(), cuda.providers[0]).works:
+        return cuda
+    report.warn(
+        "not verified on CUDA, which does not work here (whiten doctor --provider cuda says why); where it does, "
+        "run whiten verify BUNDLE --provider cuda"
+    )
+    return options
 
 
 def _wanted(

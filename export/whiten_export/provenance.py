@@ -27,6 +27,7 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         max_seq_length=plan.max_seq_length,
         pad_token_id=plan.model.tokenizer.pad_token_id,
         precision=recipe.precision,
+        target=recipe.target,
         opset=opset,
         versions=versions(),
         parity=None,

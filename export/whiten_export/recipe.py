@@ -9,7 +9,7 @@ from whiten_export.shrinkage import Shrinkage
 from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
-from whiten_runtime.manifest import Outputs, Pooling, Precision
+from whiten_runtime.manifest import Outputs, Pooling, Precision, Target
 
 BUILTIN_CORPUS = "builtin:python-docs"
 
@@ -35,6 +35,7 @@ class Recipe:
         max_sentences: use this many sentences of the corpus at most, the first ones.
         normalize: divide by the L2 norm inside the graph.
         precision: "fp32"; "int8", one scale per token and per column of weights; "fp16", weights of half the size.
+        target: "cuda" fuses operators for NVIDIA's GPUs, and computes the network in float16 with precision "fp16".
         max_length: tokens a text may have; None for the most that the model takes.
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code that comes with the checkpoint.
@@ -60,6 +61,7 @@ class Recipe:
     max_sentences: int | None = None
     normalize: bool = False
     precision: Precision = "fp32"
+    target: Target = "cpu"
     max_length: int | None = None
     revision: str | None = None
     trust_remote_code: bool = False
@@ -76,6 +78,7 @@ class Recipe:
             ("precision", get_args(Precision)),
             ("whitening", (*get_args(Method), "auto", None)),
             ("outputs", get_args(Outputs)),
+            ("target", get_args(Target)),
         ):
             if (value := getattr(self, name)) not in allowed:
                 raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
@@ -84,6 +87,8 @@ class Recipe:
                 whole_number(name.replace("_", "-"), value, 1)
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
+        if (self.target, self.precision) == ("cuda", "int8"):
+            raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
         self._check_whitening()
         self._check_corpus()
 
@@ -205,6 +210,8 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
         parts.append("norm")
     if recipe.precision != "fp32":
         parts.append(recipe.precision)
+    if recipe.target != "cpu":
+        parts.append(recipe.target)
     return "-".join(parts)
 
 

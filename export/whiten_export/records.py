@@ -14,6 +14,8 @@ from whiten_runtime.isotropy import average_cosine, iso_score, partition_score
 from whiten_runtime.manifest import IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.moments import Float64Array, Moments
 from whiten_runtime.parity import Agreement
+from whiten_runtime.providers import provider_name
+from whiten_runtime.session import SessionOptions
 
 _RECORDED = (
     "whiten",
@@ -72,9 +74,10 @@ def _isotropy(covariance: Float64Array, moments: Moments, sample: NDArray[np.flo
     )
 
 
-def parity_record(reference: str, agreement: Agreement) -> ParityRecord:
-    """An agreement, for the manifest."""
-    return ParityRecord(reference=reference, **dataclasses.asdict(agreement))
+def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:
+    """An agreement, for the manifest; `options` are those of the session, the CPU's where there are none."""
+    provider = provider_name((options or SessionOptions()).providers[0])
+    return ParityRecord(reference=reference, provider=provider, **dataclasses.asdict(agreement))
 
 
 def versions() -> dict[str, str]:

@@ -248,4 +248,4 @@ def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOpti
             "direction for its precision; use a smaller --dim, --beta or more --shrinkage; no bundle was written"
         )
     first = manifest.parity.reference.split(_AGAIN)[0] if manifest.parity else "the reference"
-    return parity_record(first + _AGAIN, agreement)
+    return parity_record(first + _AGAIN, agreement, options)

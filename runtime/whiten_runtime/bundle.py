@@ -18,8 +18,16 @@ PROBE_VECTORS_FILE = "probes.safetensors"
 
 _MODEL_SUFFIXES = frozenset({".onnx", ".onnx_data", ".safetensors"})
 
-ALLOWED_DOMAINS = frozenset({""})
-"""Operator domains a graph may use: the ONNX standard alone."""
+FUSED_OPERATORS = frozenset(
+    {
+        *("Attention", "MultiHeadAttention", "GroupQueryAttention", "RotaryEmbedding", "FusedMatMul"),
+        *("BiasGelu", "FastGelu", "Gelu", "QuickGelu"),
+        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization"),
+    }
+)
+"""onnxruntime's own operators that a graph for CUDA may use, besides those of the ONNX standard."""
+
+_CONTRIB = "com.microsoft"
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,8 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
     Raises:
         BundleError: not a bundle, or a file of it is missing.
         IntegrityError: a file differs from what the manifest says, or is a model that it does not list.
-        UnsafeModelError: the graph uses operators outside `ALLOWED_DOMAINS`, model-local functions, or weights
-            that lie outside the bundle.
+        UnsafeModelError: the graph uses other operators than those of the standard and, for CUDA,
+            `FUSED_OPERATORS`, or model-local functions, or weights that lie outside the bundle.
     """
     root = Path(path)
     manifest = read_manifest(root)
@@ -128,11 +136,12 @@ def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) ->
 def _check_graph(root: Path, manifest: Manifest) -> None:
     path = root / MODEL_FILE
     scan = scan_graph(path)
-    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators if domain not in ALLOWED_DOMAINS)
+    allowed = {(_CONTRIB, name) for name in FUSED_OPERATORS} if manifest.target == "cuda" else set()
+    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators - allowed if domain)
     if foreign:
         raise UnsafeModelError(
-            f"{path}: operator {foreign[0]} is outside the ONNX standard, which is all a bundle may use; "
-            "use a graph written by whiten-export"
+            f"{path}: operator {foreign[0]} is outside the ONNX standard, which is all a bundle for {manifest.target} "
+            f"may use{' besides fused ones' if allowed else ''}; use a graph written by whiten-export"
         )
     if scan.functions:
         raise UnsafeModelError(

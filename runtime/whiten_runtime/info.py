@@ -3,6 +3,7 @@
 from whiten_runtime.console import human_size, table
 from whiten_runtime.manifest import Manifest, WhiteningRecord
 from whiten_runtime.parity import in_words
+from whiten_runtime.providers import CUDA_PROVIDER
 
 
 def describe(manifest: Manifest) -> str:
@@ -32,9 +33,13 @@ def describe(manifest: Manifest) -> str:
     rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}{raw}"))
     if manifest.input == "text":
         rows.append(("max length", f"{manifest.max_seq_length} tokens"))
-    rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}"))
+    target = ", operators fused for CUDA" if manifest.target == "cuda" else ""
+    rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}{target}"))
     if parity is not None:
         rows.append(("parity", f"{in_words(parity)}, against {parity.reference}"))
+        if manifest.target == "cuda":
+            verified = parity.provider == CUDA_PROVIDER
+            rows.append(("", "on CUDA" if verified else "not verified on CUDA: whiten verify BUNDLE --provider cuda"))
     total = sum(record.bytes for record in manifest.files.values())
     rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
     rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))

@@ -13,6 +13,7 @@ MANIFEST_FILE = "whiten.json"
 Input = Literal["text", "vectors"]
 Pooling = Literal["mean", "cls", "last", "sif"]
 Precision = Literal["fp32", "fp16", "int8"]
+Target = Literal["cpu", "cuda"]
 WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"]
 Outputs = Literal["whitened", "both"]
 
@@ -116,6 +117,8 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
     mean_cosine: float
     max_difference: float
     """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
+    provider: str = "CPUExecutionProvider"
+    """onnxruntime's execution provider that computed them."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +152,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens, special tokens included; longer texts are cut. 0 for vectors."""
     pad_token_id: int
     precision: Precision
+    target: Target = "cpu"
+    """"cuda": operators are fused for NVIDIA's GPUs, which needs onnxruntime's own operators."""
     opset: int
     versions: dict[str, str]
     parity: ParityRecord | None

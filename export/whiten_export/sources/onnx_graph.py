@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 import onnx_ir as ir
 
 from whiten_export.graph import strip
-from whiten_runtime.bundle import ALLOWED_DOMAINS
 from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import UnsafeModelError, WhitenError
 from whiten_runtime.onnx_scan import scan_graph
@@ -89,7 +88,7 @@ def check_safe(path: Path) -> None:
         UnsafeModelError: it does not.
     """
     scan = scan_graph(path)
-    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators if domain not in ALLOWED_DOMAINS)
+    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators if domain)
     if foreign or scan.functions:
         what = f"operator {foreign[0]} is outside the ONNX standard" if foreign else "it holds functions of its own"
         raise UnsafeModelError(f"{path}: {what}, which a bundle may not have; export the model without optimisations")

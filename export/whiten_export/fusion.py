@@ -1,0 +1,137 @@
+"""A graph for CUDA: attention, normalisation and activation as one kernel each, and padding told by lengths.
+
+onnxscript finds the patterns. What it cannot know is that an attention bias says no more than where the padding is:
+with the lengths in its place, CUDA's fused kernels can be used. That is tried out, not concluded from the graph's form.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.tape import Tape
+
+from whiten_export.building import constant
+from whiten_runtime.session import SessionOptions, create_session
+
+CONTRIB = "com.microsoft"
+
+_MASKS = {"Attention": (3, 5), "MultiHeadAttention": (4, 5)}
+"""Inputs of the fused operators: lengths, and the bias that they can replace."""
+
+_TRIED = ((5, 3, 1), (1,), (7, 7), (2, 9))
+_HIDDEN = -1e4
+"""Bias from which a token has no share."""
+
+
+def fuse_for_cuda(model: ir.Model, longest: int) -> int:
+    """Fuse what onnxruntime has CUDA kernels for: (SkipLayer)Normalization, Attention, (Bias)Gelu.
+
+    Args:
+        model: float32, changed in place.
+        longest: tokens that a text may have.
+
+    Returns:
+        Attentions that were fused.
+    """
+    from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+    outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
+    _split_gemms(model)
+    optimize_for_ort(model)
+    for value, (name, kind, shape) in zip(model.graph.outputs, outputs, strict=True):
+        value.name, value.type, value.shape = name, kind, shape
+    _fold_concatenations(model)
+    attentions = [node for node in model.graph if node.domain == CONTRIB and node.op_type in _MASKS]
+    _use_lengths(model, attentions, longest)
+    return len(attentions)
+
+
+def _split_gemms(model: ir.Model) -> None:
+    """MatMul and Add in place of Gemm, which takes matrices alone: the fusions take away the reshaping around it."""
+    for node in list(model.graph):
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        if node.op_type != "Gemm" or any(attributes.get(name, 1) != 1 for name in ("alpha", "beta")):
+            continue
+        if attributes.get("transA", 0) or len(node.inputs) < 3 or node.inputs[2] is None:
+            continue
+        tape = Tape()
+        weight = node.inputs[1]
+        assert weight is not None
+        if attributes.get("transB", 0):
+            weight = tape.op("Transpose", [weight], {"perm": [1, 0]})
+        result = node.outputs[0]
+        value = tape.op("Add", [tape.op("MatMul", [node.inputs[0], weight]), node.inputs[2]])
+        value.type, value.shape = result.type, result.shape
+        model.graph.insert_before(node, tape.nodes)
+        ir.convenience.replace_all_uses_with(result, value)
+        model.graph.remove(node, safe=True)
+
+
+def _fold_concatenations(model: ir.Model) -> None:
+    """Join the weights of queries, keys and values now rather than whenever the graph is loaded."""
+    for node in list(model.graph):
+        parts = [value.const_value if value is not None and value.is_initializer() else None for value in node.inputs]
+        if node.op_type != "Concat" or not all(part is not None for part in parts):
+            continue
+        axis, result = node.attributes["axis"].as_int(), node.outputs[0]
+        joined = np.concatenate([part.numpy() for part in parts if part is not None], axis)
+        ir.convenience.replace_all_uses_with(result, constant(model.graph, f"joined.{result.name}", joined))
+        model.graph.remove(node, safe=True)
+    RemoveUnusedNodesPass()(model)
+
+
+def _use_lengths(model: ir.Model, attentions: list[ir.Node], longest: int) -> None:
+    lengths: ir.Value | None = None
+    padding: dict[ir.Value, bool] = {}
+    for node in attentions:
+        at, bias_at = _MASKS[node.op_type]
+        bias = node.inputs[bias_at] if len(node.inputs) > bias_at else None
+        if bias is None:
+            continue
+        if bias not in padding:
+            padding[bias] = _says_padding(model, bias, longest)
+        if padding[bias]:
+            lengths = lengths or _lengths(model, attentions[0])
+            node.replace_input_with(bias_at, None)
+            node.replace_input_with(at, lengths)
+    RemoveUnusedNodesPass()(model)
+
+
+def _lengths(model: ir.Model, before: ir.Node) -> ir.Value:
+    """Tokens of each text, int32 [batch_size]: texts are padded on the right."""
+    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    tape = Tape()
+    count = tape.op("ReduceSum", [mask, constant(model.graph, "lengths.axis", np.array([1]))], {"keepdims": 0})
+    lengths = tape.op("Cast", [count], {"to": ir.DataType.INT32.value})
+    model.graph.insert_before(before, tape.nodes)
+    return lengths
+
+
+def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
+    """Whether a bias is 0 for every real token and hides every other one, whoever looks, and however far away."""
+    part = ir.convenience.extract(model.graph, list(model.graph.inputs), [bias])
+    small = ir.Model(part, ir_version=model.ir_version)
+    if sum(value.const_value.size for value in part.initializers.values() if value.const_value is not None) > 1 << 20:
+        return False  # learnt, such as relative positions
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bias.onnx"
+        ir.external_data.load_to_model(small)
+        ir.save(small, path)
+        session = create_session(path, SessionOptions(threads=1))
+        names = {value.name for value in session.get_inputs()}
+        return all(_hides(session, names, lengths) for lengths in (*_TRIED, (longest,)))
+
+
+def _hides(session: object, names: set[str], lengths: tuple[int, ...]) -> bool:
+    real = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    feed = {"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)}
+    (found,) = session.run(None, {name: feed[name] for name in names})  # type: ignore[attr-defined]
+    count, width = real.shape
+    if found.ndim != 4:
+        return False
+    found = np.broadcast_to(found, (count, found.shape[1], width, width))
+    seen = np.broadcast_to(real[:, None, None, :], found.shape)
+    looks = np.broadcast_to(real[:, None, :, None], found.shape)
+    return bool((found[seen & looks] == 0).all() and (found[~seen & looks] <= _HIDDEN).all())

@@ -1,0 +1,147 @@
+"""Graphs for CUDA, on the CPU's kernels: the same vectors from fused operators, and from a network in float16."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH
+from whiten_export import pipeline
+from whiten_export.checkpoint import resolve
+from whiten_export.cli import export
+from whiten_export.fusion import CONTRIB, fuse_for_cuda
+from whiten_export.graph import save_graph
+from whiten_export.half import halve_network
+from whiten_export.pipeline import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_export.refit_commands import refit
+from whiten_export.sources.opening import open_model
+from whiten_export.tail import pool_graph, set_ending
+from whiten_runtime import Encoder, UnsafeModelError, UsageError
+from whiten_runtime.bundle import MODEL_FILE
+from whiten_runtime.doctor import ProviderCheck
+from whiten_runtime.engine import OUTPUT, Engine
+from whiten_runtime.info import describe
+from whiten_runtime.manifest import MANIFEST_FILE, read_manifest
+from whiten_runtime.parity import GATES, compare
+
+NOT_FUSED = {"deberta", "deberta-v2", "mpnet", "squeezebert", "t5", "xlm"}
+"""Families whose attention onnxscript does not know."""
+
+WITH_BIAS = {"gpt2": {False}, "llama": {False}, "modernbert": {True, False}}
+"""Whether lengths say it all, in families in which not every token sees every other, or not in every layer."""
+
+
+def outputs(model: ir.Model, path: Path, vocabulary: int) -> NDArray[np.float32]:
+    """Vectors of padded batches."""
+    save_graph(model, path)
+    random = np.random.default_rng(0)
+    engine = Engine(path, 0)
+    found = []
+    for lengths in ((1,), (7, 3, 1), (33, 20), (5,) * 4, (MAX_LENGTH - 2, 1)):
+        mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+        ids = random.integers(5, vocabulary, mask.shape) * mask
+        found.append(engine.run_batch({"input_ids": ids, "attention_mask": mask}, (OUTPUT,)))
+    engine.close()
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) -> None:
+    directory = str(checkpoint(family, 4))
+    model = open_model(resolve(directory), Recipe(directory, whitening=None))
+    width, random = model.record.hidden_size, np.random.default_rng(1)
+    graph = pool_graph(model.hidden_states((1, LAYERS), "mean"), "mean", width)
+    set_ending(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
+    want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
+    graph = ir.load(tmp_path / "plain" / "model.onnx")
+    assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else LAYERS)
+    by_lengths = set()
+    for node in graph.graph:
+        if node.domain == CONTRIB and node.op_type in ("Attention", "MultiHeadAttention"):
+            lengths = node.inputs[3 if node.op_type == "Attention" else 4]
+            bias = next(iter(node.inputs[5:6]), None)
+            assert (lengths is None) != (bias is None)
+            by_lengths.add(bias is None)
+    if family not in NOT_FUSED:
+        assert by_lengths == WITH_BIAS.get(family, {True})
+    got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
+    assert GATES["fp32"].passes(got), got
+    halve_network(graph)
+    got = compare(outputs(graph, tmp_path / "half" / "model.onnx", model.vocab_size), want)
+    assert GATES["fp16"].passes(got), got
+    assert got.max_difference > 1e-6  # something was rounded
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cuda") / "bundle"
+    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), precision="fp16", target="cuda", max_sentences=600)
+    export_bundle(recipe, path)
+    return path
+
+
+def test_a_bundle(bundle: Path, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    graph = ir.load(bundle / MODEL_FILE)
+    kinds = Counter(node.op_type for node in graph.graph if node.domain == CONTRIB)
+    assert kinds == {"Attention": 4, "SkipLayerNormalization": 8, "BiasGelu": 4}
+    large = [value for value in graph.graph.initializers.values() if value.const_value.size > 1024]
+    whitening = {"whitening.weight"}
+    assert {str(value.name) for value in large if value.dtype == ir.DataType.FLOAT} == whitening
+    assert {value.dtype for value in graph.graph.outputs} == {ir.DataType.FLOAT}
+    manifest = read_manifest(bundle)
+    assert (manifest.precision, manifest.target) == ("fp16", "cuda")
+    assert manifest.parity is not None
+    assert manifest.parity.provider == "CPUExecutionProvider"
+    assert "not verified on CUDA: whiten verify BUNDLE --provider cuda" in describe(manifest)
+    plain = tmp_path / "plain"
+    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
+    export_bundle(recipe, plain)
+    texts = ["", "a", "A sentence of some words.", "word " * 60]
+    with Encoder(bundle) as fused, Encoder(plain) as encoder:
+        assert GATES["fp16"].passes(fused.verify())
+        assert GATES["fp16"].passes(compare(fused.encode(texts), encoder.encode(texts)))
+
+
+def test_it_can_be_whitened_anew(bundle: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(f"sentence number {index} of {index * index % 97}" for index in range(400)))
+    line = [str(bundle), "--corpus", str(words), "--out", str(tmp_path / "anew")]
+    result = CliRunner().invoke(refit, line)
+    assert result.exit_code == 0, result.stderr
+    with Encoder(tmp_path / "anew") as encoder:
+        assert encoder.manifest.target == "cuda"
+        assert GATES["fp16"].passes(encoder.verify())
+
+
+def test_fused_operators_are_for_cuda_alone(bundle: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    manifest = (copy / MANIFEST_FILE).read_text()
+    (copy / MANIFEST_FILE).write_text(manifest.replace('"target": "cuda"', '"target": "cpu"'))
+    with pytest.raises(UnsafeModelError, match="com.microsoft::.* is outside the ONNX standard"):
+        Encoder(copy)
+
+
+def test_a_gpu_proves_where_there_is_one(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "check_provider", lambda ort, provider: ProviderCheck(provider[0], True))
+    recipe = Recipe(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
+    with pytest.raises(Exception, match="CUDAExecutionProvider"):  # that there is none here is another matter
+        export_bundle(recipe, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_int8_is_for_cpus(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="precision int8 is for CPUs"):
+        Recipe("bert-base", precision="int8", target="cuda")
+    result = CliRunner().invoke(export, ["minilm", "--precision", "int8", "--target", "cuda"])
+    assert result.exit_code == 2
+    assert "precision int8 is for CPUs, target is cuda" in result.stderr
