@@ -5,6 +5,7 @@ with the lengths in its place, CUDA's fused kernels can be used. That is tried o
 """
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.building import constant
+from whiten_export.console_reporter import needing
 from whiten_runtime.session import SessionOptions, create_session
 
 CONTRIB = "com.microsoft"
@@ -34,9 +36,11 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
 
     Returns:
         Attentions that were fused.
-    """
-    from onnxscript.rewriter.ort_fusions import optimize_for_ort
 
+    Raises:
+        WhitenError: onnxscript is not installed.
+    """
+    optimize_for_ort = fusions()
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
     _split_gemms(model)
     optimize_for_ort(model)
@@ -46,6 +50,17 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
     attentions = [node for node in model.graph if node.domain == CONTRIB and node.op_type in _MASKS]
     _use_lengths(model, attentions, longest)
     return len(attentions)
+
+
+def fusions() -> Callable[[ir.Model], object]:
+    """onnxscript's fusions for onnxruntime.
+
+    Raises:
+        WhitenError: onnxscript is not installed.
+    """
+    with needing("export"):
+        from onnxscript.rewriter.ort_fusions import optimize_for_ort
+    return optimize_for_ort
 
 
 def _split_gemms(model: ir.Model) -> None:

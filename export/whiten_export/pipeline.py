@@ -17,7 +17,7 @@ from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.corpus import Corpus
 from whiten_export.decide import Decision, decide
 from whiten_export.fit import embed_value
-from whiten_export.fusion import fuse_for_cuda
+from whiten_export.fusion import fuse_for_cuda, fusions
 from whiten_export.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
 from whiten_export.graph import reopen_graph, save_graph
 from whiten_export.half import halve_network
@@ -75,6 +75,8 @@ def export_bundle(
     """
     report = reporter or Reporter()
     options = SessionOptions.on_device(recipe.device)
+    if recipe.target == "cuda":
+        fusions()  # what is missing is found before the work
     plan = make_plan(recipe, out, replace, report)
     recipe = plan.recipe
     record = plan.model.record

@@ -1,5 +1,6 @@
 """Graphs for CUDA, on the CPU's kernels: the same vectors from fused operators, and from a network in float16."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from whiten_export.recipe import Recipe
 from whiten_export.refit_commands import refit
 from whiten_export.sources.opening import open_model
 from whiten_export.tail import pool_graph, set_ending
-from whiten_runtime import Encoder, UnsafeModelError, UsageError
+from whiten_runtime import Encoder, UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.doctor import ProviderCheck
 from whiten_runtime.engine import OUTPUT, Engine
@@ -145,3 +146,12 @@ def test_int8_is_for_cpus(checkpoint: Callable[..., Path], tmp_path: Path) -> No
     result = CliRunner().invoke(export, ["minilm", "--precision", "int8", "--target", "cuda"])
     assert result.exit_code == 2
     assert "precision int8 is for CPUs, target is cuda" in result.stderr
+
+
+def test_what_it_needs_is_looked_for_first(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript.rewriter.ort_fusions", None)
+    with pytest.raises(WhitenError, match="this needs onnxscript.*; install it with pip install 'whiten\\[export\\]'"):
+        export_bundle(Recipe(str(checkpoint("bert")), target="cuda"), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
