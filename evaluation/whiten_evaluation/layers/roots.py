@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 from whiten_export.whitening import EIGENVALUE_FLOOR, NULL_EIGENVALUE
 from whiten_runtime.moments import Float64Array
@@ -62,7 +63,7 @@ def inverse_root(covariance: Float64Array) -> InverseRoot | None:
     """
     width = len(covariance)
     norm = float(np.sqrt(np.square(covariance).sum()))
-    if not norm:
+    if not norm or width <= 2:
         return None
     nudged = covariance + np.diag(np.full(width, _NUDGE * norm))
     inverse = _inverse_triangle(nudged)
@@ -73,8 +74,8 @@ def inverse_root(covariance: Float64Array) -> InverseRoot | None:
     if np.square(inverse).sum() * norm * EIGENVALUE_FLOOR < 1:
         return nothing
     largest = _largest(covariance)
-    found = _faint(covariance, inverse, largest)
-    if found is None:
+    found = None if largest is None else _faint(covariance, inverse, largest)
+    if found is None or largest is None:
         return None
     values, faint = found
     if not len(values):
@@ -96,15 +97,14 @@ def _inverse_triangle(matrix: Float64Array) -> Float64Array | None:
     return None if failed else np.asarray(inverse)
 
 
-def _largest(covariance: Float64Array) -> float:
-    """The largest eigenvalue, by the power method."""
-    vector, value = covariance[:, int(np.diag(covariance).argmax())], 0.0
-    for _ in range(100):
-        vector = covariance @ (vector / np.linalg.norm(vector))
-        value, before = float(np.linalg.norm(vector)), value
-        if value - before < 1e-6 * value:
-            break
-    return value
+def _largest(covariance: Float64Array) -> float | None:
+    """The largest eigenvalue, by Lanczos's method; None if it does not converge."""
+    start = covariance[:, int(np.diag(covariance).argmax())]
+    try:
+        (value,) = eigsh(covariance, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)
+    except ArpackNoConvergence:
+        return None
+    return float(value)
 
 
 def _faint(covariance: Float64Array, inverse: Float64Array, largest: float) -> tuple[Float64Array, Float64Array] | None:
