@@ -9,14 +9,13 @@ import click
 
 from whiten_evaluation.classification import ClassificationScore, classify
 from whiten_evaluation.classification_files import TaskName, read_tasks
-from whiten_evaluation.embedding import Source, check_bundles, embed_texts
+from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
     check_formats,
     data_option,
     evaluation_options,
-    parse_whitening,
     session_options,
     show,
 )
@@ -51,7 +50,7 @@ def classification(
     MRPC has the F1 of paraphrases besides; avg is the mean accuracy of all seven tasks.
     """
     check_formats(as_json, as_csv)
-    whitening = parse_whitening(source, dim, beta)
+    whitening = Whitening.parse(source, dim, beta)
     chosen = parse_tasks(tasks)
     with needing("eval"):
         import sklearn  # noqa: F401

@@ -6,14 +6,13 @@ import click
 
 from whiten_evaluation.bootstrap import LEVEL
 from whiten_evaluation.comparing import Row, compare_bundles
-from whiten_evaluation.embedding import Source, check_bundles, embed_texts
+from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
     check_formats,
     data_option,
     evaluation_options,
-    parse_whitening,
     session_options,
     show,
 )
@@ -60,7 +59,7 @@ def compare(
         raise UsageError(f"one bundle, '{bundles[0]}', was given; name two or more to compare")
     if seed < 0:
         raise UsageError(f"seed is {seed}; wanted 0 or more")
-    whitening = parse_whitening(source, dim, beta)
+    whitening = Whitening.parse(source, dim, beta)
     reporter = ConsoleReporter()
     found = read_sts(data, parse_tasks(tasks))
     for line in found.missing():

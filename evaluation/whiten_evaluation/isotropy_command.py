@@ -11,7 +11,7 @@ from whiten_evaluation.options import Cell, bundles_argument, check_formats, csv
 from whiten_evaluation.sts_files import read_sts
 from whiten_export.console_reporter import ConsoleReporter
 from whiten_export.corpus import Corpus
-from whiten_runtime.console import json_option, one_line_errors, provider_option
+from whiten_runtime.console import json_option, one_line_errors, provider_option, threads_option
 from whiten_runtime.embedder import unit
 from whiten_runtime.errors import UsageError
 from whiten_runtime.isotropy import average_cosine, iso_score, partition_score
@@ -31,7 +31,7 @@ from whiten_runtime.providers import Provider
     help="Texts instead: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable.",
 )
 @click.option("--column", help="Column or key of the text in --input.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
+@threads_option
 @provider_option
 @json_option
 @csv_option

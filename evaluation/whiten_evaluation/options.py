@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import click
 
-from whiten_evaluation.embedding import Source, Whitening
+from whiten_evaluation.embedding import Source
 from whiten_runtime import console
-from whiten_runtime.console import json_option, provider_option
+from whiten_runtime.console import json_option, provider_option, threads_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.providers import CPU_PROVIDER, Provider
 from whiten_runtime.session import SessionOptions
@@ -44,7 +44,7 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
         click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent of --whitening target."),
-        click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]"),
+        threads_option,
         provider_option,
         json_option,
         csv_option,
@@ -55,15 +55,6 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
     """As the options say."""
     return SessionOptions(tuple(providers) or (CPU_PROVIDER,), threads)
-
-
-def parse_whitening(source: Source, dim: int | None, beta: float) -> Whitening:
-    """As the options say.
-
-    Raises:
-        UsageError: they do not go together.
-    """
-    return Whitening.parse(source, dim, beta)
 
 
 def check_formats(as_json: bool, as_csv: bool) -> None:

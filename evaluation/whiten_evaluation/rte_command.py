@@ -5,14 +5,13 @@ from typing import Any
 
 import click
 
-from whiten_evaluation.embedding import Source, check_bundles, embed_texts
+from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
     check_formats,
     data_option,
     evaluation_options,
-    parse_whitening,
     session_options,
     show,
 )
@@ -52,7 +51,7 @@ def rte(
     majority is what always giving the more frequent answer scores; entailed, how often entailment was decided.
     """
     check_formats(as_json, as_csv)
-    whitening = parse_whitening(source, dim, beta)
+    whitening = Whitening.parse(source, dim, beta)
     reporter = ConsoleReporter()
     pairs = read_entailment(data)
     check_bundles(bundles, whitening, {"RTE": 2 * len(pairs.first)})

@@ -7,14 +7,13 @@ from typing import Any
 import click
 import msgspec
 
-from whiten_evaluation.embedding import Source, check_bundles, embed_texts
+from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
 from whiten_evaluation.options import (
     Cell,
     bundles_argument,
     check_formats,
     data_option,
     evaluation_options,
-    parse_whitening,
     session_options,
     show,
 )
@@ -53,7 +52,7 @@ def sts(
     takes them as one.
     """
     check_formats(as_json, as_csv)
-    whitening = parse_whitening(source, dim, beta)
+    whitening = Whitening.parse(source, dim, beta)
     reporter = ConsoleReporter()
     found = read_sts(data, parse_tasks(tasks))
     for line in found.missing():

@@ -15,7 +15,7 @@ from whiten_export.console_reporter import ConsoleReporter, needing
 from whiten_export.recipe import parse_layers
 from whiten_export.staging import Kind, check_target, staged
 from whiten_runtime import console
-from whiten_runtime.console import json_option, one_line_errors, provider_option, say
+from whiten_runtime.console import json_option, one_line_errors, provider_option, say, threads_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.manifest import Pooling
 from whiten_runtime.providers import Provider
@@ -49,7 +49,7 @@ _POOLINGS = tuple(pooling for pooling in get_args(Pooling) if pooling != "sif")
 @click.option("--force", is_flag=True, help="Replace a report that is already there.")
 @click.option("--revision", help="Branch, tag or commit on the hub.")
 @click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
+@threads_option
 @provider_option
 @json_option
 @one_line_errors

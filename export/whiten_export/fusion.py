@@ -7,6 +7,7 @@ with the lengths in its place, CUDA's fused kernels can be used. That is tried o
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -139,10 +140,10 @@ def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
         return all(_hides(session, names, lengths) for lengths in (*_TRIED, (longest,)))
 
 
-def _hides(session: object, names: set[str], lengths: tuple[int, ...]) -> bool:
+def _hides(session: Any, names: set[str], lengths: tuple[int, ...]) -> bool:
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
     feed = {"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)}
-    (found,) = session.run(None, {name: feed[name] for name in names})  # type: ignore[attr-defined]
+    (found,) = session.run(None, {name: feed[name] for name in names})
     count, width = real.shape
     if found.ndim != 4:
         return False

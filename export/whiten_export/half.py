@@ -74,7 +74,7 @@ def _complete_types(nodes: list[ir.Node]) -> None:
         known = next((value.dtype for value in node.inputs if value is not None and value.dtype is not None), _FLOAT)
         if node.op_type == "Cast":
             known = ir.DataType(node.attributes["to"].as_int())
-        elif node.op_type in ("Where",):
+        elif node.op_type == "Where":
             known = node.inputs[1].dtype if node.inputs[1] is not None and node.inputs[1].dtype else _FLOAT
         known = ir.DataType.BOOL if node.op_type in _TRUTH else _WHOLE.get(node.op_type, known)
         for value in node.outputs:

@@ -1,6 +1,5 @@
 """What to export: the choices that a user makes, as data."""
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,6 +9,7 @@ from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.manifest import Outputs, Pooling, Precision, Target
+from whiten_runtime.providers import on_device
 
 BUILTIN_CORPUS = "builtin:python-docs"
 
@@ -85,8 +85,7 @@ class Recipe:
         for name in ("dim", "max_sentences", "max_length", "max_words"):
             if (value := getattr(self, name)) is not None:
                 whole_number(name.replace("_", "-"), value, 1)
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
+        on_device(self.device)
         if (self.target, self.precision) == ("cuda", "int8"):
             raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
         self._check_whitening()

@@ -14,7 +14,7 @@ from whiten_export.shrinkage import parse_shrinkage
 from whiten_export.statistics import Origin, Statistics, load_finished, save_statistics
 from whiten_export.whitening import Method, WhiteningSpec
 from whiten_runtime import console
-from whiten_runtime.console import human_size, json_option, one_line_errors, provider_option, say
+from whiten_runtime.console import human_size, json_option, one_line_errors, provider_option, say, threads_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.isotropy import average_cosine, iso_score
 from whiten_runtime.manifest import Manifest, read_manifest
@@ -38,7 +38,7 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--column", help="Column or key of the sentence in --corpus."),
         click.option("--max-sentences", type=click.IntRange(min=1), metavar="N", help="Use the first N sentences."),
-        click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]"),
+        threads_option,
         provider_option,
     )
     return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime import console
-from whiten_runtime.console import json_option, one_line_errors, provider_option, say, warn
+from whiten_runtime.console import json_option, one_line_errors, provider_option, say, threads_option, warn
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.manifest import read_manifest
@@ -54,7 +54,6 @@ def whiten() -> None:
 
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
-_threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
 
 
 @whiten.command()
@@ -71,7 +70,7 @@ _threads_option = click.option("--threads", type=click.IntRange(min=1), help="Th
 @click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
 @click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
-@_threads_option
+@threads_option
 @provider_option
 @json_option
 @one_line_errors
@@ -161,7 +160,7 @@ def _write(out: Path, rows: _Rows, dimension: int) -> int:
     type=click.Path(path_type=Path),
     help="Write the whitened vectors to .npy, .parquet or .jsonl.",
 )
-@_threads_option
+@threads_option
 @provider_option
 @json_option
 @one_line_errors
@@ -204,7 +203,7 @@ def info(bundle: Path, as_json: bool) -> None:
 
 @whiten.command()
 @_bundle_argument
-@_threads_option
+@threads_option
 @provider_option
 @json_option
 @one_line_errors

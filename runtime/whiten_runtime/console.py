@@ -43,6 +43,7 @@ def _parse_providers(context: click.Context, option: click.Parameter, values: Se
         raise click.BadParameter(str(error)) from None
 
 
+threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
 provider_option = click.option(
     "--provider",
     "providers",

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from whiten_runtime import console
-from whiten_runtime.console import json_option, one_line_errors, provider_option, say, table
+from whiten_runtime.console import json_option, one_line_errors, provider_option, say, table, threads_option
 from whiten_runtime.drift import Drift, DriftMonitor
 from whiten_runtime.embedder import Embedder
 from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
@@ -31,7 +31,7 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 4}
     help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors, for bundles that take those.",
 )
 @click.option("--column", help="Column or key of the text or vector in --input.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
+@threads_option
 @provider_option
 @json_option
 @one_line_errors

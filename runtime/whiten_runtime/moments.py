@@ -71,8 +71,7 @@ class Moments:
     @classmethod
     def of_covariance(cls, n: int, mean: Float64Array, covariance: Float64Array) -> "Moments":
         """What follows from the unbiased covariance of n vectors: directions and higher sums are not known."""
-        unknown = np.full(len(mean), np.nan)
-        return cls(n, mean, covariance * (n - 1), unknown, np.nan, unknown, n)
+        return cls._of_scatter(n, mean, covariance * (n - 1), n)
 
     def merge(self, other: "Moments") -> "Moments":
         """Moments of both sets together."""
@@ -103,16 +102,17 @@ class Moments:
     def affine(self, mean: ArrayLike, weight: ArrayLike) -> "Moments":
         """Moments of y = (x - mean) W as far as they follow: n, mean and scatter. Directions and higher sums do not."""
         W = np.asarray(weight, np.float64)
-        return self._only_scatter((self.mean - np.asarray(mean)) @ W, W.T @ self.scatter @ W)
+        return self._of_scatter(self.n, (self.mean - np.asarray(mean)) @ W, W.T @ self.scatter @ W, self.nonzero)
 
     def without_components(self, basis: Float64Array) -> "Moments":
         """As `affine`, of the vectors without their components along `basis`, orthonormal [d, m]."""
         keep = np.eye(len(self.mean)) - basis @ basis.T
         return self.affine(np.zeros(len(keep)), keep)
 
-    def _only_scatter(self, mean: Float64Array, scatter: Float64Array) -> "Moments":
+    @classmethod
+    def _of_scatter(cls, n: int, mean: Float64Array, scatter: Float64Array, nonzero: int) -> "Moments":
         unknown = np.full(len(mean), np.nan)
-        return Moments(self.n, mean, scatter, unknown, np.nan, unknown, self.nonzero)
+        return cls(n, mean, scatter, unknown, np.nan, unknown, nonzero)
 
     def common_components(self, count: int) -> Float64Array:
         """Directions of the largest second moment about the origin, [d, count]."""
