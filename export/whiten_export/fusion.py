@@ -4,10 +4,7 @@ onnxscript finds the patterns. What it cannot know is that an attention bias say
 with the lengths in its place, CUDA's fused kernels can be used. That is tried out, not concluded from the graph's form.
 """
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +13,8 @@ from onnx_ir.tape import Tape
 
 from whiten_export.building import constant
 from whiten_export.console_reporter import needing
-from whiten_runtime.session import SessionOptions, create_session
+from whiten_export.embeddings import fold_positions
+from whiten_export.trial import Trial
 
 CONTRIB = "com.microsoft"
 
@@ -26,6 +24,9 @@ _MASKS = {"Attention": (3, 5), "MultiHeadAttention": (4, 5)}
 _TRIED = ((5, 3, 1), (1,), (7, 7), (2, 9))
 _HIDDEN = -1e4
 """Bias from which a token has no share."""
+
+_LEARNT = 1 << 20
+"""Numbers of weights beyond which a bias is learnt, as that of relative positions is."""
 
 
 def fuse_for_cuda(model: ir.Model, longest: int) -> int:
@@ -43,6 +44,7 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
     """
     optimize_for_ort = fusions()
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
+    fold_positions(model, longest)
     _split_gemms(model)
     optimize_for_ort(model)
     for value, (name, kind, shape) in zip(model.graph.outputs, outputs, strict=True):
@@ -50,6 +52,7 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
     _fold_concatenations(model)
     attentions = [node for node in model.graph if node.domain == CONTRIB and node.op_type in _MASKS]
     _use_lengths(model, attentions, longest)
+    _drop_unused_sums(model)
     return len(attentions)
 
 
@@ -127,23 +130,13 @@ def _lengths(model: ir.Model, before: ir.Node) -> ir.Value:
 
 def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
     """Whether a bias is 0 for every real token and hides every other one, whoever looks, and however far away."""
-    part = ir.convenience.extract(model.graph, list(model.graph.inputs), [bias])
-    small = ir.Model(part, ir_version=model.ir_version)
-    if sum(value.const_value.size for value in part.initializers.values() if value.const_value is not None) > 1 << 20:
-        return False  # learnt, such as relative positions
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bias.onnx"
-        ir.external_data.load_to_model(small)
-        ir.save(small, path)
-        session = create_session(path, SessionOptions(threads=1))
-        names = {value.name for value in session.get_inputs()}
-        return all(_hides(session, names, lengths) for lengths in (*_TRIED, (longest,)))
+    trial = Trial(model, bias, _LEARNT)
+    return trial.allowed and all(_hides(trial, lengths) for lengths in (*_TRIED, (longest,)))
 
 
-def _hides(session: Any, names: set[str], lengths: tuple[int, ...]) -> bool:
+def _hides(trial: Trial, lengths: tuple[int, ...]) -> bool:
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    feed = {"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)}
-    (found,) = session.run(None, {name: feed[name] for name in names})
+    found = trial({"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)})
     count, width = real.shape
     if found.ndim != 4:
         return False
@@ -151,3 +144,11 @@ def _hides(session: Any, names: set[str], lengths: tuple[int, ...]) -> bool:
     seen = np.broadcast_to(real[:, None, None, :], found.shape)
     looks = np.broadcast_to(real[:, None, :, None], found.shape)
     return bool((found[seen & looks] == 0).all() and (found[~seen & looks] <= _HIDDEN).all())
+
+
+def _drop_unused_sums(model: ir.Model) -> None:
+    """Normalisations give their input too if it is named, and CUDA writes it whether anyone reads it or not."""
+    for node in model.graph:
+        if "LayerNormalization" in node.op_type:
+            used = [index for index, value in enumerate(node.outputs) if list(value.uses()) or value.is_graph_output()]
+            node.resize_outputs(max(used, default=0) + 1)

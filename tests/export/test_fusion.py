@@ -15,6 +15,7 @@ from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH
 from whiten_export import pipeline
 from whiten_export.checkpoint import resolve
 from whiten_export.cli import export
+from whiten_export.embeddings import fold_positions
 from whiten_export.fusion import CONTRIB, fuse_for_cuda
 from whiten_export.graph import save_graph
 from whiten_export.half import halve_network
@@ -30,9 +31,14 @@ from whiten_runtime.engine import OUTPUT, Engine
 from whiten_runtime.info import describe
 from whiten_runtime.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.parity import GATES, compare
+from whiten_runtime.session import SessionOptions, create_session
 
 NOT_FUSED = {"deberta", "deberta-v2", "mpnet", "squeezebert", "t5", "xlm"}
 """Families whose attention onnxscript does not know."""
+
+FOLDED = {"bert": 2, "spanbert": 2, "electra": 2, "albert": 2, "squeezebert": 2, "layoutlm": 8}
+FOLDED |= dict.fromkeys(("distilbert", "gpt2", "xlm", "roberta", "xlm-roberta", "camembert"), 1)
+"""Summands of the word embeddings that depend on the position alone: RoBERTa's positions depend on the ids too."""
 
 WITH_BIAS = {"gpt2": {False}, "llama": {False}, "modernbert": {True, False}}
 """Whether lengths say it all, in families in which not every token sees every other, or not in every layer."""
@@ -52,6 +58,23 @@ def outputs(model: ir.Model, path: Path, vocabulary: int) -> NDArray[np.float32]
     return np.concatenate(found)
 
 
+def check_normalisations(graph: ir.Model, path: Path) -> None:
+    """CUDA's exact normalisations add two arrays of one shape, and write their sum wherever it has a name."""
+    nodes = [node for node in graph.graph if node.op_type.startswith("Skip")]
+    assert all(len(node.outputs) == 1 or list(node.outputs[-1].uses()) for node in nodes)
+    ends = [value for node in nodes for value in node.inputs[:2]]
+    if not ends:
+        return
+    outputs = list(graph.graph.outputs)
+    graph.graph.outputs[:] = dict.fromkeys(ends)
+    save_graph(graph, path)
+    graph.graph.outputs[:] = outputs
+    session = create_session(path, SessionOptions(threads=1))
+    ids = np.ones((3, 7), np.int64)
+    found = session.run([value.name for value in ends], {"input_ids": ids, "attention_mask": ids})
+    assert [one.shape for one in found[::2]] == [other.shape for other in found[1::2]]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) -> None:
     directory = str(checkpoint(family, 4))
@@ -60,6 +83,8 @@ def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) 
     graph = pool_graph(model.hidden_states((1, LAYERS), "mean"), "mean", width)
     set_ending(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
+    graph = ir.load(tmp_path / "plain" / "model.onnx")
+    assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
     graph = ir.load(tmp_path / "plain" / "model.onnx")
     assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else LAYERS)
     by_lengths = set()
@@ -73,6 +98,7 @@ def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) 
         assert by_lengths == WITH_BIAS.get(family, {True})
     got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
     assert GATES["fp32"].passes(got), got
+    check_normalisations(graph, tmp_path / "skips" / "model.onnx")
     halve_network(graph)
     got = compare(outputs(graph, tmp_path / "half" / "model.onnx", model.vocab_size), want)
     assert GATES["fp16"].passes(got), got
