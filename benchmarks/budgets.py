@@ -8,6 +8,7 @@ import argparse
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -41,12 +42,12 @@ def seconds(encoder: Encoder, texts: list[str]) -> float:
 def large_calls(encoder: Encoder, texts: list[str], rounds: int) -> dict[int, float]:
     """Texts per second by token budget."""
     times: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
-    usual = encoder._engine._token_budget
+    usual = encoder._engine.schedule
     for _ in range(rounds):
         for budget, measured in times.items():
-            encoder._engine._token_budget = budget
+            encoder._engine.schedule = replace(usual, budget=budget)
             measured.append(seconds(encoder, texts))
-    encoder._engine._token_budget = usual
+    encoder._engine.schedule = usual
     return {budget: len(texts) / median(measured) for budget, measured in times.items()}
 
 

@@ -35,19 +35,29 @@ def workloads(model: str, sentences: list[str], tokenizer: Tokenizer) -> dict[st
     small = model == "minilm"
     generator = random.Random(0)
     shuffled = generator.sample(sentences, len(sentences))
-    whole = " ".join(shuffled)[: 400 * 1000]
-    offsets = tokenizer.encode(whole, add_special_tokens=False).offsets
-    mixed, start = [], 0
-    for _ in range(MIXED if small else MIXED // 5):
-        length = generator.randint(10, 250) - tokenizer.num_special_tokens_to_add(False)
-        first, last = offsets[start % len(offsets)], offsets[min(start % len(offsets) + length, len(offsets)) - 1]
-        mixed.append(whole[first[0] : last[1]])
-        start += length
     return {
         "short": list(islice(shuffled, SHORT if small else SHORT // 4)),
-        "mixed": mixed,
+        "mixed": mixed_passages(shuffled, tokenizer, MIXED if small else MIXED // 5, generator),
         "one": shuffled[-(ONE if small else ONE // 4) :],
     }
+
+
+def mixed_passages(sentences: list[str], tokenizer: Tokenizer, count: int, generator: random.Random) -> list[str]:
+    """Passages of 10 to 250 tokens, special ones included."""
+    return passages(sentences, tokenizer, [generator.randint(10, 250) for _ in range(count)])
+
+
+def passages(sentences: list[str], tokenizer: Tokenizer, lengths: list[int]) -> list[str]:
+    """Running text cut to so many tokens, special ones included; over again where it ends."""
+    whole = " ".join(sentences)[: 400 * 1000]
+    offsets = tokenizer.encode(whole, add_special_tokens=False).offsets
+    special, found, start = tokenizer.num_special_tokens_to_add(False), [], 0
+    for length in lengths:
+        begin = start % len(offsets)
+        end = min(begin + length - special, len(offsets))
+        found.append(whole[offsets[begin][0] : offsets[end - 1][1]])
+        start += length - special
+    return found
 
 
 def plain_tokenizer(folder: Path) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -16,11 +17,59 @@ ALONE_TOKEN_BUDGET = 1024
 GPU_TOKEN_BUDGET = 16384
 """The same of a run on a GPU: enough to fill it. Not measured on one yet."""
 
+GPU_LANES = 2
+"""Runs side by side on a GPU: while one copies and pads, the other computes. Not measured on one yet."""
+
+WINDOW = 4096
+"""Texts that are tokenised and sorted together: bounds the memory that they and their tokens take."""
+
+GPU_FIRST_WINDOW = 512
+"""Texts that are tokenised before a GPU starts: it would wait longer for more. Not measured on one yet."""
+
 LANE_TOKENS = 48
 """Tokens from which a thread of its own is worth while: with fewer, all threads on one run are faster."""
 
 _TOLERATED_PADDING = 1.25
 """Padded over real tokens up to which a small call is one run."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the texts of a call become runs.
+
+    Attributes:
+        lanes: runs side by side at most.
+        budget: padded tokens of a run at most, if it has more than one text.
+        split: share a small call among the lanes, which have a thread each and a session of their own; a GPU is better
+            given all of it at once.
+        first_window: texts that are tokenised before the first run.
+    """
+
+    lanes: int
+    budget: int
+    split: bool = True
+    first_window: int = WINDOW
+
+    @classmethod
+    def on_cpu(cls, threads: int, lanes: int) -> "Schedule":
+        """Runs with one thread each, or one run with all threads."""
+        return cls(lanes, TOKEN_BUDGET if lanes == threads else ALONE_TOKEN_BUDGET)
+
+    @classmethod
+    def on_gpu(cls) -> "Schedule":
+        """Large runs, and always another one to come."""
+        return cls(GPU_LANES, GPU_TOKEN_BUDGET, split=False, first_window=GPU_FIRST_WINDOW)
+
+    def plan(self, lengths: Sequence[int], max_texts: int | None = None) -> tuple[list[NDArray[np.intp]], int]:
+        """Index arrays that partition the texts, as `plan_batches` has them, and how many should run side by side.
+
+        Args:
+            lengths: tokens of each text, shape [n].
+            max_texts: texts per run, or None for no limit.
+        """
+        lanes = lanes_for(lengths, self.lanes) if self.split else 1
+        groups = plan_batches(lengths, token_budget(lengths, lanes, self.budget), max_texts)
+        return groups, min(lanes if self.split else self.lanes, len(groups))
 
 
 def lanes_for(lengths: Sequence[int], lanes: int) -> int:
@@ -76,18 +125,23 @@ def plan_batches(
     return groups
 
 
-def pad_batch(ids: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, NDArray[np.int64]]:
+def pad_batch(ids: Sequence[Sequence[int]], pad_token_id: int, least: int = 1) -> dict[str, NDArray[np.int64]]:
     """Right-pad token ids into the two inputs of the graph.
+
+    Args:
+        ids: of each text.
+        pad_token_id: what pads them.
+        least: tokens to pad to, if no text has more.
 
     Returns:
         `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]; a batch in which no text has a
         token gets one masked column, because the graph needs at least one.
     """
-    if len(ids) == 1 and ids[0]:  # a text that comes alone should not wait
+    if len(ids) == 1 and len(ids[0]) >= least:  # a text that comes alone should not wait
         alone = np.asarray(ids, np.int64)
         return {"input_ids": alone, "attention_mask": np.ones_like(alone)}
     lengths = np.fromiter(map(len, ids), np.intp, len(ids))
-    width = max(int(lengths.max(initial=0)), 1)
+    width = max(int(lengths.max(initial=0)), least)
     mask = np.arange(width) < lengths[:, None]
     input_ids = np.full((len(ids), width), pad_token_id, dtype=np.int64)
     input_ids[mask] = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))

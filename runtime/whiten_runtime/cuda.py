@@ -7,7 +7,8 @@ import ctypes
 import mmap
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ Load = Callable[[str], object]
 
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _LIBRARIES = ("libcublas", "libcuda", "libcudnn", "libcufft", "libcurand", "libnvinfer", "libnvonnxparser", "libnvrtc")
+
+_TENSORRT = ("libnvinfer", "libnvonnxparser")
+if sys.platform == "win32":
+    _RUNTIMES, _CUDNN = ("cudart64_13.dll", "cudart64_12.dll"), "cudnn64_9.dll"
+else:
+    _RUNTIMES, _CUDNN = ("libcudart.so.13", "libcudart.so.12"), "libcudnn.so.9"
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
@@ -85,6 +92,40 @@ def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(str(value.value))
     return Gpu(name.value.decode(), memory.value, ".".join(capability))
+
+
+def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]:
+    """Versions of CUDA's runtime and of cuDNN, as far as they are found; cuDNN is for convolutions alone.
+
+    Args:
+        load: opens a shared library.
+    """
+    found = {}
+    for name in _RUNTIMES:
+        with suppress(OSError):
+            number = ctypes.c_int()
+            load(name).cudaRuntimeGetVersion(ctypes.byref(number))
+            found["CUDA"] = f"{number.value // 1000}.{number.value % 1000 // 10}"
+            break
+    with suppress(OSError):
+        version = load(_CUDNN).cudnnGetVersion
+        version.restype = ctypes.c_size_t
+        number = version()
+        found["cuDNN"] = f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+    return found
+
+
+def advice(missing: Iterable[str]) -> str:
+    """What to do about missing libraries."""
+    steps = []
+    names = list(missing)
+    if any(name.startswith(_TENSORRT) for name in names):
+        steps.append("pip install tensorrt")
+    if any(not name.startswith((*_TENSORRT, _DRIVER)) for name in names):
+        steps.append("pip install 'whiten[gpu,cuda]' for CUDA and cuDNN")
+    if _DRIVER in names:
+        steps.append("install NVIDIA's driver, or give this container a GPU")
+    return "; ".join(steps)
 
 
 def missing_for(onnxruntime: Any, provider: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from whiten_runtime.cuda import Driver, driver, missing_for
+from whiten_runtime.cuda import Driver, advice, driver, library_versions, missing_for
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.onnx_scan import product_graph
 from whiten_runtime.processor import Processor, processor
@@ -52,6 +52,7 @@ class Diagnosis:
         onnxruntime: version of the module that is imported, and how it was built; None if it cannot be.
         providers: those that it was built with, and those that were asked for.
         driver: NVIDIA's; None where this build of onnxruntime has no use for it.
+        libraries: versions of CUDA and cuDNN, those that are found; likewise.
         problems: what is wrong with what was asked for, one line each.
     """
 
@@ -62,6 +63,7 @@ class Diagnosis:
     onnxruntime: str | None
     providers: tuple[ProviderCheck, ...]
     driver: Driver | None
+    libraries: dict[str, str]
     problems: tuple[str, ...]
 
 
@@ -94,6 +96,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         onnxruntime=build,
         providers=tuple(checks),
         driver=driver() if nvidia else None,
+        libraries=library_versions() if nvidia else {},
         problems=tuple(problems),
     )
 
@@ -113,7 +116,9 @@ def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., A
         (product,) = session.run(["y"], {"x": a})
     except Exception as error:  # onnxruntime's exceptions share no base class
         missing = missing_for(onnxruntime, name)
-        reason = f"cannot load {', '.join(missing)}" if missing else " ".join(str(error).split())
+        reason = " ".join(str(error).split())
+        if missing:
+            reason = f"cannot load {', '.join(missing)}: {advice(missing)}"
         return ProviderCheck(name, False, reason, tuple(missing))
     if not np.array_equal(product, a @ a):
         return ProviderCheck(name, False, f"multiplies wrongly: {product.tolist()} instead of {(a @ a).tolist()}")

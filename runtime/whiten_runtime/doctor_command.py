@@ -45,6 +45,9 @@ def _lines(found: Diagnosis) -> list[str]:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
     if found.driver is not None:
         lines.append(f"nvidia       {found.driver.problem or f'driver for CUDA {found.driver.version}'}")
+        known = found.libraries
+        cuda, cudnn = (f"{name} {known.get(name, 'not found')}" for name in ("CUDA", "cuDNN"))
+        lines.append(f"             libraries: {cuda}, {cudnn} (for convolutions alone)")
         for gpu in found.driver.gpus:
             lines.append(f"             {gpu.name}, {human_size(gpu.memory)}, compute capability {gpu.capability}")
     return lines

@@ -9,13 +9,11 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.batching import WINDOW
 from whiten_runtime.engine import OUTPUT, Engine
 from whiten_runtime.errors import TextError, TooLongError
 from whiten_runtime.forks import ForkSafeLock
 from whiten_runtime.tokenizer import Tokenizer
-
-WINDOW = 4096
-"""Texts that are tokenised and sorted together: bounds the memory that they and their tokens take."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,13 @@ class Embedder:
         stream = iter(texts)
         with ExitStack() as stack:
             executor = None
-            offset, window = 0, list(islice(stream, WINDOW))
+            size = min(WINDOW, self.engine.schedule.first_window)
+            offset, window = 0, list(islice(stream, size))
             ids = self._token_ids(window, offset, output.truncate)
             while window:
                 offset += len(window)
-                following = list(islice(stream, WINDOW)) if len(window) == WINDOW else []
+                following = list(islice(stream, WINDOW)) if len(window) == size else []
+                size = WINDOW
                 pending = None
                 if following:
                     executor = executor or stack.enter_context(ThreadPoolExecutor(1, "whiten-tokenize"))

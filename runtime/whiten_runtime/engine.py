@@ -8,20 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.batching import (
-    ALONE_TOKEN_BUDGET,
-    GPU_TOKEN_BUDGET,
-    TOKEN_BUDGET,
-    lanes_for,
-    pad_batch,
-    plan_batches,
-    token_budget,
-)
+from whiten_runtime.batching import Schedule, pad_batch
 from whiten_runtime.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.errors import BundleError, IntegrityError
 from whiten_runtime.placement import placement_of
 from whiten_runtime.processor import default_threads
 from whiten_runtime.providers import NVIDIA, provider_name
+from whiten_runtime.recorded import Recorded, recording
 from whiten_runtime.session import ForkSafeSession, SessionOptions, create_session
 
 OUTPUT = "sentence_embedding"
@@ -42,7 +35,8 @@ class Engine:
 
     A batch that comes alone is run by all threads at once, if that is worth their while. Batches of one call are run
     side by side, each by one thread: no thread waits for another at every operator, and each finds in its processor's
-    cache what it has just written. Each way has a session of its own, with a copy of the weights, made when needed.
+    cache what it has just written. Each way has a session of its own, with a copy of the weights, made when needed; on
+    a GPU they share one.
 
     Args:
         model: an ONNX file that takes `input_ids` and `attention_mask`.
@@ -53,6 +47,7 @@ class Engine:
     Attributes:
         providers: execution providers that are active, in order of preference.
         placement: where the nodes are.
+        schedule: how the texts of a call become runs.
 
     Raises:
         BundleError: onnxruntime does not accept the model, or it has other inputs or outputs.
@@ -68,21 +63,23 @@ class Engine:
         def unchanged() -> bool:
             return _identity(model) == original
 
-        def create(threads: int | None) -> Any:
+        def create(threads: int | None, options: SessionOptions = settings) -> Any:
             if not unchanged():
                 raise IntegrityError(f"{model}: replaced since it was opened; open it again, or restart the service")
-            return create_session(model, settings, threads, None if value == OUTPUT else value)
+            return create_session(model, options, threads, None if value == OUTPUT else value)
 
         self._unchanged: Callable[[], bool] = unchanged
         self._size = _size(model)
-        threads = settings.threads or default_threads()
-        self._lanes = threads if settings.on_cpu and self._size < _ONCE_ONLY else 1
         if provider_name(settings.providers[0]) in NVIDIA:
-            self._token_budget = GPU_TOKEN_BUDGET
-        else:  # with one thread a run, or all of them
-            self._token_budget = TOKEN_BUDGET if self._lanes == threads else ALONE_TOKEN_BUDGET
+            self.schedule = Schedule.on_gpu()
+        else:
+            threads = settings.threads or default_threads()
+            self.schedule = Schedule.on_cpu(threads, threads if settings.on_cpu and self._size < _ONCE_ONLY else 1)
+        self._settings, self._create = settings, create
         self._together = ForkSafeSession(lambda: create(None))
-        self._beside = ForkSafeSession(lambda: create(1)) if self._lanes > 1 else self._together
+        apart = self.schedule.split and self.schedule.lanes > 1
+        self._beside = ForkSafeSession(lambda: create(1)) if apart else self._together
+        self._recorded: ForkSafeSession | None = None
         self._was_together = False
         self._pad_token_id = pad_token_id
         session = self._session_for(_USUAL_TOKENS).get()
@@ -112,15 +109,17 @@ class Engine:
             batch_size: texts per run at most, or None for no limit but that of tokens.
             values: outputs to compute; of several, the vectors stand side by side.
         """
-        lengths = [len(row) for row in ids]
-        lanes = lanes_for(lengths, self._lanes)
-        groups = plan_batches(lengths, token_budget(lengths, lanes, self._token_budget), batch_size)
-        lanes = min(lanes, len(groups))
+        if len(ids) == 1 and self._recorded is not None and values == (OUTPUT,):
+            recorded: Recorded = self._recorded.get()
+            if recorded.takes(len(ids[0])):
+                yield np.zeros(1, np.intp), recorded.run(ids[0])
+                return
+        groups, lanes = self.schedule.plan([len(row) for row in ids], batch_size)
         if lanes < 2:
             for group in groups:
                 yield group, self.run_batch(self._feed(ids, group), values)
             return
-        if self._together.alive and not self._was_together and self._unchanged():
+        if self._beside is not self._together and self._together.alive and not self._was_together and self._unchanged():
             self._together.release()
         session = self._usable(self._beside, self._together)
 
@@ -140,14 +139,33 @@ class Engine:
         self._was_together |= session is self._together
         return _side_by_side(session.run(values, feed))
 
+    def record(self, longest: int) -> None:
+        """From now on, run texts that come alone from recordings, in a session of their own.
+
+        Args:
+            longest: tokens that a text may have.
+
+        Raises:
+            ProviderError: the graph cannot be recorded.
+        """
+        settings = recording(self._settings)
+
+        def create() -> Recorded:
+            session = self._create(None, settings)
+            return Recorded(session, settings.providers[0], OUTPUT, self._widths[OUTPUT], self._pad_token_id, longest)
+
+        self._recorded = ForkSafeSession(create)
+        self._recorded.get()
+
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""
         self._together.check_open()
 
     def close(self) -> None:
         """Free the model."""
-        self._together.close()
-        self._beside.close()
+        for session in (self._together, self._beside, self._recorded):
+            if session is not None:
+                session.close()
 
     def _session_for(self, tokens: int) -> ForkSafeSession:
         """The session for a batch that comes alone."""

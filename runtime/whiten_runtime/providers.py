@@ -27,8 +27,9 @@ _FATAL = 4
 _log = {"severity": -1}
 """Least severity of what onnxruntime's own log says, beyond what a session's options say; -1 for its default."""
 
-_DEFAULTS: dict[str, dict[str, Any]] = {CUDA_PROVIDER: {"use_tf32": 0}}
-"""Options that a provider gets unless they are given: float32 is float32, not TensorFloat-32."""
+_DEFAULTS: dict[str, dict[str, Any]] = {CUDA_PROVIDER: {"use_tf32": 0, "enable_skip_layer_norm_strict_mode": 1}}
+"""Options that a provider gets unless they are given: float32 is float32, not TensorFloat-32, and the mean and variance
+of a float16 normalisation are computed in float32."""
 
 
 def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.checks import whole_number
-from whiten_runtime.cuda import missing_for
+from whiten_runtime.cuda import advice, missing_for
 from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.forks import ForkSafeLock
 from whiten_runtime.onnx_scan import scan_graph, with_output
@@ -20,6 +20,7 @@ from whiten_runtime.placement import RECORD, check_placement, placement_of
 from whiten_runtime.processor import default_threads, saturates_int8
 from whiten_runtime.providers import (
     CPU_PROVIDER,
+    CUDA_PROVIDER,
     Provider,
     check_available,
     checked_providers,
@@ -30,9 +31,17 @@ from whiten_runtime.providers import (
     provider_name,
 )
 
-_SLOWER_FUSED = ["SkipLayerNormFusion", "BiasGeluFusion"]
-"""onnxruntime's fusions whose CPU kernels are slower than the operators they replace: SkipLayerNormalization is scalar
-code and ten times slower than Add and LayerNormalization."""
+_UNWANTED_FUSIONS = {
+    CPU_PROVIDER: ["SkipLayerNormFusion", "BiasGeluFusion"],
+    CUDA_PROVIDER: ["SkipLayerNormFusion", "EmbedLayerNormFusion"],
+}
+"""onnxruntime's fusions that a session does without, by its first provider.
+
+On the CPU because the kernels are slower than the operators they replace: SkipLayerNormalization is scalar code and ten
+times slower than Add and LayerNormalization. On CUDA because the choice was made at export (`--target cuda`):
+SkipLayerNormalization only of two arrays of one shape, which is what its exact kernel takes, and never
+EmbedLayerNormalization, which computes mean and variance in float16 and waits for the GPU in every run.
+"""
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -127,7 +136,7 @@ def open_session(
             settings,
             providers=list(options.providers),
             enable_fallback=0,
-            disabled_optimizers=_SLOWER_FUSED if options.on_cpu else None,
+            disabled_optimizers=_UNWANTED_FUSIONS.get(first),
         )
     except Exception as error:  # onnxruntime's exceptions share no base class
         reason = " ".join(str(error).split())
@@ -149,7 +158,7 @@ def open_session(
 def _why(onnxruntime: Any, provider: str, reason: str) -> str:
     """Why a provider did not start: a library that is missing, or what onnxruntime says."""
     missing = missing_for(onnxruntime, provider)
-    what = f"{', '.join(missing)} cannot be loaded" if missing else reason
+    what = f"{', '.join(missing)} cannot be loaded ({advice(missing)})" if missing else reason
     return f"{what}; see whiten doctor --provider {provider}"
 
 

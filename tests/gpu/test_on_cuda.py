@@ -1,6 +1,7 @@
 """On an NVIDIA GPU: `python -m pytest -m gpu`. Elsewhere these skip, and say why."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from support.corpus import sentences
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.doctor import check_provider
+from whiten_runtime.doctor import check_provider, diagnose
 from whiten_runtime.manifest import Precision
 from whiten_runtime.parity import GATES, compare
 from whiten_runtime.providers import CUDA_PROVIDER, import_onnxruntime
@@ -53,6 +54,8 @@ def test_vectors_are_pytorchs(
         assert gate.passes(compare(gpu.encode(TEXTS), cpu.encode(TEXTS)))
         alone = np.stack([gpu.encode(text) for text in TEXTS])
         assert gate.passes(compare(alone, gpu.encode(TEXTS)))
+        # Runs of a few texts, two side by side.
+        assert gate.passes(compare(gpu.encode(TEXTS * 4, batch_size=5), np.tile(cpu.encode(TEXTS), (4, 1))))
         if target == "cuda":
             parity = gpu.manifest.parity
             assert parity is not None
@@ -63,3 +66,35 @@ def test_its_memory_can_be_bounded(tiny_bundle: Path) -> None:
     providers = [(CUDA_PROVIDER, {"device_id": 0, "gpu_mem_limit": 1 << 30}), "CPUExecutionProvider"]
     with Encoder(tiny_bundle, providers=providers) as encoder:
         assert encoder.verify().min_cosine > 0.999999
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_texts_that_come_alone_are_replayed(
+    checkpoint: Callable[..., Path], tmp_path: Path, precision: Precision
+) -> None:
+    recipe = Recipe(str(checkpoint("bert", 4)), precision=precision, target="cuda", max_sentences=600)
+    export_bundle(recipe, tmp_path / "bundle")
+    gate = GATES[precision]
+    with Encoder(tmp_path / "bundle", device="cuda", cuda_graphs=True) as graphs, Encoder(tmp_path / "bundle") as cpu:
+        assert gate.passes(graphs.verify())
+        want = cpu.encode(TEXTS)
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(3):
+                assert gate.passes(compare(np.stack(list(threads.map(graphs.encode, TEXTS))), want))
+        assert gate.passes(compare(graphs.encode(TEXTS), want))
+
+
+def test_exact_normalisations_are_not_worse(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    recipe = Recipe(str(checkpoint("bert", 4)), precision="fp16", target="cuda", max_sentences=600)
+    export_bundle(recipe, tmp_path / "bundle")
+    loose = [(CUDA_PROVIDER, {"enable_skip_layer_norm_strict_mode": 0})]
+    with Encoder(tmp_path / "bundle", device="cuda") as exact, Encoder(tmp_path / "bundle", loose) as other:
+        assert exact.verify().min_cosine >= other.verify().min_cosine - 1e-6
+
+
+def test_doctor_names_the_gpu() -> None:
+    found = diagnose([CUDA_PROVIDER])
+    assert found.problems == ()
+    assert found.driver is not None
+    assert found.driver.gpus
+    assert "CUDA" in found.libraries

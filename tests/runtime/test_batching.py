@@ -3,7 +3,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whiten_runtime.batching import LANE_TOKENS, TOKEN_BUDGET, lanes_for, pad_batch, plan_batches, token_budget
+from whiten_runtime.batching import (
+    GPU_LANES,
+    GPU_TOKEN_BUDGET,
+    LANE_TOKENS,
+    TOKEN_BUDGET,
+    Schedule,
+    lanes_for,
+    pad_batch,
+    plan_batches,
+    token_budget,
+)
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
 
@@ -63,3 +73,19 @@ def test_longest_texts_come_first() -> None:
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
 def test_nothing_to_do(lengths: list[int]) -> None:
     assert sum(len(group) for group in plan_batches(lengths)) == len(lengths)
+
+
+@given(LENGTHS, st.none() | st.integers(1, 40))
+def test_a_gpu_gets_large_runs(lengths: list[int], rows: int | None) -> None:
+    groups, lanes = Schedule.on_gpu().plan(lengths, rows)
+    assert sorted(np.concatenate(groups)) == list(range(len(lengths))) if groups else lengths == []
+    padded = [len(group) * max(*(lengths[index] for index in group), 1) for group in groups if len(group) > 1]
+    assert all(tokens <= GPU_TOKEN_BUDGET for tokens in padded)
+    assert lanes == min(GPU_LANES, len(groups))
+
+
+def test_a_gpu_gets_a_small_call_whole() -> None:
+    groups, lanes = Schedule.on_gpu().plan([100] * 100)
+    assert (len(groups), lanes) == (1, 1)
+    groups, lanes = Schedule.on_gpu().plan([100] * 1000)
+    assert (len(groups) in (7, 8), lanes) == (True, GPU_LANES)

@@ -3,12 +3,22 @@
 import ctypes
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.providers import elf_of_cuda
-from whiten_runtime.cuda import Driver, Gpu, driver, missing_libraries, needed_libraries, provider_library
+from whiten_runtime.cuda import (
+    Driver,
+    Gpu,
+    advice,
+    driver,
+    library_versions,
+    missing_libraries,
+    needed_libraries,
+    provider_library,
+)
 
 
 class FakeDriver:
@@ -83,3 +93,35 @@ def test_where_onnxruntime_has_its_provider(tmp_path: Path) -> None:
     assert provider_library(tmp_path, "cuda") is None
     path = elf_of_cuda(tmp_path / "capi")
     assert provider_library(tmp_path, "cuda") == path
+
+
+def test_versions_of_the_libraries() -> None:
+    class Runtime:
+        @staticmethod
+        def cudaRuntimeGetVersion(number: Any) -> None:  # noqa: N802
+            number._obj.value = 12090
+
+    class Version:
+        def __call__(self) -> int:
+            return 92800
+
+    def load(name: str) -> Any:
+        found = {"libcudart.so.12": Runtime, "libcudnn.so.9": SimpleNamespace(cudnnGetVersion=Version())}
+        if name not in found:
+            raise OSError(name)
+        return found[name]
+
+    def absent(name: str) -> Any:
+        raise OSError(name)
+
+    assert library_versions(load) == {"CUDA": "12.9", "cuDNN": "9.28.0"}
+    assert library_versions(absent) == {}
+
+
+def test_what_to_do_about_missing_libraries() -> None:
+    assert advice(["libcuda.so.1"]) == "install NVIDIA's driver, or give this container a GPU"
+    assert advice(["libcublas.so.13"]) == "pip install 'whiten[gpu,cuda]' for CUDA and cuDNN"
+    both = advice(["libcublas.so.13", "libcuda.so.1"])
+    assert both.startswith("pip install 'whiten[gpu,cuda]'")
+    assert both.endswith("give this container a GPU")
+    assert advice(["libnvinfer.so.10"]) == "pip install tensorrt"

@@ -76,7 +76,9 @@ def test_the_missing_library_is_named(tmp_path: Path) -> None:
 
     found = check_provider(module, CUDA, opened)
     assert found.missing == ("libcublasLt.so.13", "libcudnn.so.9")
-    assert found.problem == "cannot load libcublasLt.so.13, libcudnn.so.9"
+    assert found.problem == (
+        "cannot load libcublasLt.so.13, libcudnn.so.9: pip install 'whiten[gpu,cuda]' for CUDA and cuDNN"
+    )
 
 
 def test_a_provider_that_computes_wrongly() -> None:
@@ -92,10 +94,12 @@ def test_a_provider_that_computes_wrongly() -> None:
 def test_gpus_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Driver("13.1", None, (Gpu("NVIDIA L4", 24_000_000_000, "8.9"),))
     monkeypatch.setattr(doctor, "driver", lambda: found)
+    monkeypatch.setattr(doctor, "library_versions", lambda: {"CUDA": "13.5"})
     monkeypatch.setattr(doctor, "check_provider", lambda ort, provider: doctor.ProviderCheck(str(provider), True))
     result = run("--provider", CUDA)
     assert result.exit_code == 0
     assert "driver for CUDA 13.1" in result.stdout
+    assert "libraries: CUDA 13.5, cuDNN not found" in result.stdout
     assert "NVIDIA L4, 24.00 GB, compute capability 8.9" in result.stdout
 
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle
-from whiten_runtime import Encoder, WhitenError, engine
+from whiten_runtime import Encoder, WhitenError, batching, engine
+from whiten_runtime.batching import Schedule
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.engine import OUTPUT, Engine
 from whiten_runtime.session import SessionOptions, create_session
@@ -69,6 +71,33 @@ def test_a_session_that_never_ran_makes_room(
     vectors(made, MANY)
     vectors(made, QUERY)
     assert created == [None, 1, None]
+
+
+def test_runs_on_a_gpu_share_a_session(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
+    monkeypatch.setattr(batching, "GPU_TOKEN_BUDGET", 128)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    many = vectors(made, [*MANY, *QUERY])
+    assert np.isfinite(many).all()
+    np.testing.assert_allclose(vectors(made, QUERY), many[-1:], rtol=1e-4, atol=1e-4)
+    assert created == [None]
+
+
+def test_a_gpu_does_not_wait_for_the_whole_window(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"sentence {index} of some words" for index in range(300)]
+    with Encoder(tiny_bundle) as encoder:
+        want = encoder.encode(texts)
+        sizes = []
+        tokenize = encoder._embedder.tokenizer.tokenize
+        encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)
+        monkeypatch.setattr(
+            encoder._embedder.tokenizer, "tokenize", lambda window: sizes.append(len(window)) or tokenize(window)
+        )
+        np.testing.assert_allclose(encoder.encode(texts), want, rtol=1e-4, atol=1e-4)
+        assert sizes == [64, 236]
+        assert encoder.encode(texts[:64]).shape == (64, want.shape[1])
 
 
 @pytest.mark.parametrize(("threads", "limit"), [(1, 1 << 30), (2, 0)])

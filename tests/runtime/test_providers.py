@@ -41,12 +41,20 @@ def test_what_is_no_provider(text: str) -> None:
         parse_provider(text)
 
 
-def test_float32_is_not_tensorfloat_unless_asked() -> None:
-    assert providers_for(device="cuda:1") == ((CUDA, {"use_tf32": 0, "device_id": 1}),)
-    assert providers_for([CUDA, CPU]) == ((CUDA, {"use_tf32": 0}), CPU)
-    assert providers_for([(CUDA, {"use_tf32": 1})]) == ((CUDA, {"use_tf32": 1}),)
+def test_cuda_is_exact_unless_asked_to_be_fast() -> None:
+    exact = {"use_tf32": 0, "enable_skip_layer_norm_strict_mode": 1}
+    assert providers_for(device="cuda:1") == ((CUDA, {**exact, "device_id": 1}),)
+    assert providers_for([CUDA, CPU]) == ((CUDA, exact), CPU)
+    fast = {"use_tf32": 1, "enable_skip_layer_norm_strict_mode": 0}
+    assert providers_for([(CUDA, fast)]) == ((CUDA, fast),)
     assert SessionOptions.on_device("cuda").providers == providers_for(device="cuda")
-    assert SessionOptions((CUDA,)).providers == ((CUDA, {"use_tf32": 0}),)
+    assert SessionOptions((CUDA,)).providers == ((CUDA, exact),)
+
+
+def test_other_providers_get_what_is_given() -> None:
+    tensorrt = ("TensorrtExecutionProvider", {"trt_fp16_enable": 1, "trt_engine_cache_path": "engines"})
+    openvino = ("OpenVINOExecutionProvider", {"device_type": "NPU"})
+    assert providers_for([tensorrt, openvino, CPU]) == (tensorrt, openvino, CPU)
 
 
 def test_device_or_providers() -> None:

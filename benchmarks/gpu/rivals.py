@@ -1,0 +1,133 @@
+"""What is compared on a GPU, each with the settings that serve it best: how many texts or tokens it takes at a time."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import AutoModel
+
+from whiten_runtime import Encoder
+from whiten_runtime.tokenizer import Tokenizer
+
+Encode = Callable[[list[str]], np.ndarray]
+
+_SIZES = {"tokens": (4096, 16384, 65536), "texts": (32, 128, 512)}
+
+
+class Rival(NamedTuple):
+    """An engine that is loaded.
+
+    Attributes:
+        many: vectors of many texts, at a size of batches.
+        one: the vector of one text.
+        sizes: those that are tried; the fastest for each workload is taken.
+    """
+
+    many: Callable[[list[str], int], np.ndarray]
+    one: Callable[[str], np.ndarray]
+    sizes: tuple[int, ...]
+
+
+def whiten(bundle: Path, device: str, cuda_graphs: bool = False, **options: Any) -> tuple[Rival, Encoder]:
+    """Our bundle, with our own choice of batches."""
+    providers = None
+    if device == "cuda" and options:
+        providers = [("CUDAExecutionProvider", options)]
+    encoder = Encoder(bundle, providers, device=None if providers else device, cuda_graphs=cuda_graphs)
+    return Rival(lambda texts, size: encoder.encode(texts), encoder.encode, (0,)), encoder
+
+
+class Torch:
+    """PyTorch with scaled-dot-product attention: texts sorted by length, batches of like length, one copy at the end.
+
+    Args:
+        checkpoint: a directory written by save_pretrained.
+        tokenizer: the bundle's, so that all have the same tokens.
+        device: where.
+        dtype: of weights and activations.
+        compiled: with torch.compile, for any shape.
+    """
+
+    def __init__(
+        self, checkpoint: Path, tokenizer: Tokenizer, device: str, dtype: torch.dtype, compiled: bool = False
+    ) -> None:
+        network = AutoModel.from_pretrained(checkpoint, dtype=dtype, attn_implementation="sdpa").to(device).eval()
+        self._network: Any = torch.compile(network, dynamic=True) if compiled else network
+        self._tokenizer, self._device = tokenizer, device
+
+    def rival(self) -> Rival:
+        """As the others."""
+        return Rival(self.many, lambda text: self.many([text], 1)[0], _SIZES["tokens"])
+
+    @torch.inference_mode()
+    def many(self, texts: list[str], budget: int) -> np.ndarray:
+        """Mean-pooled last hidden states, float32 [n, d]."""
+        rows = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(texts)]
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+        parts, start = [], 0
+        while start < len(order):
+            width = len(rows[order[start]])
+            group = order[start : start + max(1, budget // width)]
+            lengths = torch.tensor([len(rows[index]) for index in group])
+            ids = torch.zeros(len(group), width, dtype=torch.long)
+            for place, index in enumerate(group):
+                ids[place, : len(rows[index])] = torch.tensor(rows[index])
+            mask = (torch.arange(width) < lengths[:, None]).long()
+            parts.append(self._pooled(self._on(ids), self._on(mask)))
+            start += len(group)
+        vectors = torch.empty(len(rows), parts[0].shape[1])
+        vectors[order] = torch.cat(parts).cpu()
+        return vectors.numpy()
+
+    def _on(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.pin_memory().to(self._device, non_blocking=True) if self._device == "cuda" else tensor
+
+    def _pooled(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = self._network(input_ids=ids, attention_mask=mask).last_hidden_state
+        weights = mask[..., None].float()
+        return (states.float() * weights).sum(1) / weights.sum(1)
+
+
+def sentence_transformers(checkpoint: Path, device: str, dtype: torch.dtype, longest: int) -> Rival:
+    """sentence-transformers in half precision."""
+    from sentence_transformers import SentenceTransformer, models
+
+    transformer = models.Transformer(str(checkpoint), max_seq_length=longest)
+    width = json.loads((checkpoint / "config.json").read_text())["hidden_size"]
+    pooling = models.Pooling(width, pooling_mode="mean")
+    model = SentenceTransformer(modules=[transformer, pooling], device=device).to(dtype)
+    return Rival(
+        lambda texts, size: model.encode(texts, batch_size=size),
+        model.encode,
+        _SIZES["texts"],
+    )
+
+
+def rate(many: Callable[[list[str], int], np.ndarray], texts: list[str], size: int) -> float:
+    """Texts per second of one call."""
+    start = time.perf_counter()
+    many(texts, size)
+    return len(texts) / (time.perf_counter() - start)
+
+
+def best_size(rival: Rival, texts: list[str]) -> int:
+    """The size of batches with which a workload is fastest, of a second run: the first one meets new shapes."""
+    rates = {}
+    for size in rival.sizes:
+        rival.many(texts, size)
+        rates[size] = rate(rival.many, texts, size)
+    return max(rates, key=lambda size: rates[size])
+
+
+def milliseconds(one: Callable[[str], np.ndarray], texts: list[str]) -> list[float]:
+    """Of each text alone."""
+    found = []
+    for text in texts:
+        start = time.perf_counter()
+        one(text)
+        found.append(1000 * (time.perf_counter() - start))
+    return found

@@ -1,0 +1,122 @@
+"""Texts that come alone on a GPU: their kernels are recorded once and launched together, as a CUDA graph.
+
+A network of a hundred kernels is launched one by one, which takes longer than one short text keeps the GPU busy. A CUDA
+graph is one launch, but of arrays that have one shape and stay where they are: texts are padded to the next of some
+lengths, each of which has its own arrays and its own recording.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.batching import pad_batch
+from whiten_runtime.errors import ProviderError, WhitenError
+from whiten_runtime.forks import ForkSafeLock
+from whiten_runtime.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name
+from whiten_runtime.session import SessionOptions
+
+LENGTHS = (8, 16, 32, 64, 128)
+"""Tokens to which texts are padded. Longer texts keep the GPU busy enough without."""
+
+_GRAPH_ID = "gpu_graph_id"
+
+
+class Recorded:
+    """A session that runs one text at a time, of lengths that it has recorded. Thread-safe.
+
+    Args:
+        session: created with `recording`, and used for nothing else.
+        provider: the first of its providers.
+        output: float32 [batch_size, k].
+        width: k.
+        pad_token_id: what pads `input_ids`.
+        longest: tokens that a text may have.
+
+    Raises:
+        ProviderError: the graph cannot be recorded, because parts of it run on the CPU for instance.
+    """
+
+    def __init__(
+        self, session: Any, provider: Provider, output: str, width: int, pad_token_id: int, longest: int
+    ) -> None:
+        self._session, self._pad_token_id = session, pad_token_id
+        self._lock = ForkSafeLock()
+        device = device_of(provider)
+        self._slots = {length: _slot(session, device, output, width, length) for length in recorded_lengths(longest)}
+        for length in reversed(self._slots):  # the longest needs most memory, the others find it there
+            try:
+                self.run([pad_token_id] * length)
+                self.run([pad_token_id] * length)  # from the second run on it is replayed
+            except WhitenError as error:
+                raise ProviderError(f"texts of {length} tokens cannot be recorded as a CUDA graph: {error}") from error
+
+    def takes(self, tokens: int) -> bool:
+        """Whether a text of so many tokens was recorded."""
+        return tokens <= max(self._slots)
+
+    def run(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """The vector of one text, float32 [1, k].
+
+        Raises:
+            WhitenError: onnxruntime fails.
+        """
+        length = next(length for length in self._slots if length >= len(ids))
+        slot = self._slots[length]
+        feed = pad_batch([ids], self._pad_token_id, length)
+        with self._lock:
+            try:
+                for name, array in feed.items():
+                    slot.inputs[name].update_inplace(array)
+                self._session.run_with_iobinding(slot.binding, slot.options)
+                vectors: NDArray[np.float32] = slot.output.numpy()
+            except Exception as error:  # onnxruntime's exceptions share no base class
+                raise WhitenError(f"onnxruntime failed: {' '.join(str(error).split())}") from error
+        return vectors.copy()
+
+
+class _Slot(NamedTuple):
+    """The arrays of one length, which stay where they are."""
+
+    inputs: dict[str, Any]
+    output: Any
+    binding: Any
+    options: Any
+
+
+def recorded_lengths(longest: int) -> tuple[int, ...]:
+    """Those of `LENGTHS` that a text may have, and the longest if it is shorter than the last of them."""
+    return tuple(sorted({min(length, longest) for length in LENGTHS}))
+
+
+def recording(options: SessionOptions) -> SessionOptions:
+    """As these, for a session that is recorded."""
+    first, *others = options.providers
+    if provider_name(first) != CUDA_PROVIDER:
+        return options
+    given = {} if isinstance(first, str) else dict(first[1])
+    return SessionOptions(((CUDA_PROVIDER, {**given, "enable_cuda_graph": 1}), *others), options.threads)
+
+
+def device_of(provider: Provider) -> tuple[str, int]:
+    """What onnxruntime calls the device of a provider, and its number."""
+    if provider_name(provider) != CUDA_PROVIDER:
+        return "cpu", 0
+    return "cuda", 0 if isinstance(provider, str) else int(provider[1].get("device_id", 0))
+
+
+def _slot(session: Any, device: tuple[str, int], output: str, width: int, length: int) -> _Slot:
+    ort = import_onnxruntime()
+    inputs = {
+        name: ort.OrtValue.ortvalue_from_shape_and_type([1, length], np.int64, *device)
+        for name in ("input_ids", "attention_mask")
+    }
+    vectors = ort.OrtValue.ortvalue_from_shape_and_type([1, width], np.float32, *device)
+    binding = session.io_binding()
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_ortvalue_output(output, vectors)
+    options = ort.RunOptions()
+    options.add_run_config_entry(_GRAPH_ID, str(length))
+    return _Slot(inputs, vectors, binding, options)
