@@ -25,16 +25,23 @@ _TRIED = ((5, 3, 1), (1,), (7, 7), (2, 9))
 _HIDDEN = -1e4
 """Bias from which a token has no share."""
 
+_ALIGNED = 8
+"""What the size of a head must be a multiple of for CUDA's memory-efficient attention."""
+
 _LEARNT = 1 << 20
 """Numbers of weights beyond which a bias is learnt, as that of relative positions is."""
 
 
-def fuse_for_cuda(model: ir.Model, longest: int) -> int:
+def fuse_for_cuda(model: ir.Model, longest: int, half: bool = False) -> int:
     """Fuse what onnxruntime has CUDA kernels for: (SkipLayer)Normalization, Attention, (Bias)Gelu.
+
+    EmbedLayerNormalization is not among them: CUDA's kernel computes mean and variance in the type of its input and
+    waits for the GPU in every run. One table for all that is added to the words does most of what it would.
 
     Args:
         model: float32, changed in place.
         longest: tokens that a text may have.
+        half: whether the network will be computed in float16.
 
     Returns:
         Attentions that were fused.
@@ -51,7 +58,7 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
         value.name, value.type, value.shape = name, kind, shape
     _fold_concatenations(model)
     attentions = [node for node in model.graph if node.domain == CONTRIB and node.op_type in _MASKS]
-    _use_lengths(model, attentions, longest)
+    _use_lengths(model, attentions, longest, half)
     _drop_unused_sums(model)
     return len(attentions)
 
@@ -101,8 +108,8 @@ def _fold_concatenations(model: ir.Model) -> None:
     RemoveUnusedNodesPass()(model)
 
 
-def _use_lengths(model: ir.Model, attentions: list[ir.Node], longest: int) -> None:
-    lengths: ir.Value | None = None
+def _use_lengths(model: ir.Model, attentions: list[ir.Node], longest: int, half: bool) -> None:
+    lengths: dict[bool, ir.Value] = {}
     padding: dict[ir.Value, bool] = {}
     for node in attentions:
         at, bias_at = _MASKS[node.op_type]
@@ -112,20 +119,50 @@ def _use_lengths(model: ir.Model, attentions: list[ir.Node], longest: int) -> No
         if bias not in padding:
             padding[bias] = _says_padding(model, bias, longest)
         if padding[bias]:
-            lengths = lengths or _lengths(model, attentions[0])
+            starts = half and (_head_size(node) or 1) % _ALIGNED == 0
+            if starts not in lengths:
+                lengths[starts] = _lengths(model, attentions[0], starts)
             node.replace_input_with(bias_at, None)
-            node.replace_input_with(at, lengths)
+            node.replace_input_with(at, lengths[starts])
     RemoveUnusedNodesPass()(model)
 
 
-def _lengths(model: ir.Model, before: ir.Node) -> ir.Value:
-    """Tokens of each text, int32 [batch_size]: texts are padded on the right."""
+def _lengths(model: ir.Model, before: ir.Node, starts: bool) -> ir.Value:
+    """Tokens of each text, int32 [batch_size]: texts are padded on the right.
+
+    With `starts`, int32 [3 * batch_size + 2]: these, and twice where each text starts and the last one ends. That is
+    what CUDA's memory-efficient attention takes, and it alone: float16 of aligned heads goes nowhere else. All of it is
+    computed from the mask, so that nothing comes from the CPU.
+    """
     mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    axis = constant(model.graph, "lengths.axis", np.array([1]))
     tape = Tape()
-    count = tape.op("ReduceSum", [mask, constant(model.graph, "lengths.axis", np.array([1]))], {"keepdims": 0})
-    lengths = tape.op("Cast", [count], {"to": ir.DataType.INT32.value})
+
+    def count(tokens: ir.Value) -> ir.Value:
+        whole = tape.op("Cast", [tokens], {"to": ir.DataType.INT32.value})
+        whole.type = ir.TensorType(ir.DataType.INT32)
+        return tape.op("ReduceSum", [whole, axis], {"keepdims": 0})
+
+    lengths = count(mask)
+    if starts:
+        widths = count(tape.op("GreaterOrEqual", [mask, constant(model.graph, "lengths.none", np.int64(0))]))
+        ends = tape.op("CumSum", [widths, constant(model.graph, "lengths.first_axis", np.int64(0))])
+        zero = constant(model.graph, "lengths.zero", np.zeros(1, np.int32))
+        lengths = tape.op("Concat", [lengths, zero, ends, zero, ends], {"axis": 0})
     model.graph.insert_before(before, tape.nodes)
     return lengths
+
+
+def _head_size(node: ir.Node) -> int | None:
+    """Coordinates of a head; None where they are not known."""
+    heads = node.attributes["num_heads"].as_int()
+    if node.op_type == "Attention":
+        weights = node.inputs[1]
+        width = weights.shape[1] if weights is not None and weights.shape is not None else None
+        return width // 3 // heads if isinstance(width, int) else None
+    query = node.inputs[0]
+    width = query.shape[-1] if query is not None and query.shape is not None else None
+    return width // heads if isinstance(width, int) else None
 
 
 def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:

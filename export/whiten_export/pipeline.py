@@ -98,7 +98,7 @@ def export_bundle(
             report.warn("there is no whitening, so the graph gives one vector a text, not both")
         if recipe.target == "cuda":
             report.stage("fusing operators for CUDA")
-            if not fuse_for_cuda(graph, plan.max_seq_length):
+            if not fuse_for_cuda(graph, plan.max_seq_length, recipe.precision == "fp16"):
                 report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
         set_ending(graph, affine, recipe.normalize, both)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]

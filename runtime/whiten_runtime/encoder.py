@@ -63,6 +63,8 @@ class Encoder:
         path = Path(path).absolute()  # the process may change its directory before it forks or pickles
         self._arguments = (path, options, verify_hashes, cuda_graphs)
         self._bundle, self._tokenizer, self._engine = open_parts(path, options, verify_hashes)
+        if first == CUDA_PROVIDER:
+            self._engine.check_padding()
         if cuda_graphs:
             self._engine.record(self.max_seq_length)
         self._embedder = Embedder(self._tokenizer, self._engine)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.batching import Schedule, pad_batch
 from whiten_runtime.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.errors import BundleError, IntegrityError
+from whiten_runtime.errors import BundleError, IntegrityError, ProviderError
 from whiten_runtime.placement import placement_of
 from whiten_runtime.processor import default_threads
 from whiten_runtime.providers import NVIDIA, provider_name
@@ -25,6 +25,11 @@ _ONCE_ONLY = 1 << 30
 
 _LITTLE_WORK = 700e6
 """Bytes of a graph times tokens of a batch below which threads cost more than they save."""
+
+_TRIED = ([2, 0, 3, 1, 3, 2, 1, 0, 3], [1, 3, 2], [3, 1, 2, 2, 0])
+"""Token ids that every vocabulary has; the text that is compared is neither the first nor the longest."""
+
+_SAME = 0.99
 
 _USUAL_TOKENS = 16
 """Tokens of a batch that comes alone, as queries do: shorter ones have the same session, which is made first."""
@@ -138,6 +143,24 @@ class Engine:
         session = self._session_for(feed["input_ids"].size)
         self._was_together |= session is self._together
         return _side_by_side(session.run(values, feed))
+
+    def check_padding(self) -> None:
+        """Check that a padded text has the vector that it has alone.
+
+        CUDA has several kernels for attention, and which of them runs depends on the GPU, the shapes and the
+        environment. Should one of them misread the lengths of the texts, this tells, with two runs.
+
+        Raises:
+            ProviderError: it has another one.
+        """
+        (alone,) = self.run_batch(pad_batch([_TRIED[1]], self._pad_token_id))
+        padded = self.run_batch(pad_batch(_TRIED, self._pad_token_id))[1]
+        cosine = float(alone @ padded / np.linalg.norm(alone) / np.linalg.norm(padded))
+        if not cosine > _SAME:
+            raise ProviderError(
+                f"{self.providers[0]} gives a padded text another vector than the same text alone (cosine "
+                f"{cosine:.3f}); export the model with --target cpu, or unset ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"
+            )
 
     def record(self, longest: int) -> None:
         """From now on, run texts that come alone from recordings, in a session of their own.

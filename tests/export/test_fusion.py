@@ -22,8 +22,10 @@ from whiten_export.half import halve_network
 from whiten_export.pipeline import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_export.refit_commands import refit
+from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.opening import open_model
 from whiten_export.tail import pool_graph, set_ending
+from whiten_export.trial import Trial
 from whiten_runtime import Encoder, UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.doctor import ProviderCheck
@@ -80,13 +82,27 @@ def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) 
     directory = str(checkpoint(family, 4))
     model = open_model(resolve(directory), Recipe(directory, whitening=None))
     width, random = model.record.hidden_size, np.random.default_rng(1)
-    graph = pool_graph(model.hidden_states((1, LAYERS), "mean"), "mean", width)
+    hidden = model.hidden_states((0, 1, LAYERS), "mean")  # as in test_families, so that it is traced once
+    graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), "mean", width)
     set_ending(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
     graph = ir.load(tmp_path / "plain" / "model.onnx")
     assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
-    graph = ir.load(tmp_path / "plain" / "model.onnx")
-    assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else LAYERS)
+    for half in (False, True):
+        graph = ir.load(tmp_path / "plain" / "model.onnx")
+        assert fuse_for_cuda(graph, MAX_LENGTH, half) == (0 if family in NOT_FUSED else LAYERS)
+        check_attention(graph, family, half)
+        got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
+        assert GATES["fp32"].passes(got), got
+    check_normalisations(graph, tmp_path / "skips" / "model.onnx")
+    halve_network(graph)
+    got = compare(outputs(graph, tmp_path / "half" / "model.onnx", model.vocab_size), want)
+    assert GATES["fp16"].passes(got), got
+    assert got.max_difference > 1e-6  # something was rounded
+
+
+def check_attention(graph: ir.Model, family: str, half: bool) -> None:
+    """Each attention has either a bias or the lengths of the texts; for float16 also where the texts start."""
     by_lengths = set()
     for node in graph.graph:
         if node.domain == CONTRIB and node.op_type in ("Attention", "MultiHeadAttention"):
@@ -94,15 +110,12 @@ def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) 
             bias = next(iter(node.inputs[5:6]), None)
             assert (lengths is None) != (bias is None)
             by_lengths.add(bias is None)
+            if lengths is not None:
+                mask = (np.arange(5) < np.array([5, 3, 1])[:, None]).astype(np.int64)
+                found = Trial(graph, lengths, 100)({"attention_mask": mask, "input_ids": mask}).tolist()
+                assert found == [5, 3, 1, *(0, 5, 10, 15) * 2] if half else [5, 3, 1]
     if family not in NOT_FUSED:
         assert by_lengths == WITH_BIAS.get(family, {True})
-    got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
-    assert GATES["fp32"].passes(got), got
-    check_normalisations(graph, tmp_path / "skips" / "model.onnx")
-    halve_network(graph)
-    got = compare(outputs(graph, tmp_path / "half" / "model.onnx", model.vocab_size), want)
-    assert GATES["fp16"].passes(got), got
-    assert got.max_difference > 1e-6  # something was rounded
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle
-from whiten_runtime import Encoder, WhitenError, batching, engine
+from whiten_runtime import Encoder, ProviderError, WhitenError, batching, engine
 from whiten_runtime.batching import Schedule
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.engine import OUTPUT, Engine
@@ -168,3 +168,19 @@ def test_one_failing_batch_fails_the_call(tiny_bundle: Path, monkeypatch: pytest
     with pytest.raises(WhitenError, match="onnxruntime failed"):
         vectors(made, [*MANY, [10**9]])
     assert np.isfinite(vectors(made, MANY)).all()
+
+
+def test_a_padded_text_must_not_have_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    made.check_padding()
+    run = made.run_batch
+
+    def blind(feed: dict[str, np.ndarray]) -> np.ndarray:
+        return run({**feed, "attention_mask": np.ones_like(feed["attention_mask"])})
+
+    monkeypatch.setattr(made, "run_batch", blind)
+    with pytest.raises(ProviderError, match="gives a padded text another vector than the same text alone"):
+        made.check_padding()
+    monkeypatch.setattr(made, "run_batch", lambda feed: np.full((3, 8), np.nan, np.float32)[: len(feed["input_ids"])])
+    with pytest.raises(ProviderError, match="cosine nan"):
+        made.check_padding()
