@@ -5,6 +5,8 @@ for each position, so one addition does for all of them, and the nodes that comp
 depends on the position alone is tried out, not concluded from the graph's form.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -17,8 +19,11 @@ from whiten_export.trial import Trial
 _MOST = 1 << 24
 """Numbers of tables that a summand may depend on."""
 
-_BATCHES = ((5, 3, 1), (7, 7))
+_LENGTHS = ((5, 3, 1), (7, 7), (1,))
 """Tokens of the texts that are tried, besides the longest."""
+
+_TOKENS = 1 << 14
+"""Tokens of a batch that is tried."""
 
 
 def fold_positions(model: ir.Model, longest: int) -> int:
@@ -35,7 +40,8 @@ def fold_positions(model: ir.Model, longest: int) -> int:
     if words is None:
         return 0
     whole, summands = _summands(words)
-    tables = {summand: table for summand in summands if (table := _table(model, summand, longest)) is not None}
+    vocabulary = _vocabulary(words)
+    tables = {one: table for one in summands if (table := _table(model, one, longest, vocabulary)) is not None}
     if not tables:
         return 0
     together = np.sum([table.astype(np.float64) for table in tables.values()], axis=0).astype(np.float32)
@@ -62,6 +68,15 @@ def _words(model: ir.Model) -> ir.Value | None:
     return None
 
 
+def _vocabulary(words: ir.Value) -> int:
+    producer = words.producer()
+    assert producer is not None
+    table = producer.inputs[0]
+    assert table is not None
+    assert table.const_value is not None
+    return table.const_value.shape.numpy()[0]
+
+
 def _is_ids(value: ir.Value) -> bool:
     producer = value.producer()
     if producer is not None and producer.op_type == "Reshape" and producer.inputs[0] is not None:
@@ -81,36 +96,41 @@ def _summands(words: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
     return value, found
 
 
-def _table(model: ir.Model, summand: ir.Value, longest: int) -> NDArray[np.float32] | None:
-    """A row for each position, float32 [longest, h]; None if it depends on anything else."""
+def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) -> NDArray[np.float32] | None:
+    """A row for each position, float32 [longest, h]; None if it depends on anything else.
+
+    Every token id is tried, and texts of several lengths.
+    """
     if summand.is_initializer() or summand.is_graph_input():
         return None
     trial = Trial(model, summand, _MOST)
     if not trial.allowed:
         return None
-    table = _by_position(trial, (longest,), 1)
-    if table is None:
-        return None
-    for lengths in _BATCHES:
-        for token in (0, 1, 2, 3):  # padding's own id among them
-            rows = _by_position(trial, lengths, token)
-            if rows is None or not np.array_equal(rows, table[: len(rows)]):
-                return None
+    random = np.random.default_rng(0)
+    table: NDArray[np.float32] | None = None
+    for batch in _batches(longest, vocabulary, random):
+        found = trial(batch)
+        found = found if found.ndim == 3 else found[None]
+        if found.ndim != 3 or found.shape[1] != batch["input_ids"].shape[1]:
+            return None
+        table = found[0] if table is None else table
+        if not (found == table[: found.shape[1]]).all():
+            return None
     return table
 
 
-def _by_position(trial: Trial, lengths: tuple[int, ...], token: int) -> NDArray[np.float32] | None:
-    """What a summand is at each position, if that is the same for all texts."""
-    width = max(lengths)
-    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
-    ids = mask * token
-    ids[:, 1::3] = 4
-    found = trial({"input_ids": ids, "attention_mask": mask})
-    found = found if found.ndim == 3 else found[None]
-    if found.ndim != 3 or found.shape[1] != width:
-        return None
-    first: NDArray[np.float32] = found[0]
-    return first if (found == first).all() else None
+def _batches(longest: int, vocabulary: int, random: np.random.Generator) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Texts that have every token id somewhere, the first as long as can be."""
+    ids = random.permutation(max(vocabulary, longest)) % vocabulary
+    for part in np.array_split(ids[: len(ids) // longest * longest].reshape(-1, longest), -(-len(ids) // _TOKENS)):
+        if len(part):
+            yield {"input_ids": part, "attention_mask": np.ones_like(part)}
+    rest = ids[-longest:][None]
+    yield {"input_ids": rest, "attention_mask": np.ones_like(rest)}
+    for lengths in _LENGTHS:
+        width = min(max(lengths), longest)
+        mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
+        yield {"input_ids": random.choice(ids, mask.shape) * mask, "attention_mask": mask}
 
 
 def _rows(model: ir.Model, tape: Tape, table: NDArray[np.float32]) -> ir.Value:

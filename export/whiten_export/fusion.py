@@ -13,7 +13,6 @@ from onnx_ir.tape import Tape
 
 from whiten_export.building import constant
 from whiten_export.console_reporter import needing
-from whiten_export.embeddings import fold_positions
 from whiten_export.trial import Trial
 
 CONTRIB = "com.microsoft"
@@ -36,10 +35,10 @@ def fuse_for_cuda(model: ir.Model, longest: int, half: bool = False) -> int:
     """Fuse what onnxruntime has CUDA kernels for: (SkipLayer)Normalization, Attention, (Bias)Gelu.
 
     EmbedLayerNormalization is not among them: CUDA's kernel computes mean and variance in the type of its input and
-    waits for the GPU in every run. One table for all that is added to the words does most of what it would.
+    waits for the GPU in every run. `fold_positions` does most of what it would.
 
     Args:
-        model: float32, changed in place.
+        model: float32, its positions folded; changed in place.
         longest: tokens that a text may have.
         half: whether the network will be computed in float16.
 
@@ -51,7 +50,6 @@ def fuse_for_cuda(model: ir.Model, longest: int, half: bool = False) -> int:
     """
     optimize_for_ort = fusions()
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
-    fold_positions(model, longest)
     _split_gemms(model)
     optimize_for_ort(model)
     for value, (name, kind, shape) in zip(model.graph.outputs, outputs, strict=True):

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.corpus import Corpus
 from whiten_export.decide import Decision, decide
+from whiten_export.embeddings import fold_positions
 from whiten_export.fit import embed_value
 from whiten_export.fusion import fuse_for_cuda, fusions
 from whiten_export.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
@@ -123,6 +124,7 @@ def export_bundle(
 def _graph(plan: Plan, path: Path) -> ir.Model:
     """The graph up to the vector before whitening, with weights in a file and no longer in memory."""
     graph = pool_graph(plan.model.hidden_states(plan.layers, plan.pooling), plan.pooling, plan.width)
+    fold_positions(graph, plan.max_seq_length)
     graph = reopen_graph(graph, path)
     gc.collect()  # the network's weights
     return graph
