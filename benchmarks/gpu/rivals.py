@@ -11,11 +11,12 @@ import torch
 from transformers import AutoModel
 
 from whiten_runtime import Encoder
+from whiten_runtime.batching import pad_batch
 from whiten_runtime.tokenizer import Tokenizer
 
 Encode = Callable[[list[str]], np.ndarray]
 
-_SIZES = {"tokens": (4096, 16384, 65536), "texts": (32, 128, 512)}
+_SIZES = {"tokens": (4096, 16384, 65536), "texts": (32, 128, 512, 2048)}
 
 
 class Rival(NamedTuple):
@@ -67,16 +68,16 @@ class Torch:
     def many(self, texts: list[str], budget: int) -> np.ndarray:
         """Mean-pooled last hidden states, float32 [n, d]."""
         rows = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(texts)]
+        if len(rows) == 1:
+            ids = torch.tensor(rows, device=self._device)
+            return self._pooled(ids, torch.ones_like(ids)).cpu().numpy()
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         parts, start = [], 0
         while start < len(order):
             width = len(rows[order[start]])
             group = order[start : start + max(1, budget // width)]
-            lengths = torch.tensor([len(rows[index]) for index in group])
-            ids = torch.zeros(len(group), width, dtype=torch.long)
-            for place, index in enumerate(group):
-                ids[place, : len(rows[index])] = torch.tensor(rows[index])
-            mask = (torch.arange(width) < lengths[:, None]).long()
+            feed = pad_batch([rows[index] for index in group], 0)
+            ids, mask = (torch.from_numpy(feed[name]) for name in ("input_ids", "attention_mask"))
             parts.append(self._pooled(self._on(ids), self._on(mask)))
             start += len(group)
         vectors = torch.empty(len(rows), parts[0].shape[1])
@@ -118,8 +119,13 @@ def best_size(rival: Rival, texts: list[str]) -> int:
     """The size of batches with which a workload is fastest, of a second run: the first one meets new shapes."""
     rates = {}
     for size in rival.sizes:
-        rival.many(texts, size)
-        rates[size] = rate(rival.many, texts, size)
+        try:
+            rival.many(texts, size)
+            rates[size] = rate(rival.many, texts, size)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+    if not rates:
+        raise SystemExit(f"batches of {rival.sizes[0]} already need more memory than this GPU has")
     return max(rates, key=lambda size: rates[size])
 
 

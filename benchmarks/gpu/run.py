@@ -36,6 +36,8 @@ from whiten_runtime.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
 LONGEST = 512
+MODELS = ("minilm", "bert-base")
+LEAST_COSINE = 0.999
 
 
 def exported(folder: Path, source: Path, precision: str, longest: int) -> Path:
@@ -116,13 +118,23 @@ def measure(model: str, sentences: list[str], arguments: argparse.Namespace, fol
     graphs = whiten(bundles["fp16"], device, device == "cuda")[0]
     rivals["PyTorch SDPA fp16"] = Torch(source, tokenizer, device, half).rival()
     if not arguments.no_compile:
-        rivals["PyTorch SDPA fp16, torch.compile"] = Torch(source, tokenizer, device, half, True).rival()
+        compiled = Torch(source, tokenizer, device, half, True).rival()
+        try:
+            compiled.one(texts["one"][0])
+            rivals["PyTorch SDPA fp16, torch.compile"] = compiled
+        except Exception as error:  # it needs a compiler, among other things
+            print(f"without torch.compile: {' '.join(str(error).split())[:300]}", file=sys.stderr)
     rivals["sentence-transformers fp16"] = sentence_transformers(source, device, half, LONGEST)
 
     probes = texts["short"][:512] + texts["mixed"][:64]
     wanted = Torch(source, tokenizer, device, torch.float32).many(probes, 4096)
-    cosines = {name: worst_cosine(rival.many(probes, rival.sizes[-1]), wanted) for name, rival in rivals.items()}
+    cosines = {name: worst_cosine(rival.many(probes, rival.sizes[0]), wanted) for name, rival in rivals.items()}
+    replayed = np.stack([graphs.one(text) for text in probes])
+    cosines["whiten fp16, CUDA graphs"] = worst_cosine(replayed, wanted)
     print(json.dumps({model: cosines}), file=sys.stderr)
+    for name, cosine in cosines.items():
+        if not cosine >= LEAST_COSINE:
+            raise SystemExit(f"{name} does not compute what PyTorch does in float32: worst cosine {cosine}")
     workloads = {name: texts[name] for name in ("short", "mixed", "long")}
     sizes = {name: {kind: best_size(rival, part) for kind, part in workloads.items()} for name, rival in rivals.items()}
     rounds = []
@@ -186,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", help="sentences, one a line, or .csv, .tsv, .jsonl, .parquet; default: built in")
     parser.add_argument("--column")
-    parser.add_argument("--models", default="minilm,bert-base")
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--count", type=int, default=8192, help="short texts; a quarter mixed, an eighth long")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -195,11 +207,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.device == "cpu" and arguments.out == HERE:
         parser.error("--device cpu is a trial of this script; give it --out DIR")
+    if unknown := set(arguments.models.split(",")) - set(MODELS):
+        parser.error(f"--models has {', '.join(sorted(unknown))}; wanted some of {', '.join(MODELS)}")
+    if min(arguments.count, arguments.rounds) < 1:
+        parser.error("--count and --rounds are at least 1")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no GPU here; whiten doctor --provider cuda may say why")
     torch.backends.cuda.matmul.allow_tf32 = False
     corpus = Corpus((BUILTIN_CORPUS,), None, None) if arguments.texts is None else None
     sentences = list(dict.fromkeys(corpus or read_texts(arguments.texts, arguments.column)))
+    if not sentences:
+        parser.error(f"--texts {arguments.texts} holds no text")
     half = torch.float16 if arguments.device == "cuda" else torch.bfloat16
     results: dict[str, Any] = {
         "card": torch.cuda.get_device_name() if arguments.device == "cuda" else "no GPU: a trial of the script",

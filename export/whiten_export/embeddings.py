@@ -135,7 +135,7 @@ def _batches(longest: int, vocabulary: int, random: np.random.Generator) -> Iter
 
 def _rows(model: ir.Model, tape: Tape, table: NDArray[np.float32]) -> ir.Value:
     """As many rows of a table as the texts are long, or the only one if all are equal."""
-    if (table == table[0]).all():
+    if len(table) > 1 and (table == table[0]).all():
         return constant(model.graph, "embeddings.constant", table[0])
     ids = next(value for value in model.graph.inputs if value.name == "input_ids")
     zero = constant(model.graph, "embeddings.zero", np.zeros(1, np.int64))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from whiten_export.corpus import Corpus
 from whiten_export.sample import Keys, row_keys, text_keys
 from whiten_export.statistics import Progress, Statistics
+from whiten_runtime.batching import WINDOW
 from whiten_runtime.embedder import Embedder
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.moments import Float64Array, Moments
@@ -73,7 +74,7 @@ def fit_corpus(
 
     def windows() -> Iterator[Window]:
         nonlocal done
-        for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance):
+        for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance, WINDOW):
             finite = np.isfinite(vectors).all(axis=1)
             if not finite.all():
                 index = int(finite.argmin())

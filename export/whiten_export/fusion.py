@@ -137,11 +137,13 @@ def _lengths(model: ir.Model, before: ir.Node, starts: bool) -> ir.Value:
     tape = Tape()
 
     def count(tokens: ir.Value) -> ir.Value:
-        whole = tape.op("Cast", [tokens], {"to": ir.DataType.INT32.value})
-        whole.type = ir.TensorType(ir.DataType.INT32)
-        return tape.op("ReduceSum", [whole, axis], {"keepdims": 0})
+        """In float32: for whole numbers, onnxruntime asks cuDNN, which few other operators need."""
+        numbers = tape.op("Cast", [tokens], {"to": ir.DataType.FLOAT.value})
+        total = tape.op("ReduceSum", [numbers, axis], {"keepdims": 0})
+        total = tape.op("Max", [total, constant(model.graph, "lengths.least", np.float32(1))])
+        return tape.op("Cast", [total], {"to": ir.DataType.INT32.value})
 
-    lengths = count(mask)
+    lengths = count(mask)  # attention to nothing is not a number; pooling gives such a text the zero vector
     if starts:
         widths = count(tape.op("GreaterOrEqual", [mask, constant(model.graph, "lengths.none", np.int64(0))]))
         ends = tape.op("CumSum", [widths, constant(model.graph, "lengths.first_axis", np.int64(0))])

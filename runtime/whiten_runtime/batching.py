@@ -39,7 +39,7 @@ class Schedule:
 
     Attributes:
         lanes: runs side by side at most.
-        budget: padded tokens of a run at most, if it has more than one text.
+        budget: padded tokens of a run at most, if it has more than one text; a quarter more where one run does for all.
         split: share a small call among the lanes, which have a thread each and a session of their own; a GPU is better
             given all of it at once.
         first_window: texts that are tokenised before the first run.

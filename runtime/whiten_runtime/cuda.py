@@ -95,7 +95,7 @@ def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
 
 
 def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]:
-    """Versions of CUDA's runtime and of cuDNN, as far as they are found; cuDNN is for convolutions alone.
+    """Versions of CUDA's runtime and of cuDNN, as far as they are found; few operators need cuDNN.
 
     Args:
         load: opens a shared library.

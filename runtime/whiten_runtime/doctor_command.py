@@ -47,7 +47,7 @@ def _lines(found: Diagnosis) -> list[str]:
         lines.append(f"nvidia       {found.driver.problem or f'driver for CUDA {found.driver.version}'}")
         known = found.libraries
         cuda, cudnn = (f"{name} {known.get(name, 'not found')}" for name in ("CUDA", "cuDNN"))
-        lines.append(f"             libraries: {cuda}, {cudnn} (for convolutions alone)")
+        lines.append(f"             libraries: {cuda}, {cudnn} (few operators need it)")
         for gpu in found.driver.gpus:
             lines.append(f"             {gpu.name}, {human_size(gpu.memory)}, compute capability {gpu.capability}")
     return lines

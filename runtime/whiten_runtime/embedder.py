@@ -53,7 +53,11 @@ class Embedder:
         return Output(self.engine.width_of(value), values=(value,))
 
     def windows(
-        self, texts: Iterable[str], output: Output, advance: Callable[[int], object] = lambda count: None
+        self,
+        texts: Iterable[str],
+        output: Output,
+        advance: Callable[[int], object] = lambda count: None,
+        first: int | None = None,
     ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
         """Yield up to `WINDOW` texts with their vectors, float32 [m, width], while a thread tokenises the next ones.
 
@@ -61,6 +65,7 @@ class Embedder:
             texts: read once, one window ahead.
             output: what is wanted.
             advance: told how many texts were embedded since it was last called.
+            first: texts of the first window; None for what the engine begins with soonest.
 
         Raises:
             TextError: something is not a string; the message has its index.
@@ -69,7 +74,7 @@ class Embedder:
         stream = iter(texts)
         with ExitStack() as stack:
             executor = None
-            size = min(WINDOW, self.engine.schedule.first_window)
+            size = min(WINDOW, first or self.engine.schedule.first_window)
             offset, window = 0, list(islice(stream, size))
             ids = self._token_ids(window, offset, output.truncate)
             while window:

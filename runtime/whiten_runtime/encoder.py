@@ -37,7 +37,8 @@ class Encoder:
         spinning: let threads spin while one operator waits for the next, which is faster; False where other programs
             need the processor more. They never spin between calls.
         cuda_graphs: on CUDA, record the kernels of a text of up to 128 tokens and launch them as one CUDA graph when a
-            text comes alone. Takes a second copy of the weights on the GPU, and a moment now.
+            text comes alone. Takes a second copy of the weights on the GPU (`gpu_mem_limit` is of each), and a moment
+            now, in which nothing else should use the GPU.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
@@ -63,8 +64,6 @@ class Encoder:
         path = Path(path).absolute()  # the process may change its directory before it forks or pickles
         self._arguments = (path, options, verify_hashes, cuda_graphs)
         self._bundle, self._tokenizer, self._engine = open_parts(path, options, verify_hashes)
-        if first == CUDA_PROVIDER:
-            self._engine.check_padding()
         if cuda_graphs:
             self._engine.record(self.max_seq_length)
         self._embedder = Embedder(self._tokenizer, self._engine)

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,11 @@ from numpy.typing import NDArray
 
 from whiten_runtime.batching import Schedule, pad_batch
 from whiten_runtime.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.errors import BundleError, IntegrityError, ProviderError
+from whiten_runtime.errors import BundleError, IntegrityError, ProviderError, UsageError
 from whiten_runtime.placement import placement_of
 from whiten_runtime.processor import default_threads
 from whiten_runtime.providers import NVIDIA, provider_name
-from whiten_runtime.recorded import Recorded, recording
+from whiten_runtime.recorded import Recorded, recorded_lengths, recording, records
 from whiten_runtime.session import ForkSafeSession, SessionOptions, create_session
 
 OUTPUT = "sentence_embedding"
@@ -26,10 +28,14 @@ _ONCE_ONLY = 1 << 30
 _LITTLE_WORK = 700e6
 """Bytes of a graph times tokens of a batch below which threads cost more than they save."""
 
-_TRIED = ([2, 0, 3, 1, 3, 2, 1, 0, 3], [1, 3, 2], [3, 1, 2, 2, 0])
+_TRIED = ([2, 0, 3, 1, 3, 2, 1, 0, 3] * 15, [1, 3, 2], [3, 1, 2, 2, 0])
 """Token ids that every vocabulary has; the text that is compared is neither the first nor the longest."""
 
-_SAME = 0.99
+_TRIED_WIDTHS = (9, 16)
+"""Tokens to which it is padded: kernels differ by whether they are a multiple of 8."""
+
+_TOLERATED = 0.05
+"""Difference of two vectors of one text, by the norm of vectors, up to which they are the same: float16 gives 0.01."""
 
 _USUAL_TOKENS = 16
 """Tokens of a batch that comes alone, as queries do: shorter ones have the same session, which is made first."""
@@ -63,6 +69,10 @@ class Engine:
         self, model: Path, pad_token_id: int, options: SessionOptions | None = None, value: str = OUTPUT
     ) -> None:
         settings = options or SessionOptions()
+        if any(map(records, settings.providers)):
+            raise UsageError(
+                "enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead"
+            )
         original = _identity(model)
 
         def unchanged() -> bool:
@@ -75,8 +85,10 @@ class Engine:
 
         self._unchanged: Callable[[], bool] = unchanged
         self._size = _size(model)
+        self._turns: AbstractContextManager[object] = nullcontext()
         if provider_name(settings.providers[0]) in NVIDIA:
             self.schedule = Schedule.on_gpu()
+            self._turns = BoundedSemaphore(self.schedule.lanes)  # of all callers: each run takes memory of the GPU
         else:
             threads = settings.threads or default_threads()
             self.schedule = Schedule.on_cpu(threads, threads if settings.on_cpu and self._size < _ONCE_ONLY else 1)
@@ -129,7 +141,9 @@ class Engine:
         session = self._usable(self._beside, self._together)
 
         def run_beside(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-            return group, _side_by_side(session.run(values, self._feed(ids, group)))
+            feed = self._feed(ids, group)
+            with self._turns:
+                return group, _side_by_side(session.run(values, feed))
 
         with ThreadPoolExecutor(lanes, "whiten-run") as executor:
             try:
@@ -142,25 +156,32 @@ class Engine:
         """Run one padded batch; float32 [batch_size, k]. Safe to call from several threads at once."""
         session = self._session_for(feed["input_ids"].size)
         self._was_together |= session is self._together
-        return _side_by_side(session.run(values, feed))
+        with self._turns:
+            return _side_by_side(session.run(values, feed))
 
-    def check_padding(self) -> None:
+    def check_padding(self, longest: int, value: str = OUTPUT) -> None:
         """Check that a padded text has the vector that it has alone.
 
         CUDA has several kernels for attention, and which of them runs depends on the GPU, the shapes and the
-        environment. Should one of them misread the lengths of the texts, this tells, with two runs.
+        environment. Should one of them misread the lengths of the texts, this tells, with a few runs.
+
+        Args:
+            longest: tokens that a text may have.
+            value: the output that is wanted.
 
         Raises:
             ProviderError: it has another one.
         """
-        (alone,) = self.run_batch(pad_batch([_TRIED[1]], self._pad_token_id))
-        padded = self.run_batch(pad_batch(_TRIED, self._pad_token_id))[1]
-        cosine = float(alone @ padded / np.linalg.norm(alone) / np.linalg.norm(padded))
-        if not cosine > _SAME:
-            raise ProviderError(
-                f"{self.providers[0]} gives a padded text another vector than the same text alone (cosine "
-                f"{cosine:.3f}); export the model with --target cpu, or unset ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"
-            )
+        for width in sorted({min(width, longest) for width in _TRIED_WIDTHS}):
+            texts = [text[:width] for text in _TRIED]
+            alone = self.run_batch(pad_batch(texts[1:2], self._pad_token_id), (value,))
+            padded = self.run_batch(pad_batch(texts, self._pad_token_id), (value,))
+            if (difference := _difference(alone[0], padded[1], padded)) is not None:
+                raise ProviderError(
+                    f"{self.providers[0]} gives a padded text another vector than the same text alone ({difference} "
+                    "of the norm away); export the model with --target cpu, or unset "
+                    "ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"
+                )
 
     def record(self, longest: int) -> None:
         """From now on, run texts that come alone from recordings, in a session of their own.
@@ -169,16 +190,28 @@ class Engine:
             longest: tokens that a text may have.
 
         Raises:
-            ProviderError: the graph cannot be recorded.
+            ProviderError: the graph cannot be recorded, or recordings give other vectors.
         """
         settings = recording(self._settings)
+        width, pad = self._widths[OUTPUT], self._pad_token_id
 
         def create() -> Recorded:
-            session = self._create(None, settings)
-            return Recorded(session, settings.providers[0], OUTPUT, self._widths[OUTPUT], self._pad_token_id, longest)
+            return Recorded(lambda: self._create(None, settings), settings.providers[0], OUTPUT, width, pad, longest)
 
-        self._recorded = ForkSafeSession(create)
-        self._recorded.get()
+        recorded = ForkSafeSession(create)
+        try:
+            made: Recorded = recorded.get()
+        except ProviderError as error:
+            raise ProviderError(f"this graph cannot be recorded, leave cuda_graphs out: {error}") from error
+        for length in recorded_lengths(longest):
+            ids = _TRIED[0][: max(1, length - 1)]
+            usual = self.run_batch(pad_batch([ids], pad))
+            if (difference := _difference(made.run(ids)[0], usual[0], usual)) is not None:
+                raise ProviderError(
+                    f"a text of {len(ids)} tokens has another vector when it is replayed as a CUDA graph ({difference} "
+                    "of the norm away); leave cuda_graphs out"
+                )
+        self._recorded = recorded
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""
@@ -222,6 +255,12 @@ def _identity(model: Path) -> list[tuple[int, ...]]:
 
 def _side_by_side(vectors: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
+
+
+def _difference(one: NDArray[np.float32], other: NDArray[np.float32], usual: NDArray[np.float32]) -> str | None:
+    """How far apart two vectors of one text are, by the norm of the usual ones; None if that may be rounding."""
+    distance = float(np.linalg.norm(one - other) / np.linalg.norm(usual, axis=1).mean())
+    return None if distance <= _TOLERATED else f"{distance:.2g}"  # not a number is not small either
 
 
 def _checked_widths(session: Any, model: Path, value: str) -> dict[str, int]:

@@ -7,7 +7,7 @@ from whiten_runtime.bundle import Bundle, open_bundle
 from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
 from whiten_runtime.errors import BundleError
 from whiten_runtime.manifest import Manifest
-from whiten_runtime.providers import import_onnxruntime
+from whiten_runtime.providers import CUDA_PROVIDER, import_onnxruntime, provider_name
 from whiten_runtime.session import SessionOptions
 from whiten_runtime.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ def open_parts(
 
     Raises:
         BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe, or not what its manifest says.
-        ProviderError: a provider is not available or not active.
+        ProviderError: a provider is not available or not active, or CUDA mistakes padding for text.
     """
     with ThreadPoolExecutor(2, "whiten-open") as executor:
         executor.submit(import_onnxruntime)  # if it fails, so will the next import, which tells
@@ -46,6 +46,8 @@ def open_parts(
             f"{bundle.model}: gives {width} dimensions, but the manifest says {manifest.dimension}; "
             "export the model again"
         )
+    if CUDA_PROVIDER in map(provider_name, options.providers):
+        engine.check_padding(manifest.max_seq_length, value)
     if manifest.outputs == "both" and not engine.gives(UNWHITENED_OUTPUT):
         raise BundleError(
             f"{bundle.model}: lacks the output {UNWHITENED_OUTPUT} of its manifest; export the model again"

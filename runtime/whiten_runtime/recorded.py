@@ -2,10 +2,13 @@
 
 A network of a hundred kernels is launched one by one, which takes longer than one short text keeps the GPU busy. A CUDA
 graph is one launch, but of arrays that have one shape and stay where they are: texts are padded to the next of some
-lengths, each of which has its own arrays and its own recording.
+lengths, each of which has its own arrays and its own recording. onnxruntime keeps recordings by thread, so one thread
+makes them and replays them, whoever asks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,21 +16,20 @@ from numpy.typing import NDArray
 
 from whiten_runtime.batching import pad_batch
 from whiten_runtime.errors import ProviderError, WhitenError
-from whiten_runtime.forks import ForkSafeLock
 from whiten_runtime.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name
 from whiten_runtime.session import SessionOptions
 
 LENGTHS = (8, 16, 32, 64, 128)
 """Tokens to which texts are padded. Longer texts keep the GPU busy enough without."""
 
-_GRAPH_ID = "gpu_graph_id"
+_GRAPH_ID, _OPTION = "gpu_graph_id", "enable_cuda_graph"
 
 
 class Recorded:
     """A session that runs one text at a time, of lengths that it has recorded. Thread-safe.
 
     Args:
-        session: created with `recording`, and used for nothing else.
+        create: makes a session, with options as by `recording`; called once, in the thread that uses it.
         provider: the first of its providers.
         output: float32 [batch_size, k].
         width: k.
@@ -39,12 +41,26 @@ class Recorded:
     """
 
     def __init__(
-        self, session: Any, provider: Provider, output: str, width: int, pad_token_id: int, longest: int
+        self,
+        create: Callable[[], Any],
+        provider: Provider,
+        output: str,
+        width: int,
+        pad_token_id: int,
+        longest: int,
     ) -> None:
-        self._session, self._pad_token_id = session, pad_token_id
-        self._lock = ForkSafeLock()
-        device = device_of(provider)
-        self._slots = {length: _slot(session, device, output, width, length) for length in recorded_lengths(longest)}
+        self._pad_token_id = pad_token_id
+        self._slots: dict[int, _Slot] = {}
+        self._thread = ThreadPoolExecutor(1, "whiten-recorded")
+
+        def record() -> Any:
+            session, device = create(), device_of(provider)
+            self._slots = {
+                length: _slot(session, device, output, width, length) for length in recorded_lengths(longest)
+            }
+            return session
+
+        self._session = self._thread.submit(record).result()
         for length in reversed(self._slots):  # the longest needs most memory, the others find it there
             try:
                 self.run([pad_token_id] * length)
@@ -63,16 +79,17 @@ class Recorded:
             WhitenError: onnxruntime fails.
         """
         length = next(length for length in self._slots if length >= len(ids))
-        slot = self._slots[length]
         feed = pad_batch([ids], self._pad_token_id, length)
-        with self._lock:
-            try:
-                for name, array in feed.items():
-                    slot.inputs[name].update_inplace(array)
-                self._session.run_with_iobinding(slot.binding, slot.options)
-                vectors: NDArray[np.float32] = slot.output.numpy()
-            except Exception as error:  # onnxruntime's exceptions share no base class
-                raise WhitenError(f"onnxruntime failed: {' '.join(str(error).split())}") from error
+        try:
+            return self._thread.submit(self._run, self._slots[length], feed).result()
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise WhitenError(f"onnxruntime failed: {' '.join(str(error).split())}") from error
+
+    def _run(self, slot: "_Slot", feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        for name, array in feed.items():
+            slot.inputs[name].update_inplace(array)
+        self._session.run_with_iobinding(slot.binding, slot.options)
+        vectors: NDArray[np.float32] = slot.output.numpy()
         return vectors.copy()
 
 
@@ -96,7 +113,13 @@ def recording(options: SessionOptions) -> SessionOptions:
     if provider_name(first) != CUDA_PROVIDER:
         return options
     given = {} if isinstance(first, str) else dict(first[1])
-    return SessionOptions(((CUDA_PROVIDER, {**given, "enable_cuda_graph": 1}), *others), options.threads)
+    return replace(options, providers=((CUDA_PROVIDER, {**given, _OPTION: 1}), *others))
+
+
+def records(provider: Provider) -> bool:
+    """Whether a provider was given the option to record every run, of whatever shape."""
+    given = {} if isinstance(provider, str) else provider[1]
+    return str(given.get(_OPTION, 0)).lower() in ("1", "true")
 
 
 def device_of(provider: Provider) -> tuple[str, int]:

@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle
-from whiten_runtime import Encoder, ProviderError, WhitenError, batching, engine
+from whiten_runtime import Encoder, ProviderError, WhitenError, batching, engine, opening
 from whiten_runtime.batching import Schedule
 from whiten_runtime.bundle import MODEL_FILE
-from whiten_runtime.engine import OUTPUT, Engine
+from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
+from whiten_runtime.opening import open_parts
 from whiten_runtime.session import SessionOptions, create_session
 
 QUERY = [[5, 6, 7]]
@@ -172,15 +175,56 @@ def test_one_failing_batch_fails_the_call(tiny_bundle: Path, monkeypatch: pytest
 
 def test_a_padded_text_must_not_have_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    made.check_padding()
+    for longest in (1, 2, 5, 9, 12, 48):
+        made.check_padding(longest)
     run = made.run_batch
 
-    def blind(feed: dict[str, np.ndarray]) -> np.ndarray:
-        return run({**feed, "attention_mask": np.ones_like(feed["attention_mask"])})
+    def blind(feed: dict[str, np.ndarray], values: tuple[str, ...]) -> np.ndarray:
+        return run({**feed, "attention_mask": np.ones_like(feed["attention_mask"])}, values)
 
     monkeypatch.setattr(made, "run_batch", blind)
     with pytest.raises(ProviderError, match="gives a padded text another vector than the same text alone"):
-        made.check_padding()
-    monkeypatch.setattr(made, "run_batch", lambda feed: np.full((3, 8), np.nan, np.float32)[: len(feed["input_ids"])])
-    with pytest.raises(ProviderError, match="cosine nan"):
-        made.check_padding()
+        made.check_padding(48)
+    monkeypatch.setattr(made, "run_batch", lambda feed, values: np.full((len(feed["input_ids"]), 8), np.nan))
+    with pytest.raises(ProviderError, match="nan of the norm away"):
+        made.check_padding(48)
+
+
+def test_padding_is_checked_wherever_cuda_takes_part(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[int, str]] = []
+    monkeypatch.setattr(Engine, "check_padding", lambda self, longest, value: checked.append((longest, value)))
+    monkeypatch.setattr(opening, "CUDA_PROVIDER", "CPUExecutionProvider")
+    open_parts(tiny_bundle, SessionOptions(), True, UNWHITENED_OUTPUT)
+    assert checked == [(48, UNWHITENED_OUTPUT)]
+
+
+def test_callers_of_a_gpu_take_turns(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
+    monkeypatch.setattr(batching, "GPU_TOKEN_BUDGET", 64)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    session = made._together.get()
+    running, most = [], []
+
+    class Counting:
+        def run(self, *arguments: object) -> object:
+            running.append(1)
+            most.append(len(running))
+            time.sleep(0.001)
+            result = session.run(*arguments)
+            running.pop()
+            return result
+
+    made._together._session = Counting()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda _: vectors(made, MANY), range(6)))
+    assert max(most) == batching.GPU_LANES
+
+
+def test_a_fit_has_the_same_windows_everywhere(tiny_bundle: Path) -> None:
+    with Encoder(tiny_bundle) as encoder:
+        embedder = encoder._embedder
+        encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)
+        output = embedder.whole(OUTPUT)
+        sizes = [len(window) for window, _ in embedder.windows(["a text"] * 100, output, first=4096)]
+        assert sizes == [100]
+        assert [len(window) for window, _ in embedder.windows(["a text"] * 100, output)] == [64, 36]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.corpus import sentences
-from whiten_runtime import Encoder, ProviderError, UsageError, WhitenError, encoder, recorded
+from whiten_runtime import Encoder, ProviderError, UsageError, WhitenError, encoder, engine, recorded
 from whiten_runtime.bundle import MODEL_FILE
 from whiten_runtime.engine import Engine
 from whiten_runtime.parity import GATES, compare
@@ -22,13 +22,13 @@ CUDA, CPU = CUDA_PROVIDER, "CPUExecutionProvider"
 
 @pytest.fixture
 def made(tiny_bundle: Path) -> Engine:
-    engine = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    engine.record(48)
-    return engine
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    made.record(48)
+    return made
 
 
-def alone(engine: Engine, ids: list[int]) -> np.ndarray:
-    ((group, rows),) = engine.run([ids])
+def alone(made: Engine, ids: list[int]) -> np.ndarray:
+    ((group, rows),) = made.run([ids])
     assert group.tolist() == [0]
     return rows
 
@@ -84,11 +84,50 @@ def test_what_cannot_be_recorded(tiny_bundle: Path, monkeypatch: pytest.MonkeyPa
         raise WhitenError("onnxruntime failed: operation not permitted when stream is capturing")
 
     monkeypatch.setattr(recorded.Recorded, "run", fail)
-    engine = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    with pytest.raises(
-        ProviderError, match="texts of 48 tokens cannot be recorded as a CUDA graph: onnxruntime failed"
-    ):
-        engine.record(48)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    with pytest.raises(ProviderError, match="leave cuda_graphs out: texts of 48 tokens cannot be recorded"):
+        made.record(48)
+
+
+def test_one_thread_does_it_all(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime keeps recordings by thread: another one would record anew."""
+    found: list[str] = []
+    create, run = engine.create_session, recorded.Recorded._run
+
+    def create_here(*arguments: Any) -> Any:
+        found.append(threading.current_thread().name)
+        return create(*arguments)
+
+    def run_here(*arguments: Any) -> Any:
+        found.append(threading.current_thread().name)
+        return run(*arguments)
+
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    monkeypatch.setattr(engine, "create_session", create_here)
+    monkeypatch.setattr(recorded.Recorded, "_run", run_here)
+    made.record(48)
+    threads = [threading.Thread(target=alone, args=(made, [5, 6])) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) > 3
+    assert len(set(found)) == 1
+    assert found[0].startswith("whiten-recorded")
+
+
+def test_a_replay_that_gives_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recorded.Recorded._run
+    monkeypatch.setattr(recorded.Recorded, "_run", lambda self, slot, feed: run(self, slot, feed)[:, ::-1])
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    with pytest.raises(ProviderError, match="another vector when it is replayed as a CUDA graph"):
+        made.record(48)
+
+
+def test_the_option_that_records_every_run_is_refused(tiny_bundle: Path) -> None:
+    for value in (1, "1", True):
+        with pytest.raises(UsageError, match="pass cuda_graphs=True instead"):
+            Encoder(tiny_bundle, [(CUDA, {"enable_cuda_graph": value})])
 
 
 def test_lengths() -> None:
@@ -99,7 +138,8 @@ def test_lengths() -> None:
 
 
 def test_the_session_of_recordings() -> None:
-    options = SessionOptions(((CUDA, {"device_id": 1, "gpu_mem_limit": 1 << 30}), CPU), threads=2)
+    options = SessionOptions(((CUDA, {"device_id": 1, "gpu_mem_limit": 1 << 30}), CPU), threads=2, spinning=False)
+    assert not recording(options).spinning
     (name, given), other = recording(options).providers
     assert (name, other) == (CUDA, CPU)
     assert given == {**options.providers[0][1], "enable_cuda_graph": 1}
