@@ -45,7 +45,8 @@ def bundles(
     corpus = (str(corpus_file),)
     recipes = {
         "normalised": Recipe("minilm", layers=(1,), max_sentences=2000, dim=128, normalize=True, max_length=64),
-        "roberta": Recipe(str(checkpoint("roberta")), corpus=corpus),
+        # The last dimensions of a random network would be rounding, multiplied by their whitening.
+        "roberta": Recipe(str(checkpoint("roberta")), corpus=corpus, dim=16),
         "words": Recipe(str(words_file), corpus=corpus),
         "sif": Recipe(str(words_file), pooling="sif", corpus=corpus),
     }
