@@ -30,8 +30,8 @@ ENVIRONMENTS = {
     "st": [TORCH, "sentence-transformers[onnx]==5.7.*", "transformers<4.58"],
     "openvino": [TORCH, "sentence-transformers==5.7.*", "optimum-intel[openvino]"],
     "fastembed": ["fastembed==0.9.*"],
-    "ctranslate2": [TORCH, "ctranslate2", "transformers<5"],
-    "model2vec": [TORCH, "model2vec", "transformers<5"],
+    "ctranslate2": [TORCH, "ctranslate2", "transformers>=4.57,<5"],
+    "model2vec": [TORCH, "model2vec", "transformers>=4.57,<5"],
 }
 ENGINES = {
     "minilm": (

@@ -194,7 +194,7 @@ def _prepare_model2vec(engine: str, checkpoint: Path, folder: Path) -> None:
     from tokenizers import Tokenizer
     from transformers import AutoModel
 
-    table = AutoModel.from_pretrained(checkpoint).get_input_embeddings().weight.detach().numpy()
+    table = AutoModel.from_pretrained(str(checkpoint)).get_input_embeddings().weight.detach().numpy()
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
