@@ -11,6 +11,7 @@ import json
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,13 +41,13 @@ MODELS = ("minilm", "bert-base")
 LEAST_COSINE = 0.999
 
 
-def exported(folder: Path, source: Path, precision: str, longest: int) -> Path:
+def exported(folder: Path, source: Path, precision: str) -> Path:
     """The last layer, not whitened: what the others compute."""
     recipe = Recipe(
         str(source),
         layers=(-1,),
         whitening=None,
-        max_length=longest,
+        max_length=LONGEST,
         precision=precision,  # type: ignore[arg-type]
         target="cuda",
     )
@@ -78,8 +79,6 @@ def peak_teraflops(device: str, dtype: torch.dtype) -> float:
 
 def timed(work: Callable[[], object], device: str) -> float:
     """Seconds, with what the GPU has to finish."""
-    import time
-
     start = time.perf_counter()
     work()
     wait(device)
@@ -110,7 +109,7 @@ def measure(model: str, sentences: list[str], arguments: argparse.Namespace, fol
     device, half = arguments.device, torch.float16 if arguments.device == "cuda" else torch.bfloat16
     source = checkpoint(model, folder / "checkpoint")
     texts = texts_for(sentences, plain_tokenizer(source), arguments.count)
-    bundles = {precision: exported(folder, source, precision, LONGEST) for precision in ("fp32", "fp16")}
+    bundles = {precision: exported(folder, source, precision) for precision in ("fp32", "fp16")}
     tokenizer = Tokenizer(bundles["fp32"] / "tokenizer.json", LONGEST)
     rivals: dict[str, Rival] = {}
     for precision, bundle in bundles.items():

@@ -75,9 +75,13 @@ def driver(load: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> Driver:
     number, count = ctypes.c_int(), ctypes.c_int()
     library.cuDriverGetVersion(ctypes.byref(number))
     library.cuDeviceGetCount(ctypes.byref(count))
-    version = f"{number.value // 1000}.{number.value % 1000 // 10}"
     gpus = tuple(_gpu(library, index) for index in range(count.value))
-    return Driver(version, None if gpus else "the NVIDIA driver shows this process no GPU", gpus)
+    return Driver(_version(number), None if gpus else "the NVIDIA driver shows this process no GPU", gpus)
+
+
+def _version(number: ctypes.c_int) -> str:
+    """13010 is 13.1."""
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
 def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
@@ -105,7 +109,7 @@ def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]
         with suppress(OSError):
             number = ctypes.c_int()
             load(name).cudaRuntimeGetVersion(ctypes.byref(number))
-            found["CUDA"] = f"{number.value // 1000}.{number.value % 1000 // 10}"
+            found["CUDA"] = _version(number)
             break
     with suppress(OSError):
         version = load(_CUDNN).cudnnGetVersion

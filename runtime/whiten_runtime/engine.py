@@ -141,9 +141,7 @@ class Engine:
         session = self._usable(self._beside, self._together)
 
         def run_beside(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-            feed = self._feed(ids, group)
-            with self._turns:
-                return group, _side_by_side(session.run(values, feed))
+            return group, self._run(session, self._feed(ids, group), values)
 
         with ThreadPoolExecutor(lanes, "whiten-run") as executor:
             try:
@@ -156,8 +154,7 @@ class Engine:
         """Run one padded batch; float32 [batch_size, k]. Safe to call from several threads at once."""
         session = self._session_for(feed["input_ids"].size)
         self._was_together |= session is self._together
-        with self._turns:
-            return _side_by_side(session.run(values, feed))
+        return self._run(session, feed, values)
 
     def check_padding(self, longest: int, value: str = OUTPUT) -> None:
         """Check that a padded text has the vector that it has alone.
@@ -223,6 +220,13 @@ class Engine:
             if session is not None:
                 session.close()
 
+    def _run(
+        self, session: ForkSafeSession, feed: dict[str, NDArray[np.int64]], values: Sequence[str]
+    ) -> NDArray[np.float32]:
+        with self._turns:
+            vectors = session.run(values, feed)
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
+
     def _session_for(self, tokens: int) -> ForkSafeSession:
         """The session for a batch that comes alone."""
         sessions = self._beside, self._together
@@ -251,10 +255,6 @@ def _identity(model: Path) -> list[tuple[int, ...]]:
     """What changes when a graph or its weights are replaced."""
     stats = [file.stat() for file in _files(model)]
     return [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
-
-
-def _side_by_side(vectors: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
 
 
 def _difference(one: NDArray[np.float32], other: NDArray[np.float32], usual: NDArray[np.float32]) -> str | None:

@@ -96,6 +96,11 @@ def provider_name(provider: Provider) -> str:
     return provider if isinstance(provider, str) else provider[0]
 
 
+def provider_options(provider: Provider) -> dict[str, Any]:
+    """Options of a provider; none for a name alone."""
+    return {} if isinstance(provider, str) else dict(provider[1])
+
+
 def import_onnxruntime() -> Any:
     """Import onnxruntime with its telemetry off.
 
@@ -196,8 +201,7 @@ def _with_defaults(provider: Provider) -> Provider:
     name = provider[0] if pair else provider
     if not isinstance(name, str):
         raise UsageError(f"provider {provider!r} is neither a name nor a (name, options) pair")
-    given = dict(provider[1]) if isinstance(provider, tuple) else {}
-    options = {**_DEFAULTS.get(name, {}), **given}
+    options = {**_DEFAULTS.get(name, {}), **provider_options(provider)}
     return (name, options) if options else name
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.batching import pad_batch
 from whiten_runtime.errors import ProviderError, WhitenError
-from whiten_runtime.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name
+from whiten_runtime.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name, provider_options
 from whiten_runtime.session import SessionOptions
 
 LENGTHS = (8, 16, 32, 64, 128)
@@ -112,21 +112,19 @@ def recording(options: SessionOptions) -> SessionOptions:
     first, *others = options.providers
     if provider_name(first) != CUDA_PROVIDER:
         return options
-    given = {} if isinstance(first, str) else dict(first[1])
-    return replace(options, providers=((CUDA_PROVIDER, {**given, _OPTION: 1}), *others))
+    return replace(options, providers=((CUDA_PROVIDER, {**provider_options(first), _OPTION: 1}), *others))
 
 
 def records(provider: Provider) -> bool:
     """Whether a provider was given the option to record every run, of whatever shape."""
-    given = {} if isinstance(provider, str) else provider[1]
-    return str(given.get(_OPTION, 0)).lower() in ("1", "true")
+    return str(provider_options(provider).get(_OPTION, 0)).lower() in ("1", "true")
 
 
 def device_of(provider: Provider) -> tuple[str, int]:
     """What onnxruntime calls the device of a provider, and its number."""
     if provider_name(provider) != CUDA_PROVIDER:
         return "cpu", 0
-    return "cuda", 0 if isinstance(provider, str) else int(provider[1].get("device_id", 0))
+    return "cuda", int(provider_options(provider).get("device_id", 0))
 
 
 def _slot(session: Any, device: tuple[str, int], output: str, width: int, length: int) -> _Slot:
