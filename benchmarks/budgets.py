@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from whiten_runtime import Encoder, batching, engine
-from whiten_runtime.processor import available_cpus
-from whiten_runtime.texts import read_texts
+from whiten_runtime import Encoder
+from whiten_runtime.files.texts import read_texts
+from whiten_runtime.inference import batching, engine
+from whiten_runtime.ort.processor import available_cpus
 
 BUDGETS = (64, 128, 256, 512, 1024, 2048)
 COUNTS = (2, 4, 8, 16, 32)

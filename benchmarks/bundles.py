@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from whiten_runtime import Encoder
-from whiten_runtime.texts import read_texts
+from whiten_runtime.files.texts import read_texts
 
 
 def measure(bundle: Path, texts: list[str]) -> tuple[float, float]:

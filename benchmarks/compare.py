@@ -19,8 +19,8 @@ import numpy as np
 from report import write_report
 from workloads import checkpoint, plain_tokenizer, workloads
 
-from whiten_runtime.processor import available_cpus
-from whiten_runtime.texts import read_texts
+from whiten_runtime.files.texts import read_texts
+from whiten_runtime.ort.processor import available_cpus
 
 HERE = Path(__file__).parent
 
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
     if arguments.texts is None:
-        from whiten_export.corpus import BUILTIN_CORPUS, Corpus
+        from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
         sentences = list(Corpus((BUILTIN_CORPUS,), None, None))
     else:

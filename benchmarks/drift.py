@@ -8,10 +8,10 @@ import random
 import tempfile
 from pathlib import Path
 
-from whiten_export.corpus import Corpus
-from whiten_export.refit import fit_bundle, refit_bundle
-from whiten_export.whitening import WhiteningSpec
+from whiten_export.pipeline.refit import fit_bundle, refit_bundle
 from whiten_runtime import DriftMonitor, Encoder
+from whiten_runtime.files.corpus import Corpus
+from whiten_whitening.maps import WhiteningSpec
 
 _SENTENCES, _TESTED, _SMALL, _REPEATS = 4000, 2000, 100, 40
 

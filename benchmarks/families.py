@@ -33,14 +33,14 @@ from torch import nn
 
 from support.checkpoints import save_checkpoint, sentences
 from support.nasty_texts import NASTY
-from whiten_export.checkpoint import resolve
-from whiten_export.cli import export
-from whiten_export.recipe import Recipe
+from whiten_export.commands.export import export
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources import pytorch
+from whiten_export.sources.checkpoint import resolve
 from whiten_export.sources.opening import open_model
-from whiten_models import Entry, catalogue
+from whiten_models.catalogue import Entry, catalogue
 from whiten_runtime import Encoder
-from whiten_runtime.tokenizer import Tokenizer
+from whiten_runtime.inference.tokenizer import Tokenizer
 
 COMMIT = "1234567890" * 4
 WIDENED, KEPT = 4, 32

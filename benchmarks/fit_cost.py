@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 from statistics import median
 
-from whiten_export.corpus import Corpus
-from whiten_export.fit import fit_corpus
-from whiten_export.records import describe_whitening
-from whiten_export.whitening import fit_map
-from whiten_runtime.embedder import Embedder
-from whiten_runtime.manifest import read_manifest
-from whiten_runtime.opening import open_parts, unwhitened_output
-from whiten_runtime.session import SessionOptions
+from whiten_export.corpus.fitting import fit_corpus
+from whiten_export.pipeline.describe import describe_whitening
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.loading import open_parts, unwhitened_output
+from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.maps import fit_map
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from worker import peak_megabytes
 
-from whiten_runtime.texts import read_texts
+from whiten_runtime.files.texts import read_texts
 
 
 def resident() -> float:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from whiten_runtime import Encoder, session
+from whiten_runtime import Encoder
+from whiten_runtime.ort import session
 
 WAYS = {
     "onnxruntime's default": (True, ("session.intra_op.allow_spinning", "1")),

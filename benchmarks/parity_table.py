@@ -10,10 +10,10 @@ import tempfile
 from itertools import product
 from pathlib import Path
 
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
+from whiten_runtime.bundle.manifest import Pooling, WhiteningMethod
 from whiten_runtime.errors import ParityError, UsageError
-from whiten_runtime.manifest import Pooling, WhiteningMethod
 
 LAYERS = ((1, 6), (1,), (0,), (6,))
 POOLINGS: tuple[Pooling, ...] = ("mean", "cls")

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from whiten_evaluation.embedding import Whitening, embed_texts
-from whiten_evaluation.sts import score_sts
-from whiten_evaluation.sts_files import read_sts
+from whiten_evaluation.tasks.sts import score_sts
+from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime import Encoder
 
 

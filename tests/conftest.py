@@ -10,10 +10,10 @@ from huggingface_hub import constants
 
 from support.checkpoints import save_checkpoint, sentences
 from support.traces import remembering
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
-from whiten_export.result import Export
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources import pytorch
+from whiten_export.writing.result import Export
 from whiten_runtime import Encoder
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
-from whiten_export.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 Normalise = Callable[[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], float], NDArray[np.float32]]
 

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModel
 
 from whiten_runtime import Encoder
-from whiten_runtime.batching import pad_batch
-from whiten_runtime.tokenizer import Tokenizer
+from whiten_runtime.inference.batching import pad_batch
+from whiten_runtime.inference.tokenizer import Tokenizer
 
 Encode = Callable[[list[str]], np.ndarray]
 

@@ -27,13 +27,13 @@ from table import write_table
 sys.path.append(str(Path(__file__).parents[1]))
 from workloads import checkpoint, mixed_passages, passages, plain_tokenizer
 
-from whiten_export.corpus import BUILTIN_CORPUS, Corpus
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.batching import WINDOW
-from whiten_runtime.texts import read_texts
-from whiten_runtime.tokenizer import Tokenizer
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.files.texts import read_texts
+from whiten_runtime.inference.batching import WINDOW
+from whiten_runtime.inference.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
 LONGEST = 512

@@ -8,15 +8,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.reporter import Reporter
-from whiten_export.whitening import WARNED_RATIO, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
-from whiten_runtime.embedder import Embedder, unit
-from whiten_runtime.engine import OUTPUT
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.manifest import Manifest, read_manifest
-from whiten_runtime.moments import Float64Array, Moments
-from whiten_runtime.opening import open_parts, unwhitened_output
-from whiten_runtime.session import SessionOptions
+from whiten_runtime.inference.embedder import Embedder, unit
+from whiten_runtime.inference.engine import OUTPUT
+from whiten_runtime.inference.loading import open_parts, unwhitened_output
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import WARNED_RATIO, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
+from whiten_whitening.moments import Float64Array, Moments
 
 Source = Literal["bundle", "target", "none"]
 """Which whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""

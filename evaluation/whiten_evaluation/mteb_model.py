@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.console_reporter import needing
+from whiten_runtime.commands.console_reporter import needing
 from whiten_runtime.encoder import Encoder
 
 with needing("mteb"):

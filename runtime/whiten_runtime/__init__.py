@@ -1,6 +1,10 @@
 """Runtime of whiten: sentence vectors from a bundle, with numpy, onnxruntime and tokenizers alone."""
 
-from whiten_runtime.drift import Drift, DriftMonitor
+import importlib
+from typing import Any
+
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import (
     BundleError,
@@ -14,9 +18,7 @@ from whiten_runtime.errors import (
     UsageError,
     WhitenError,
 )
-from whiten_runtime.manifest import Manifest
-from whiten_runtime.parity import Agreement
-from whiten_runtime.vectors import VectorWhitener
+from whiten_runtime.vector_whitener import VectorWhitener
 
 __all__ = [
     "Agreement",
@@ -36,3 +38,12 @@ __all__ = [
     "VectorWhitener",
     "WhitenError",
 ]
+
+_MOVED = {"Drift": "whiten_whitening.drift", "DriftMonitor": "whiten_whitening.drift"}
+
+
+def __getattr__(name: str) -> Any:
+    """Find names that lived here before they moved to a package above this one."""
+    if name in _MOVED:
+        return getattr(importlib.import_module(_MOVED[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

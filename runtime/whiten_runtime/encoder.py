@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.parity import Agreement, compare
+from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.checks import whole_number
-from whiten_runtime.embedder import Embedder, Output, checked_texts, unit
-from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import TextError, UsageError
-from whiten_runtime.manifest import Manifest
-from whiten_runtime.opening import open_parts
-from whiten_runtime.parity import Agreement, compare
-from whiten_runtime.placement import Placement
-from whiten_runtime.probes import read_probes
-from whiten_runtime.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
-from whiten_runtime.session import SessionOptions
+from whiten_runtime.inference.embedder import Embedder, Output, checked_texts, unit
+from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.inference.loading import open_parts
+from whiten_runtime.ort.placement import Placement
+from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
+from whiten_runtime.ort.session import SessionOptions
 
 
 class Encoder:

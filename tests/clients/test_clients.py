@@ -12,8 +12,8 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
 from support.checkpoints import sentences
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder, WhitenError
 
 pytestmark = pytest.mark.clients

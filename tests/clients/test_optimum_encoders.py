@@ -12,11 +12,11 @@ from safetensors.numpy import load_file
 
 from support.checkpoints import LAYERS, sentences
 from support.nasty_texts import NASTY
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.manifest import Pooling
-from whiten_runtime.parity import GATES, compare
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.clients
 

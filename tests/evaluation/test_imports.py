@@ -8,7 +8,7 @@ HEAVY = ("torch", "transformers", "sklearn", "scipy", "matplotlib", "onnx", "onn
 
 def test_the_commands_need_no_more_than_the_runtime() -> None:
     program = (
-        "import sys, whiten_evaluation.cli, whiten_evaluation.sweep_command\n"
+        "import sys, whiten_evaluation.commands.main, whiten_evaluation.commands.sweep\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

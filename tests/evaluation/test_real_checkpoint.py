@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from whiten_evaluation.layers.results import Whitened
-from whiten_evaluation.layers.sweep import SweepPlan, run_sweep
-from whiten_evaluation.sts_files import read_sts
+from whiten_evaluation.sweep.results import Whitened
+from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
+from whiten_evaluation.tasks.sts_files import read_sts
 
 TASKS = ("STS-B", "SICK-R", "STS12", "STS14", "STS15")
 WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from huggingface_hub import constants
 
-from whiten_export.cli import export
-from whiten_models import find
+from whiten_export.commands.export import export
+from whiten_models.catalogue import find
 from whiten_runtime import Encoder
 
 COMMIT = "1234567890" * 4

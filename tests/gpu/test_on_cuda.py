@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from support.corpus import sentences
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.doctor import check_provider, diagnose
-from whiten_runtime.manifest import Precision
-from whiten_runtime.parity import GATES, compare
-from whiten_runtime.providers import CUDA_PROVIDER, import_onnxruntime
+from whiten_runtime.bundle.manifest import Precision
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.ort.doctor import check_provider, diagnose
+from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime
 
 pytestmark = pytest.mark.gpu
 

@@ -3,8 +3,8 @@ from typing import Any, get_args
 
 import pytest
 
-import whiten_models
-from whiten_models import Entry, Published, catalogue, find, near_matches
+import whiten_models.catalogue
+from whiten_models.catalogue import Entry, Published, catalogue, find, near_matches
 
 EVERY_ROW = [
     "bert-base", "bert-large", "roberta-base", "roberta-large", "distilbert", "labse", "spanbert-base",
@@ -77,8 +77,8 @@ def test_every_entry_makes_sense(entry: Entry) -> None:
     assert (entry.revision is None) == (entry.weights_sha256 is None)
     assert (entry.revision is None) == (entry.name != "minilm")
     assert entry.note == "" or entry.note.endswith(".")
-    assert entry.source in get_args(whiten_models.Source)
-    assert entry.pooling in get_args(whiten_models.Pooling)
+    assert entry.source in get_args(whiten_models.catalogue.Source)
+    assert entry.pooling in get_args(whiten_models.catalogue.Pooling)
     assert entry.sentence_similarity == (entry.name in FINE_TUNED)
 
 
@@ -180,4 +180,4 @@ def test_near_matches() -> None:
 def test_unknown_fields_are_refused(changes: dict[str, Any], message: str) -> None:
     row = {"paper_name": "X", "checkpoint": "a/x", "tokenizer": {"kind": ""}} | changes
     with pytest.raises(ValueError, match=message):
-        whiten_models._entry("x", row)
+        whiten_models.catalogue._entry("x", row)

@@ -19,27 +19,27 @@ from torch import nn
 
 from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH, WIDTH, sentences
 from support.nasty_texts import NASTY
-from whiten_export.calibrate import CALIBRATION_SENTENCES, channel_magnitudes
-from whiten_export.checkpoint import resolve
-from whiten_export.cli import export
-from whiten_export.estimator import Whitening
-from whiten_export.fit import embed_value
-from whiten_export.graph import save_graph
-from whiten_export.pipeline import export_bundle
-from whiten_export.quantize import halve_weights, quantize_int8
-from whiten_export.recipe import Recipe
+from whiten_export.commands.export import export
+from whiten_export.corpus.fitting import embed_value
+from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
+from whiten_export.graph.files import save_graph
+from whiten_export.graph.head import pool_graph, set_ending
+from whiten_export.graph.int8 import halve_weights, quantize_int8
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources import families
 from whiten_export.sources.base import HiddenStates, TokenModel
+from whiten_export.sources.checkpoint import resolve
 from whiten_export.sources.opening import open_model
-from whiten_export.tail import pool_graph, set_ending
 from whiten_runtime import Encoder, UsageError
-from whiten_runtime.bundle import TOKENIZER_FILE
-from whiten_runtime.embedder import Embedder
-from whiten_runtime.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
-from whiten_runtime.manifest import Pooling, Precision
-from whiten_runtime.parity import GATES, compare
-from whiten_runtime.session import SessionOptions
-from whiten_runtime.tokenizer import Tokenizer
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import Pooling, Precision
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.estimator import Whitening
 
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 CORPUS = sentences(800)

@@ -11,12 +11,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
 from support.checkpoints import sentences
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.bundle import open_bundle
-from whiten_runtime.parity import GATES, compare
-from whiten_runtime.probes import read_probes
+from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.bundle.probes import read_probes
 
 TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 

@@ -10,13 +10,13 @@ from scipy.stats import spearmanr
 
 from support.bundles import graph_bytes
 from support.checkpoints import sentences
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.bundle import MODEL_FILE, WHITENING_FILE
-from whiten_runtime.manifest import Precision
-from whiten_runtime.onnx_scan import scan_graph
-from whiten_runtime.parity import GATES, compare
+from whiten_runtime.bundle.bundle import MODEL_FILE, WHITENING_FILE
+from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.manifest import Precision
+from whiten_runtime.bundle.parity import GATES, compare
 
 
 @pytest.fixture(scope="module")

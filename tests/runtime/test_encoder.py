@@ -16,7 +16,7 @@ from support.bundles import copy_bundle
 from support.checkpoints import MAX_LENGTH, WIDTH, sentences
 from support.vectors import ROUNDING, worst
 from whiten_runtime import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
-from whiten_runtime.parity import GATES
+from whiten_runtime.bundle.parity import GATES
 
 NASTY = (
     "",
@@ -84,7 +84,7 @@ def test_long_texts_are_cut_counted_or_refused(tiny_bundle: Path) -> None:
 
 
 def test_streams_are_embedded_in_bounded_memory_and_in_order(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_runtime.embedder.WINDOW", 16)
+    monkeypatch.setattr("whiten_runtime.inference.embedder.WINDOW", 16)
     texts = sentences(100)
     read = 0
 
@@ -104,7 +104,7 @@ def test_streams_are_embedded_in_bounded_memory_and_in_order(tiny: Encoder, monk
 
 
 def test_a_stream_names_what_is_wrong_in_it(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_runtime.embedder.WINDOW", 16)
+    monkeypatch.setattr("whiten_runtime.inference.embedder.WINDOW", 16)
     texts: list[Any] = ["short"] * 40
     texts[35] = 7
     with pytest.raises(TextError, match=r"texts\[35\] is int 7"):

@@ -9,15 +9,15 @@ import pytest
 
 from support.bundles import copy_bundle, edit_manifest
 from support.corpus import sentences
-from whiten_export.pipeline import export_bundle
-from whiten_export.recipe import Recipe
-from whiten_export.whitening import Method
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import BundleError, Encoder, UsageError
-from whiten_runtime.bundle import MODEL_FILE
-from whiten_runtime.embedder import Embedder, Output
-from whiten_runtime.engine import UNWHITENED_OUTPUT, Engine
-from whiten_runtime.onnx_scan import scan_graph, with_output
-from whiten_runtime.session import SessionOptions
+from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.graph_scan import scan_graph, with_output
+from whiten_runtime.inference.embedder import Embedder, Output
+from whiten_runtime.inference.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.maps import Method
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest
 
 
 def copy_bundle(bundle: Path, target: Path) -> Path:

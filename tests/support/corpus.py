@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from whiten_export.corpus import Corpus
-from whiten_export.recipe import BUILTIN_CORPUS
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS
+from whiten_runtime.files.corpus import Corpus
 
 ALPHABETS = "abcdefghijklmnopqrstuvwxyzäöüßéñ абвгдежзийклмнопрст 今日天気 الطقس 고양이 แมว 👩👧🐬 0123456789 .,;:!?%"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from whiten_export.checkpoint import ADAPTER_CONFIG
+from whiten_export.sources.checkpoint import ADAPTER_CONFIG
 from whiten_export.sources.hugging_face import quiet
 from whiten_runtime.errors import WhitenError
 

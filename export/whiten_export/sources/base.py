@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import onnx_ir as ir
 from tokenizers import Tokenizer
 
-from whiten_export.reference import Reference
-from whiten_runtime.manifest import Pooling, Source
+from whiten_export.proof.reference import Reference
+from whiten_runtime.bundle.manifest import Pooling, Source
 
 UNSET_LENGTH = 1_000_000
 """transformers writes a number far above this where a tokenizer has no limit."""

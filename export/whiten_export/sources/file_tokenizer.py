@@ -5,9 +5,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from whiten_export.checkpoint import Checkpoint
 from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
-from whiten_runtime.bundle import TOKENIZER_FILE
+from whiten_export.sources.checkpoint import Checkpoint
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import WhitenError
 
 

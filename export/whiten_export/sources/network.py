@@ -7,8 +7,8 @@ import torch
 import transformers
 from torch import nn
 
-from whiten_export.checkpoint import Checkpoint
 from whiten_export.sources.adapter import adapter_model_class, merge_adapter
+from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.families import family_of
 from whiten_export.sources.hugging_face import from_pretrained
 from whiten_runtime.errors import WhitenError

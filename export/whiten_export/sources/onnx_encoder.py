@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.building import describe_input
-from whiten_export.checkpoint import Checkpoint, recommended_layers, source_record
-from whiten_export.reference import Float64Array, Reference, pool, token_shares
+from whiten_export.graph.builder import describe_input
+from whiten_export.proof.reference import Float64Array, Reference, pool, token_shares
 from whiten_export.sources.base import HiddenStates
+from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.file_tokenizer import file_tokenizer
 from whiten_export.sources.onnx_graph import check_safe, make_room, read_graph
 from whiten_export.sources.onnx_inputs import INPUTS, feed_of, replace_inputs
+from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.manifest import Pooling
-from whiten_runtime.session import ForkSafeSession, SessionOptions, create_session
+from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
 
 _LAST = ("last_hidden_state", "token_embeddings")
 """Outputs that are the hidden state of the last layer, by what optimum and sentence-transformers call it."""

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
-from whiten_export.building import constant
+from whiten_export.graph.builder import constant
 
 INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
 """What a graph may take: the text is segment 0 throughout, and its tokens are counted from 0."""

@@ -2,9 +2,9 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from whiten_export.checkpoint import Checkpoint
-from whiten_export.recipe import Recipe
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.base import TokenModel
+from whiten_export.sources.checkpoint import Checkpoint
 from whiten_runtime.errors import UsageError, WhitenError
 
 

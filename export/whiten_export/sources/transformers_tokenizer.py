@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from whiten_export.checkpoint import Checkpoint
 from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
+from whiten_export.sources.checkpoint import Checkpoint
 from whiten_runtime.errors import WhitenError
 
 

@@ -1,0 +1,1 @@
+"""Commands of `whiten eval`, `whiten sweep` and `whiten drift`."""

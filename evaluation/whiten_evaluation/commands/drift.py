@@ -1,0 +1,91 @@
+"""`whiten drift`: today's texts against the corpus of a bundle's whitening."""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, table, threads_option
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.files.texts import read_texts
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.inference.loading import open_parts
+from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.drift import Drift, DriftMonitor
+
+EXIT_CODES = {"close": 0, "drifting": 3, "far": 4}
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--input",
+    "input_file",
+    required=True,
+    metavar="FILE",
+    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors, for bundles that take those.",
+)
+@click.option("--column", help="Column or key of the text or vector in --input.")
+@threads_option
+@provider_option
+@json_option
+@one_line_errors
+def drift(
+    bundle: Path,
+    input_file: str,
+    column: str | None,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    as_json: bool,
+) -> None:
+    """Tell how far texts are from the corpus that a bundle's whitening was fitted on.
+
+    Exits with 0 if they are close, 3 if they differ, 4 if they are far.
+    """
+    monitor = DriftMonitor(bundle)
+    options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+    if monitor.manifest.input == "vectors":
+        for rows in read_vectors(input_file, column):
+            monitor.update(rows, unwhitened=True)
+    else:
+        _feed(monitor, bundle, options, input_file, column)
+    found = monitor.report()
+    if found.verdict == "too few":
+        raise UsageError(str(found))
+    say(_described(found))
+    if as_json:
+        console.print_json(msgspec.to_builtins(found) | {"verdict": found.verdict, "words": str(found)})
+    sys.exit(EXIT_CODES[found.verdict])
+
+
+def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: str, column: str | None) -> None:
+    """Embed the texts that are not blank, and show the monitor their vectors."""
+    raw = monitor.manifest.normalize
+    value = UNWHITENED_OUTPUT if raw else OUTPUT
+    _, tokenizer, engine = open_parts(bundle.absolute(), options, True, value)
+    texts = (text for text in read_texts(source, column) if text.strip())
+    embedder = Embedder(tokenizer, engine)
+    for _, vectors in embedder.windows(texts, embedder.whole(value)):
+        monitor.update(vectors, unwhitened=raw)
+    engine.close()
+
+
+def _described(found: Drift) -> str:
+    rows = (
+        ("mean shift", f"{found.mean_shift:.3f}", "0", "standard deviations of the corpus, per dimension"),
+        (
+            "spectrum ratio",
+            f"{found.spectrum_ratio:.3f}",
+            f"{found.expected_spectrum_ratio:.3f}",
+            "mean variance over the dimensions",
+        ),
+        ("average cosine", f"{found.average_cosine:.4f}", "0", "over all pairs, whitened"),
+        ("IsoScore", f"{found.iso_score:.3f}", f"{found.expected_iso_score:.3f}", f"whitened, {found.rank} dimensions"),
+    )
+    header = (f"{found.n:,} texts", "found", "expected", "")
+    return f"{table(header, rows)}\n{found.verdict}: {found}"

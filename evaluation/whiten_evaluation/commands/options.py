@@ -1,0 +1,93 @@
+"""What the commands of `whiten eval` share: options, and tables for people, programs and spreadsheets."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from whiten_evaluation.embedding import Source
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import json_option, provider_option, threads_option
+from whiten_runtime.errors import UsageError
+from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.session import SessionOptions
+
+Cell = str | int | float | None
+
+bundles_argument = click.argument(
+    "bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path(path_type=Path)
+)
+data_option = click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the files lie; folders in it are searched too.",
+)
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
+
+
+def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--whitening, --dim, --beta, --threads, --provider, --json and --csv."""
+    options = (
+        click.option(
+            "--whitening",
+            "source",
+            type=click.Choice(get_args(Source)),
+            default="bundle",
+            show_default=True,
+            help="The bundle's own; fitted on each task's own sentences, as WhiteningBERT does; or none.",
+        ),
+        click.option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
+        click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent of --whitening target."),
+        threads_option,
+        provider_option,
+        json_option,
+        csv_option,
+    )
+    return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
+    """As the options say."""
+    return SessionOptions(tuple(providers) or (CPU_PROVIDER,), threads)
+
+
+def check_formats(as_json: bool, as_csv: bool) -> None:
+    """Only one document goes to stdout.
+
+    Raises:
+        UsageError: two were asked for.
+    """
+    if as_json and as_csv:
+        raise UsageError("--json and --csv both write to stdout; choose one")
+
+
+def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object, as_json: bool, as_csv: bool) -> None:
+    """Print a table for people, the document for programs, or the table's exact numbers as csv.
+
+    Args:
+        header: of the columns.
+        rows: numbers are shown with two decimals; None is shown as a dash and is empty in csv.
+        document: what --json prints.
+        as_json: print the document.
+        as_csv: print csv.
+    """
+    if as_json:
+        console.print_json(document)
+    elif as_csv:
+        stream = io.StringIO(newline="")
+        csv.writer(stream, lineterminator="\n").writerows([header, *rows])
+        click.echo(stream.getvalue(), nl=False)
+    else:
+        click.echo(console.table(header, [[_shown(cell) for cell in row] for row in rows]))
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.2f}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell

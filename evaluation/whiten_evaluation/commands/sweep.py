@@ -1,0 +1,125 @@
+"""`whiten sweep`: which layers, whether to whiten, how many dimensions, how deep a network."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import msgspec
+
+from whiten_evaluation.commands.options import data_option, session_options
+from whiten_evaluation.commands.sts import tasks_option
+from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
+from whiten_export.pipeline.recipe import parse_layers
+from whiten_export.writing.staging import Kind, check_target, staged
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option
+from whiten_runtime.commands.console_reporter import ConsoleReporter, needing
+from whiten_runtime.errors import UsageError
+from whiten_runtime.ort.providers import Provider
+
+REPORT = Kind("sweep", "sweep.json")
+
+_POOLINGS = tuple(pooling for pooling in get_args(Pooling) if pooling != "sif")
+
+
+@click.command()
+@click.argument("model")
+@data_option
+@tasks_option
+@click.option("--layers", metavar="L,L", help="Layers to combine. [default: all]")
+@click.option(
+    "--pooling",
+    "poolings",
+    multiple=True,
+    type=click.Choice(_POOLINGS),
+    help="Of the tokens; repeatable, the first is that of most pictures. [default: mean, cls]",
+)
+@click.option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
+@click.option("--speed/--no-speed", default=True, show_default=True, help="Measure how fast each depth is.")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the vectors of all layers are kept. [default: ~/.cache/whiten]",
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The report. [default: sweeps/NAME]")
+@click.option("--force", is_flag=True, help="Replace a report that is already there.")
+@click.option("--revision", help="Branch, tag or commit on the hub.")
+@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
+@threads_option
+@provider_option
+@json_option
+@one_line_errors
+def sweep(
+    model: str,
+    data: Path,
+    tasks: str | None,
+    layers: str | None,
+    poolings: tuple[Pooling, ...],
+    cache: Path | None,
+    out: Path | None,
+    force: bool,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    as_json: bool,
+    **choices: Any,
+) -> None:
+    """Score combinations of MODEL's layers on the similarity tasks in --data, whitened and not, and write a report.
+
+    Texts go through the model once; every layer's vectors are kept in --cache, so that an interrupted sweep goes on
+    from there and the next one begins there. MODEL is as for whiten-export.
+    """
+    target = out or Path("sweeps") / Path(model).resolve().name
+    check_target(target, force, REPORT)
+    _check_writable(target)
+    if len(set(poolings)) < len(poolings):
+        raise UsageError(f"pooling {', '.join(poolings)} names one twice; name each once")
+    found = read_sts(data, parse_tasks(tasks))
+    reporter = ConsoleReporter()
+    for line in found.missing():
+        reporter.warn(line)
+    with needing("eval,export"):
+        from whiten_evaluation.sweep.figures import draw
+        from whiten_evaluation.sweep.report import findings, html, scores_csv
+        from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
+    plan = SweepPlan(
+        model=model,
+        data=found,
+        cache=cache or default_cache(),
+        layers=None if layers is None else parse_layers(layers),
+        poolings=poolings or ("mean", "cls"),
+        options=session_options(providers, threads),
+        **choices,
+    )
+    result = run_sweep(plan, reporter)
+    pictures = draw(result)
+    with staged(target, force, REPORT) as stage:
+        (stage / "report.html").write_text(html(result, pictures), "utf-8")
+        (stage / "scores.csv").write_text(scores_csv(result), "utf-8")
+        for name, content in pictures.items():
+            (stage / f"{name}.png").write_bytes(content)
+        (stage / REPORT.marker).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    say(f"{click.style('wrote', fg='green', bold=True)} {target / 'report.html'}")
+    for line in findings(result):
+        say(f"  {line}")
+    if as_json:
+        console.print_json({"out": str(target), "warnings": reporter.warnings, "sweep": result})
+
+
+def _check_writable(target: Path) -> None:
+    """Find out before the work, not after it."""
+    nearest = next(folder for folder in target.absolute().parents if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"'{nearest}' cannot be written to; choose another --out")
+
+
+def default_cache() -> Path:
+    """Where this system keeps what can be made again."""
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "whiten"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "whiten"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whiten"

@@ -1,0 +1,118 @@
+"""A graph that gives the vectors of all layers, made once for a model, and proven against its reference."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from whiten_export.graph.files import save_graph
+from whiten_export.graph.head import LAYERS_OUTPUT, layer_value, layers_graph
+from whiten_export.proof.probe_texts import probe_texts
+from whiten_export.sources.base import TokenModel
+from whiten_export.writing.client_files import write_tokenizer
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.errors import ParityError
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.session import SessionOptions
+
+GRAPH_FILE = "model.onnx"
+
+_CHECKED_TEXTS = 12
+
+
+@dataclass(frozen=True)
+class LayerGraph:
+    """A folder with a graph of all layers and its tokenizer.
+
+    Attributes:
+        folder: where they lie.
+        layers: hidden states that it gives.
+        poolings: of each.
+        width: of a vector, d.
+        pad_token_id: what pads a batch.
+        max_seq_length: tokens that a text may have.
+    """
+
+    folder: Path
+    layers: tuple[int, ...]
+    poolings: tuple[Pooling, ...]
+    width: int
+    pad_token_id: int
+    max_seq_length: int
+
+    @property
+    def path(self) -> Path:
+        """The graph."""
+        return self.folder / GRAPH_FILE
+
+    def embedder(self, options: SessionOptions, model: Path | None = None, value: str = LAYERS_OUTPUT) -> Embedder:
+        """What embeds with it, or with another graph of the folder."""
+        tokenizer = Tokenizer(self.folder / TOKENIZER_FILE, self.max_seq_length)
+        return Embedder(tokenizer, Engine(model or self.path, self.pad_token_id, options, value))
+
+    def split(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of its output, [m, poolings * layers * d], as [poolings, layers, m, d]."""
+        parts = rows.reshape(len(rows), len(self.poolings), len(self.layers), self.width)
+        return np.ascontiguousarray(np.moveaxis(parts, 0, 2))
+
+    def write_depth(self, layer: int, pooling: Pooling, path: Path) -> str:
+        """Write the graph of one layer, without what it does not need, beside the weights; the name of its output."""
+        name = layer_value(layer, pooling)
+        model = ir.load(self.path)
+        model.graph.outputs[:] = [value for node in model.graph for value in node.outputs if value.name == name]
+        RemoveUnusedNodesPass()(model)
+        ir.save(model, path)
+        return name
+
+
+def write_layers(model: TokenModel, graph: LayerGraph) -> None:
+    """Make the graph and the tokenizer in the graph's folder.
+
+    Raises:
+        WhitenError: the model cannot be loaded or exported.
+    """
+    write_tokenizer(graph.folder, model.tokenizer, graph.max_seq_length)
+    hidden = model.hidden_states(graph.layers, "mean")
+    save_graph(layers_graph(hidden, graph.layers, graph.poolings, graph.width), graph.path)
+
+
+def check_layers(
+    model: TokenModel, graph: LayerGraph, options: SessionOptions, advance: Callable[[int], object]
+) -> None:
+    """Compare every layer and pooling with the model's reference, on a dozen texts.
+
+    Raises:
+        ParityError: the graph is not what the reference computes.
+    """
+    texts = probe_texts(min(graph.max_seq_length, 64))[1 : _CHECKED_TEXTS + 1]
+    embedder = graph.embedder(options)
+    tokenizer = embedder.tokenizer
+    ids = [tokenizer.cut(row) for row in tokenizer.tokenize(list(texts))]
+    (_, rows), *_ = embedder.windows(texts, embedder.whole(LAYERS_OUTPUT))
+    embedder.engine.close()
+    got = graph.split(rows)
+    for index, pooling in enumerate(graph.poolings):
+        reference = model.reference(graph.layers, pooling)
+        wanted = [_alone(reference.pooled, model.tokenizer.plain(row), graph) for row in ids]
+        advance(1)
+        for number, layer in enumerate(graph.layers):
+            agreement = compare(got[index, number], np.stack([vectors[number] for vectors in wanted]))
+            if not GATES["fp32"].passes(agreement):
+                raise ParityError(
+                    f"layer {layer} with {pooling} pooling is not what {reference.name} computes: {agreement}; wanted "
+                    f"{GATES['fp32']}; no vectors were kept"
+                )
+
+
+def _alone(pooled: Callable[..., np.ndarray], ids: Sequence[int], graph: LayerGraph) -> np.ndarray:
+    if not ids:
+        return np.zeros((len(graph.layers), graph.width))
+    row = np.asarray([ids], np.int64)
+    return pooled(row, np.ones_like(row))[:, 0]

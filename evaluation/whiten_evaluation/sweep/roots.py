@@ -1,0 +1,124 @@
+"""An inverse root of a covariance, faster than by its eigenvectors, that floors eigenvalues as `fit_map` does.
+
+Cosines after a full whitening depend on Σ⁻¹ alone, so any square root of it does, and Cholesky's is the cheapest:
+Σ = Rᵀ R, z = R⁻ᵀ (x - μ). `fit_map` however raises small eigenvalues to a floor and drops those that are rounding.
+There are few of them: pooling keeps what a LayerNorm makes constant. Inverse iteration on a block finds their
+eigenvectors (Golub & Van Loan, "Matrix Computations", 8.2), which are then whitened apart from the rest.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
+from whiten_whitening.maps import EIGENVALUE_FLOOR, NULL_EIGENVALUE
+from whiten_whitening.moments import Float64Array
+
+Float32Array = NDArray[np.float32]
+
+_NUDGE = 1e-12
+"""Added to all eigenvalues, relative to the largest at most, so that a singular matrix has a root too."""
+
+_BLOCK, _STEPS = 8, 5
+_BELOW = 4.0
+"""Times the floor up to which eigenvectors are taken out."""
+
+_RESIDUAL = 1e-3
+"""|Σ u - λ u| relative to the floor, above which u is not an eigenvector yet."""
+
+
+@dataclass(frozen=True)
+class InverseRoot:
+    """W with W Wᵀ = Σ⁻¹, eigenvalues floored.
+
+    Attributes:
+        triangle: upper triangular, of Σ with the faint directions raised out of the way, [d, d], columns contiguous.
+        faint: unit vectors of the smallest eigenvalues, [d, m]; m may be 0.
+        weights: of coordinates along them, [m].
+    """
+
+    triangle: Float32Array
+    faint: Float64Array
+    weights: Float64Array
+
+    def __call__(self, centred: Float32Array) -> Float32Array:
+        """Whitened vectors [n, d + m] of centred ones [n, d], which are overwritten where there is nothing faint."""
+        along = centred @ self.faint if len(self.weights) else None
+        rest = centred if along is None else (centred - along @ self.faint.T).astype(np.float32)
+        # Transposed, both lie in memory as BLAS wants them.
+        white = blas.strmm(1.0, self.triangle, rest.T, trans_a=1, overwrite_b=1).T
+        if along is None:
+            return cast(Float32Array, white)
+        return np.hstack([white, (along * self.weights).astype(np.float32)])
+
+
+def inverse_root(covariance: Float64Array) -> InverseRoot | None:
+    """The inverse root, or None where there are too many small eigenvalues to be found this way, or nothing to whiten.
+
+    Args:
+        covariance: [d, d].
+    """
+    width = len(covariance)
+    norm = float(np.sqrt(np.square(covariance).sum()))
+    if not norm or width <= 2:
+        return None
+    nudged = covariance + np.diag(np.full(width, _NUDGE * norm))
+    inverse = _inverse_triangle(nudged)
+    if inverse is None:
+        return None
+    nothing = InverseRoot(np.asfortranarray(inverse, np.float32), np.empty((width, 0)), np.empty(0))
+    # 1 / λ_min <= tr Σ⁻¹ = |R⁻¹|² and λ_max <= |Σ|, in Frobenius's norm.
+    if np.square(inverse).sum() * norm * EIGENVALUE_FLOOR < 1:
+        return nothing
+    largest = _largest(covariance)
+    found = None if largest is None else _faint(covariance, inverse, largest)
+    if found is None or largest is None:
+        return None
+    values, faint = found
+    if not len(values):
+        return nothing
+    inverse = _inverse_triangle(nudged + (faint * (largest - values)) @ faint.T)
+    if inverse is None:
+        return None
+    floored = np.maximum(values, EIGENVALUE_FLOOR * largest)
+    weights = np.where(values > NULL_EIGENVALUE * largest, 1 / np.sqrt(floored), 0)
+    return InverseRoot(np.asfortranarray(inverse, np.float32), faint, weights)
+
+
+def _inverse_triangle(matrix: Float64Array) -> Float64Array | None:
+    """R⁻¹ of a positive definite matrix Rᵀ R."""
+    upper, failed = lapack.dpotrf(matrix, lower=0, clean=1)
+    if failed:
+        return None
+    inverse, failed = lapack.dtrtri(upper, lower=0)
+    return None if failed else np.asarray(inverse)
+
+
+def _largest(covariance: Float64Array) -> float | None:
+    """The largest eigenvalue, by Lanczos's method; None if it does not converge."""
+    start = covariance[:, int(np.diag(covariance).argmax())]
+    try:
+        (value,) = eigsh(covariance, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)
+    except ArpackNoConvergence:
+        return None
+    return float(value)
+
+
+def _faint(covariance: Float64Array, inverse: Float64Array, largest: float) -> tuple[Float64Array, Float64Array] | None:
+    """Eigenvalues [m] up to `_BELOW` times the floor, and their eigenvectors [d, m]; None if they are too many."""
+    floor = EIGENVALUE_FLOOR * largest
+    width = len(covariance)
+    block = np.linalg.qr(np.random.default_rng(0).standard_normal((width, min(_BLOCK, width))))[0]
+    for _ in range(_STEPS):
+        block = np.linalg.qr(inverse @ (inverse.T @ block))[0]
+    image = covariance @ block
+    values, turn = np.linalg.eigh(block.T @ image)
+    small = values < _BELOW * floor
+    if small.all():
+        return None
+    values, faint, image = values[small], (block @ turn)[:, small], (image @ turn)[:, small]
+    residuals = np.linalg.norm(image - faint * values, axis=0)
+    return None if (residuals > _RESIDUAL * floor).any() else (values, faint)

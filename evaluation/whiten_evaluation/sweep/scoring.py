@@ -1,0 +1,280 @@
+"""Spearman's correlation of many combinations of layers, from every layer's vectors alone.
+
+A combination's vector is the mean of its layers' (WhiteningBERT, section 3.2), and neither cosines nor a full whitening
+depend on its scale, so sums do. Two things then need no pass over the vectors for each combination:
+
+- Not whitened: with s the layers' indicator and G[i, j] = xᵢ·yⱼ of a pair, x·y = sᵀ G s. One product of matrices gives
+  the cosines of all combinations.
+- Whitened: the covariance of a sum is the sum of the layers' cross-covariances, and `inverse_root` is cheaper than a
+  fit.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from threading import Event, Lock
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from whiten_evaluation.sweep.combinations import Combination
+from whiten_evaluation.sweep.roots import inverse_root
+from whiten_evaluation.tasks.sts_files import Task
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.pairs import spearman
+from whiten_whitening.maps import WhiteningSpec, fit_map
+from whiten_whitening.moments import Float64Array, Moments
+
+Float32Array = NDArray[np.float32]
+
+_PAIRS_AT_ONCE = 256
+_MOST_BLOCKS = 4_000_000_000
+"""Bytes of cross-covariances above which a covariance is computed from the vectors."""
+
+
+@dataclass(frozen=True)
+class TaskVectors:
+    """A task's distinct texts with all layers' vectors.
+
+    Attributes:
+        task: the task.
+        layers: which hidden states these are.
+        vectors: float32 [layers, m, d].
+        counts: how often each text comes in the task, [m].
+        first: row of each pair's first text, [n] for each sub-dataset.
+        second: of the second.
+    """
+
+    task: Task
+    layers: tuple[int, ...]
+    vectors: Float32Array
+    counts: Float64Array
+    first: tuple[NDArray[np.intp], ...]
+    second: tuple[NDArray[np.intp], ...]
+
+    def layer(self, layer: int) -> Float32Array:
+        """A layer's vectors, [m, d]."""
+        return cast(Float32Array, self.vectors[self.layers.index(layer)])
+
+    def sum_of(self, layers: Combination) -> Float32Array:
+        """Sum of some layers' vectors, [m, d]."""
+        return cast(Float32Array, np.sum([self.layer(layer) for layer in layers], axis=0))
+
+    def moments(self, vectors: Float32Array) -> Moments:
+        """Of vectors [m, d], each counted as often as its text comes."""
+        return Moments.of(np.repeat(vectors, self.counts.astype(np.intp), axis=0))
+
+    def score(self, unit: NDArray[np.floating]) -> float:
+        """Mean over sub-datasets of the correlation, times 100, of unit vectors [m, d]."""
+        return self.score_cosines(
+            [np.einsum("nd,nd->n", unit[a], unit[b]) for a, b in zip(self.first, self.second, strict=True)]
+        )
+
+    def score_cosines(self, cosines: Sequence[NDArray[np.floating]]) -> float:
+        """Mean over sub-datasets of the correlation, times 100."""
+        gold = [subset.scores for subset in self.task.subsets]
+        return 100 * float(np.mean([spearman(mine, scores) for mine, scores in zip(cosines, gold, strict=True)]))
+
+
+def task_vectors(task: Task, layers: tuple[int, ...], texts: Sequence[str], vectors: Float32Array) -> TaskVectors:
+    """Put a task's pairs and its texts' vectors together.
+
+    Args:
+        task: the task.
+        layers: of the vectors.
+        texts: the task's distinct texts.
+        vectors: theirs, [layers, m, d].
+    """
+    place = {text: row for row, text in enumerate(texts)}
+    counts = np.zeros(len(texts))
+    np.add.at(counts, [place[text] for text in task.texts], 1)
+    first, second = (
+        tuple(np.array([place[text] for text in column], np.intp) for column in columns)
+        for columns in ([subset.first for subset in task.subsets], [subset.second for subset in task.subsets])
+    )
+    return TaskVectors(task, layers, vectors, counts, first, second)
+
+
+def raw_scores(data: TaskVectors, combinations: Sequence[Combination]) -> Float64Array:
+    """Scores of combinations that are not whitened, [c]."""
+    if not combinations:
+        return np.empty(0)
+    chosen = np.array([[layer in found for layer in data.layers] for found in combinations], np.float64)
+    pairs_of_layers = np.einsum("ci,cj->cij", chosen, chosen).reshape(len(chosen), -1).T
+    found: list[Float64Array] = []
+    for a, b in zip(data.first, data.second, strict=True):
+        cosines = np.empty((len(a), len(chosen)))
+        for start in range(0, len(a), _PAIRS_AT_ONCE):
+            part = slice(start, start + _PAIRS_AT_ONCE)
+            x, y = (np.moveaxis(data.vectors[:, rows[part]].astype(np.float64), 0, 1) for rows in (a, b))
+            grams = [u @ np.swapaxes(v, 1, 2) for u, v in ((x, y), (x, x), (y, y))]
+            xy, xx, yy = (gram.reshape(len(gram), -1) @ pairs_of_layers for gram in grams)
+            norms = np.sqrt(np.maximum(xx, 0) * np.maximum(yy, 0))
+            cosines[part] = xy / np.where(norms > 0, norms, np.inf)
+        found.append(cosines)
+    return np.array([data.score_cosines([part[:, index] for part in found]) for index in range(len(chosen))])
+
+
+def white_scores(
+    data: TaskVectors,
+    combinations: Sequence[Combination],
+    threads: int = 1,
+    advance: Callable[[int], object] = lambda count: None,
+) -> Float64Array:
+    """Scores of combinations whitened in full on the task's own texts, [c]; NaN where there is nothing to whiten,
+    or too little to whiten it on.
+
+    Args:
+        data: the task.
+        combinations: sorted; those with the same beginning share sums.
+        threads: combinations that are worked on side by side, each by one thread.
+        advance: told how many were done since it was last called.
+    """
+    if (
+        not combinations or data.counts.sum() <= data.vectors.shape[2] + 1
+    ):  # as `check_sample_count` has it: every pair would be alike
+        advance(len(combinations))
+        return np.full(len(combinations), np.nan)
+    with threadpool_limits(1), ThreadPoolExecutor(threads, "whiten-combinations") as executor:
+        layers = sorted({layer for found in combinations for layer in found})
+        covariances = Covariances(data, layers, executor)
+        lock, stopped = Lock(), Event()
+
+        def score(part: Sequence[Combination]) -> list[float]:
+            walk = _Walk(data, covariances)
+            scores = []
+            for found in part:
+                if stopped.is_set():
+                    break
+                scores.append(_white_score(data, *walk.to(found)))
+                with lock:
+                    advance(1)
+            return scores
+
+        size = max(1, len(combinations) // (16 * threads))
+        parts = [combinations[start : start + size] for start in range(0, len(combinations), size)]
+        try:
+            return np.array([found for part in executor.map(score, parts) for found in part])
+        finally:
+            stopped.set()  # after an interruption, threads need not finish their parts
+
+
+def scores_by_dimension(data: TaskVectors, layers: Combination, dimensions: Sequence[int]) -> Float64Array:
+    """Scores of a combination whitened to its k leading dimensions, for each k: columns are nested.
+
+    Raises:
+        UsageError: there is nothing to whiten.
+    """
+    vectors = data.sum_of(layers)
+    fitted = fit_map(data.moments(vectors), WhiteningSpec())
+    white = (vectors.astype(np.float64) - fitted.mean) @ fitted.weight
+    columns = np.asarray(dimensions) - 1
+    cosines = []
+    for a, b in zip(data.first, data.second, strict=True):
+        parts = [
+            np.concatenate(
+                [
+                    np.cumsum(white[u[start : start + 1024]] * white[v[start : start + 1024]], axis=1)[:, columns]
+                    for start in range(0, len(u), 1024)
+                ]
+            )
+            for u, v in ((a, b), (a, a), (b, b))
+        ]
+        norms = np.sqrt(parts[1] * parts[2])
+        cosines.append(parts[0] / np.where(norms > 0, norms, np.inf))
+    return np.array([data.score_cosines([part[:, index] for part in cosines]) for index in range(len(columns))])
+
+
+class Covariances:
+    """Covariances and means of a task's layers, and the cross-covariances of every two, shared by all threads.
+
+    Args:
+        data: the task.
+        layers: those that will be asked for.
+        executor: computes them.
+    """
+
+    def __init__(self, data: TaskVectors, layers: Sequence[int], executor: Executor) -> None:
+        self._data = data
+        self._shares = data.counts / data.counts.sum()
+        self._weights = weights = (data.counts / (data.counts.sum() - 1))[:, None]
+        self.means = {layer: self._shares @ data.layer(layer).astype(np.float64) for layer in layers}
+        pairs = list(combinations_with_replacement(layers, 2))
+        self.few = len(pairs) * data.vectors.shape[2] ** 2 * 8 <= _MOST_BLOCKS
+        self._blocks: dict[tuple[int, int], Float64Array] = {}
+        if self.few:
+
+            def block(pair: tuple[int, int]) -> Float64Array:
+                a, b = (data.layer(layer).astype(np.float64) - self.means[layer] for layer in pair)
+                return np.asarray((a * weights).T @ b)
+
+            self._blocks = dict(zip(pairs, executor.map(block, pairs), strict=True))
+
+    def added(self, known: Combination, layer: int) -> Float64Array:
+        """What a layer above those known adds to the covariance of their sum, [d, d]."""
+        added = self._blocks[layer, layer].copy()
+        if known:
+            cross = sum((self._blocks[other, layer] for other in known[1:]), self._blocks[known[0], layer])
+            added += cross
+            added += cross.T
+        return added
+
+    def direct(self, vectors: Float32Array) -> Float64Array:
+        """The covariance of vectors [m, d], without the layers'."""
+        centred = vectors - (self._shares @ vectors.astype(np.float64))
+        return np.asarray((centred * self._weights).T @ centred)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Sums over the first layers of a combination."""
+
+    layers: Combination
+    vectors: Float32Array
+    mean: Float64Array
+    covariance: Float64Array | None
+
+
+class _Walk:
+    """From combination to combination, keeping the sums over the beginning that they share."""
+
+    def __init__(self, data: TaskVectors, covariances: Covariances) -> None:
+        self._data, self._covariances = data, covariances
+        self._steps: list[_Step] = []
+
+    def to(self, layers: Combination) -> tuple[Float32Array, Float64Array, Float64Array]:
+        """Sum of the vectors, its mean and its covariance."""
+        while self._steps and self._steps[-1].layers != layers[: len(self._steps[-1].layers)]:
+            self._steps.pop()
+        for layer in layers[len(self._steps) :]:
+            self._steps.append(self._next(layer))
+        last = self._steps[-1]
+        covariance = self._covariances.direct(last.vectors) if last.covariance is None else last.covariance
+        return last.vectors, last.mean, covariance
+
+    def _next(self, layer: int) -> _Step:
+        vectors, mean = self._data.layer(layer), self._covariances.means[layer]
+        few = self._covariances.few
+        if not self._steps:
+            return _Step((layer,), vectors, mean, self._covariances.added((), layer) if few else None)
+        last = self._steps[-1]
+        added = self._covariances.added(last.layers, layer) if few else None
+        covariance = None if added is None or last.covariance is None else last.covariance + added
+        return _Step((*last.layers, layer), last.vectors + vectors, last.mean + mean, covariance)
+
+
+def _white_score(data: TaskVectors, vectors: Float32Array, mean: Float64Array, covariance: Float64Array) -> float:
+    centred = vectors - mean.astype(np.float32)
+    if (root := inverse_root(covariance)) is not None:
+        white = root(centred)
+    else:
+        try:
+            fitted = fit_map(Moments.of_covariance(int(data.counts.sum()), mean, covariance), WhiteningSpec())
+        except UsageError:
+            return float("nan")
+        white = centred @ fitted.weight.astype(np.float32)
+    norms = np.sqrt(np.einsum("nd,nd->n", white, white))[:, None]
+    return data.score(white / np.where(norms > 0, norms, np.float32(np.inf)))

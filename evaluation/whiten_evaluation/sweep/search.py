@@ -1,0 +1,177 @@
+"""Combinations of layers, scored on every task: all of them, or the best ones' extensions where there are too many."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import get_args
+
+import numpy as np
+
+from whiten_evaluation.sweep.combinations import (
+    EXHAUSTIVE,
+    Combination,
+    all_combinations,
+    extended,
+    search_layers,
+    singles_and_pairs,
+)
+from whiten_evaluation.sweep.results import Curve, Score, Whitened, average
+from whiten_evaluation.sweep.scoring import TaskVectors, raw_scores, scores_by_dimension, task_vectors, white_scores
+from whiten_evaluation.sweep.store import LayerVectors
+from whiten_evaluation.tasks.sts_files import Task
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.reporter import Reporter
+
+_BEAM = 8
+"""Combinations of a size that are extended, of each kind."""
+
+_STEP, _POINTS = 16, 48
+"""Dimensions of a curve: multiples of the step, about so many."""
+
+Row = list[float | None]
+Table = dict[tuple[Pooling, Whitened, Combination], Row]
+"""Scores by task; None where there is nothing to compare."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        scores: of all combinations that were tried.
+        searched: layers of which combinations of three and more were tried.
+        exhaustive: whether all of those were.
+    """
+
+    scores: tuple[Score, ...]
+    searched: tuple[int, ...]
+    exhaustive: bool
+
+
+def search(vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: Reporter) -> Found:
+    """Score single layers, every two, and larger combinations, whitened on each task's own sentences and not.
+
+    Args:
+        vectors: of all layers and poolings.
+        tasks: whose sentences they are of.
+        threads: combinations that are worked on side by side.
+        report: told about progress.
+    """
+    layers = vectors.graph.layers
+    searched = search_layers(layers)
+    exhaustive = len(searched) <= EXHAUSTIVE
+    first = singles_and_pairs(layers)
+    if exhaustive:
+        first = sorted({*first, *all_combinations(searched)})
+    report.stage(f"scoring {len(first):,} combinations of layers{'' if exhaustive else ' and their extensions'}")
+    table: Table = {}
+    for pooling in vectors.graph.poolings:
+        _score(vectors, tasks, pooling, first, table, threads, report)
+        if not exhaustive:
+            for size in range(2, len(searched)):
+                if not (best := _best(table, pooling, size)):
+                    break
+                _score(vectors, tasks, pooling, extended(best, searched), table, threads, report)
+    scores = tuple(
+        Score(pooling=pooling, whitening=kind, layers=layers, tasks=tuple(row), average=_mean(row))
+        for (pooling, kind, layers), row in sorted(table.items())
+    )
+    return Found(scores, searched, exhaustive)
+
+
+def dimension_curves(
+    vectors: LayerVectors, tasks: Sequence[Task], scores: tuple[Score, ...], report: Reporter
+) -> Iterator[Curve]:
+    """Quality against dimensions kept, of the first pooling's combinations that matter."""
+    pooling, layers, width = vectors.graph.poolings[0], vectors.graph.layers, vectors.graph.width
+    wanted = _notable(
+        [
+            score
+            for score in scores
+            if (score.pooling, score.whitening) == (pooling, "target") and score.average is not None
+        ],
+        layers,
+    )
+    step = max(_STEP, width // _POINTS // _STEP * _STEP)
+    dimensions = tuple(sorted({*range(_STEP, width, step), width}))
+    totals = {found: np.zeros(len(dimensions)) for found in wanted}
+    with report.bar("tasks", len(tasks)) as advance:
+        for task in tasks:
+            data = _load(vectors, task, pooling)
+            for found in wanted:
+                totals[found] += scores_by_dimension(data, found, dimensions) / len(tasks)
+            advance(1)
+    for found, what in wanted.items():
+        averages = tuple(totals[found].tolist())
+        yield Curve(pooling=pooling, layers=found, what=what, dimensions=dimensions, averages=averages)
+
+
+def _notable(white: Sequence[Score], layers: tuple[int, ...]) -> dict[Combination, str]:
+    """Combinations worth a curve, and why."""
+    choices = (
+        ("the paper's choice", [score for score in white if score.layers == (1, layers[-1])]),
+        ("the top layer", [score for score in white if score.layers == (layers[-1],)]),
+        ("the lookup table", [score for score in white if score.layers == (0,)]),
+        ("the best layer", [score for score in white if len(score.layers) == 1]),
+        ("the best of all", white),
+    )
+    wanted: dict[Combination, str] = {}
+    for what, some in choices:
+        if some:
+            wanted.setdefault(max(some, key=average).layers, what)
+    return wanted
+
+
+def _score(
+    vectors: LayerVectors,
+    tasks: Sequence[Task],
+    pooling: Pooling,
+    combinations: Sequence[Combination],
+    table: Table,
+    threads: int,
+    report: Reporter,
+) -> None:
+    with report.bar(f"combinations, {pooling}", len(combinations) * len(tasks)) as advance:
+        for task in tasks:
+            data = _load(vectors, task, pooling)
+            alike = _alike(data)
+            differing = [layers for layers in combinations if not set(layers) <= alike]
+            advance(len(combinations) - len(differing))
+            white = dict(zip(differing, white_scores(data, differing, threads, advance).tolist(), strict=True))
+            raw = dict(zip(differing, raw_scores(data, differing).tolist(), strict=True))
+            for layers in combinations:
+                table.setdefault((pooling, "none", layers), []).append(raw.get(layers))
+                found = white.get(layers)
+                whitened = None if found is None or np.isnan(found) else found
+                table.setdefault((pooling, "target", layers), []).append(whitened)
+
+
+def _alike(data: TaskVectors) -> set[int]:
+    """Layers in which all texts have the same vector, up to float32's rounding, as the first token's embedding is."""
+    found = set()
+    for layer in data.layers:
+        vectors = data.layer(layer)
+        spread, largest = np.abs(vectors - vectors[0]).max(axis=0), np.abs(vectors[0]).max()
+        if (spread <= 2.0**-20 * largest).all():
+            found.add(layer)
+    return found
+
+
+def _load(vectors: LayerVectors, task: Task, pooling: Pooling) -> TaskVectors:
+    texts = tuple(dict.fromkeys(task.texts))
+    rows = np.array([vectors.rows[text] for text in texts], np.intp)
+    return task_vectors(task, vectors.graph.layers, texts, vectors.of(pooling, rows))
+
+
+def _best(table: Table, pooling: Pooling, size: int) -> list[Combination]:
+    best: set[Combination] = set()
+    for kind in get_args(Whitened):
+        known = {key[2]: _mean(row) for key, row in table.items() if key[:2] == (pooling, kind) and len(key[2]) == size}
+        scored = {layers: mean for layers, mean in known.items() if mean is not None}
+        best.update(nlargest(_BEAM, scored, key=lambda layers: scored[layers]))
+    return sorted(best)
+
+
+def _mean(row: Row) -> float | None:
+    known = [score for score in row if score is not None]
+    return float(np.mean(known)) if len(known) == len(row) else None

@@ -1,0 +1,61 @@
+"""How fast a network is when it is cut above each layer."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from whiten_evaluation.sweep.graph import LayerGraph
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.ort.session import SessionOptions
+
+_ROUNDS = 3
+_SECONDS = 1.5
+"""That a measurement of the whole network should take."""
+
+_LEAST, _MOST = 32, 512
+
+
+def measure_depths(
+    graph: LayerGraph, texts: Sequence[str], options: SessionOptions, advance: Callable[[int], object]
+) -> list[float]:
+    """Texts per second of the graph cut above each of its layers, medians of three interleaved rounds.
+
+    Args:
+        graph: of all layers, with its files.
+        texts: of which some are embedded, evenly spaced.
+        options: how sessions are created.
+        advance: told about each measurement.
+    """
+    names = [graph.write_depth(layer, graph.poolings[0], _path(graph, layer)) for layer in graph.layers]
+    sample = list(texts[:: max(1, len(texts) // _MOST)])[:_MOST]
+    count = _LEAST
+    found: list[list[float]] = [[] for _ in graph.layers]
+    for _ in range(_ROUNDS):
+        for index in reversed(range(len(names))):  # the whole network first: it tells how many texts to take
+            embedder = graph.embedder(options, _path(graph, graph.layers[index]), names[index])
+            rate = _rate(embedder, names[index], sample[:_LEAST])
+            if count == _LEAST:
+                count = max(_LEAST + 1, min(len(sample), round(rate * _SECONDS)))
+            found[index].append(_rate(embedder, names[index], sample[:count]))
+            embedder.engine.close()
+            advance(1)
+    for layer in graph.layers:
+        _path(graph, layer).unlink()
+    return [median(rates) for rates in found]
+
+
+def steps(graph: LayerGraph) -> int:
+    """Measurements that there will be."""
+    return _ROUNDS * len(graph.layers)
+
+
+def _path(graph: LayerGraph, layer: int) -> Path:
+    return graph.folder / f"depth-{layer}.onnx"
+
+
+def _rate(embedder: Embedder, value: str, texts: Sequence[str]) -> float:
+    started = time.perf_counter()
+    for _ in embedder.windows(texts, embedder.whole(value)):
+        pass
+    return len(texts) / (time.perf_counter() - started)

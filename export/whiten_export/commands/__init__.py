@@ -1,0 +1,1 @@
+"""Commands that write bundles: `whiten export`, `fit`, `merge`, `refit` and `models`."""

@@ -1,0 +1,216 @@
+"""`whiten-export`: one command from a pretrained language model to a bundle."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS, Recipe, VectorRecipe, parse_layers
+from whiten_runtime.bundle.manifest import Manifest, Outputs, Pooling, Precision, Target
+from whiten_runtime.bundle.parity import GATES, in_words
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import human_size, json_option, one_line_errors, say
+from whiten_runtime.commands.console_reporter import ConsoleReporter, needing
+from whiten_runtime.errors import UsageError
+from whiten_whitening.maps import Method, WhiteningSpec
+from whiten_whitening.shrinkage import parse_shrinkage
+
+_NOT_FOR_VECTORS = (
+    *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
+    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target"),
+)
+
+
+@click.command("whiten-export", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", required=False)
+@click.option(
+    "--from-vectors",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Instead of a model's: whiten vectors from elsewhere (.npy, .parquet, .jsonl). MODEL is then their name.",
+)
+@click.option(
+    "--layers",
+    metavar="L,L",
+    help="Layers to average, 0 = embeddings, negative from the top. [default: the catalogue's, else 1 and the last]",
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(get_args(Pooling)),
+    help="Of all real tokens the mean, the first or the last; sif: words weighed by frequency, without what all "
+    "sentences share. [default: the catalogue's, else mean]",
+)
+@click.option(
+    "--whitening",
+    type=click.Choice([*get_args(Method), "auto", "none"]),
+    default="pca",
+    show_default=True,
+    help="Whitening at the end of the graph. auto: decided by what can be measured, with the reason.",
+)
+@click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor, auto). [default: all]")
+@click.option(
+    "--beta",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Exponent: 1 whitens, 0 only centres.",
+)
+@click.option(
+    "--shrinkage",
+    default="none",
+    show_default=True,
+    metavar="none|ledoit-wolf|oas|A",
+    help="Shrink the covariance, for small corpora; A is a weight from 0 to 1.",
+)
+@click.option(
+    "--dev",
+    metavar="FILE",
+    help="Pairs with scores (sentence1, sentence2, score) by which --whitening auto decides.",
+)
+@click.option(
+    "--outputs",
+    type=click.Choice(get_args(Outputs)),
+    default="whitened",
+    show_default=True,
+    help="both: the graph gives the vector before whitening too.",
+)
+@click.option(
+    "--corpus",
+    multiple=True,
+    metavar="FILE",
+    help="Sentences to fit on, best like yours: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
+    f"[default: {BUILTIN_CORPUS}]",
+)
+@click.option("--column", help="Column or key of the sentence in --corpus, or of the vector in --from-vectors.")
+@click.option("--max-sentences", type=int, metavar="N", help="Use the first N sentences of the corpus.")
+@click.option("--normalize/--no-normalize", default=False, show_default=True, help="L2-normalise inside the graph.")
+@click.option(
+    "--precision",
+    type=click.Choice(get_args(Precision)),
+    default="fp32",
+    show_default=True,
+    help="int8: a quarter of the size, about twice as fast on CPU. fp16: half the size; computed in on CUDA alone.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(get_args(Target)),
+    default="cpu",
+    show_default=True,
+    help="cuda: operators fused for NVIDIA's GPUs; with fp16, the network computes in it.",
+)
+@click.option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The bundle's directory. [default: bundles/NAME-l1-l6 and the like]",
+)
+@click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
+@click.option("--revision", help="Branch, tag or commit on the hub.")
+@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
+@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda or cuda:N.")
+@click.option("--max-words", type=int, metavar="N", help="Of a file of word vectors, keep the first N words.")
+@click.option("--frequencies", metavar="FILE", help='Words and counts for sif, "word count" lines. [default: by rank]')
+@json_option
+@one_line_errors
+@click.version_option(package_name="whiten")
+def export(
+    model: str | None,
+    from_vectors: Path | None,
+    layers: str | None,
+    whitening: str,
+    dim: int | None,
+    beta: float,
+    shrinkage: str,
+    corpus: tuple[str, ...],
+    column: str | None,
+    normalize: bool,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+    **choices: Any,
+) -> None:
+    """Export MODEL to a bundle: an ONNX graph from token ids to whitened sentence vectors, with tokenizer and proof.
+
+    MODEL is a name of the catalogue (see `whiten models`), a directory written by save_pretrained, by optimum-cli
+    export onnx or by peft (a LoRA adapter), a file of word vectors in GloVe's text format, or a hub id.
+    """
+    started = time.monotonic()
+    reporter = ConsoleReporter()
+    if from_vectors is not None:
+        _refuse(_NOT_FOR_VECTORS, "is for models, not for --from-vectors")
+        if whitening in ("none", "auto"):
+            why = "would change nothing" if whitening == "none" else "has no model to look at"
+            raise UsageError(f"--from-vectors with --whitening {whitening} {why}; name a method")
+        spec = WhiteningSpec(whitening, dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
+        vectors = VectorRecipe(from_vectors, model, column, spec, normalize)
+        with needing("export"):
+            from whiten_export.pipeline.export_vectors import export_vectors
+        result = export_vectors(vectors, out, force, reporter)
+    elif model is None:
+        raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")
+    else:
+        recipe = Recipe(
+            model=model,
+            layers=None if layers is None else parse_layers(layers),
+            whitening=None if whitening == "none" else whitening,  # type: ignore[arg-type]
+            dim=dim,
+            beta=beta,
+            shrinkage=parse_shrinkage(shrinkage),
+            corpus=corpus or None,
+            column=column,
+            normalize=normalize,
+            **choices,
+        )
+        with needing("export"):
+            from whiten_export.pipeline.export_model import export_bundle
+        result = export_bundle(recipe, out, force, reporter)
+    seconds = time.monotonic() - started
+    say(_summary(result.path, result.bytes, result.manifest, seconds))
+    if as_json:
+        console.print_json(
+            {
+                "bundle": str(result.path),
+                "bytes": result.bytes,
+                "seconds": round(seconds, 3),
+                "warnings": reporter.warnings,
+                "manifest": result.manifest,
+            }
+        )
+
+
+def _refuse(names: Sequence[str], why: str) -> None:
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
+
+
+def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
+    parity, gate = manifest.parity, GATES[manifest.precision]
+    assert parity is not None
+    whitening = manifest.whitening
+    of_texts = manifest.input == "text"
+    verb = "whitened" if whitening and whitening.method != "none" else "common component fitted"
+    what = "sentences" if of_texts else "vectors"
+    fitted = f", {verb} on {whitening.n_samples:,} {what}" if whitening else ""
+    layers = f" from layers {', '.join(map(str, manifest.layers))}" if of_texts else ""
+    if of_texts:
+        usage = f'whiten embed {path} "Your text."   or   whiten_runtime.Encoder("{path}").encode(texts)'
+    else:
+        usage = f'whiten transform {path} --input FILE --out FILE   or   VectorWhitener("{path}").transform(vectors)'
+    return "\n".join(
+        (
+            f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)}, {seconds:.0f} s)",
+            f"  vectors  {manifest.dimension} dimensions{layers}{fitted}",
+            f"  parity   {in_words(parity)} (gate: {gate})",
+            f"  use it   {usage}",
+        )
+    )
+
+
+def main() -> None:
+    """Entry point of `whiten-export`."""
+    console.run(export)

@@ -1,0 +1,204 @@
+"""`whiten fit`, `whiten merge`, `whiten refit`: another whitening for a bundle, on the machine where it runs."""
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.parity import GATES, in_words
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import (
+    human_size,
+    json_option,
+    one_line_errors,
+    provider_option,
+    say,
+    threads_option,
+)
+from whiten_runtime.commands.console_reporter import ConsoleReporter, needing
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.isotropy import average_cosine, iso_score
+from whiten_whitening.maps import Method, WhiteningSpec
+from whiten_whitening.shrinkage import parse_shrinkage
+
+_bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
+_out_option = click.option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE")
+
+
+def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that fit and refit share."""
+    options = (
+        click.option(
+            "--corpus",
+            multiple=True,
+            metavar="FILE",
+            help="Sentences to fit on: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
+            f"{BUILTIN_CORPUS} for those of Python's documentation.",
+        ),
+        click.option("--column", help="Column or key of the sentence in --corpus."),
+        click.option("--max-sentences", type=click.IntRange(min=1), metavar="N", help="Use the first N sentences."),
+        threads_option,
+        provider_option,
+    )
+    return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+@click.command()
+@_bundle_argument
+@_fitting_options
+@_out_option
+@click.option("--restart", is_flag=True, help="Begin anew, whatever an interrupted fit left.")
+@json_option
+@one_line_errors
+def fit(
+    bundle: Path,
+    corpus: tuple[str, ...],
+    column: str | None,
+    max_sentences: int | None,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    out: Path,
+    restart: bool,
+    as_json: bool,
+) -> None:
+    """Embed a corpus with BUNDLE and write its statistics, from which `whiten refit` makes a whitening.
+
+    While it runs, its state is kept in FILE.partial; run it again after an interruption, and it goes on from there.
+    Statistics of parts of a corpus are put together by `whiten merge`.
+    """
+    if not corpus:
+        raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
+    _check_file(out)
+    with needing("refit"):
+        from whiten_export.pipeline.refit import fit_bundle
+    options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+    found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), out, options, restart, ConsoleReporter())
+    _tell(out, found, as_json)
+
+
+@click.command()
+@click.argument("stats", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_out_option
+@json_option
+@one_line_errors
+def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Put statistics of `whiten fit` together, in the order given: as if all sentences had been fitted at once."""
+    _check_file(out)
+    merged: Statistics | None = None
+    first: Origin | None = None
+    for path in stats:
+        statistics, origin = load_finished(path)
+        if merged is None or first is None:
+            merged, first = statistics, origin
+            continue
+        if difference := first.difference(origin):
+            raise UsageError(f"{stats[0]} and {path} are of different models or layers ({difference})")
+        merged = merged.merge(statistics)
+    assert merged is not None
+    assert first is not None
+    save_statistics(out, merged, first)
+    _tell(out, merged, as_json)
+
+
+@click.command()
+@_bundle_argument
+@_fitting_options
+@click.option("--stats", type=click.Path(path_type=Path), metavar="FILE", help="Instead of --corpus: of whiten fit.")
+@click.option("--whitening", type=click.Choice(get_args(Method)), default="pca", show_default=True)
+@click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor). [default: all]")
+@click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent: 1 whitens, 0 only centres.")
+@click.option("--shrinkage", default="none", show_default=True, metavar="none|ledoit-wolf|oas|A")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="NEW", help="The new bundle's directory."
+)
+@click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
+@json_option
+@one_line_errors
+def refit(
+    bundle: Path,
+    corpus: tuple[str, ...],
+    column: str | None,
+    max_sentences: int | None,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    stats: Path | None,
+    whitening: Method,
+    dim: int | None,
+    beta: float,
+    shrinkage: str,
+    out: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write BUNDLE with another whitening, fitted on --corpus or taken from --stats, to NEW. Needs no PyTorch.
+
+    BUNDLE may be of any precision, whitened or not. The new bundle is proven against the vectors that the reference
+    gave at export.
+    """
+    if bool(corpus) == (stats is not None):
+        raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")
+    if stats is not None and (column or max_sentences):
+        raise UsageError("--column and --max-sentences are for --corpus; leave them out")
+    spec = WhiteningSpec(whitening, dim, beta, parse_shrinkage(shrinkage))
+    with needing("refit"):
+        from whiten_export.pipeline.refit import fit_bundle, load_for, refit_bundle
+        from whiten_export.writing.staging import check_target
+    check_target(out, force)
+    reporter = ConsoleReporter()
+    options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+    if stats is not None:
+        found = load_for(stats, read_manifest(bundle), reporter)
+    else:
+        found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), None, options, False, reporter)
+    result = refit_bundle(bundle, found, spec, out, force, options, reporter)
+    say(_summary(result.path, result.bytes, result.manifest))
+    if as_json:
+        console.print_json(
+            {
+                "bundle": str(result.path),
+                "bytes": result.bytes,
+                "warnings": reporter.warnings,
+                "manifest": result.manifest,
+            }
+        )
+
+
+def _check_file(out: Path) -> None:
+    if out.is_dir():
+        raise UsageError(f"'{out}' is a directory; name a file in it")
+    if not out.parent.is_dir():
+        raise UsageError(f"'{out.parent}' is not a directory; create it first")
+
+
+def _tell(out: Path, statistics: Statistics, as_json: bool) -> None:
+    moments = statistics.moments
+    measured = {
+        "sentences": moments.n,
+        "dimensions": len(moments.mean),
+        "iso_score": iso_score(moments.covariance) if moments.n > 1 else None,
+        "average_cosine": average_cosine(moments) if moments.n > 1 else None,
+    }
+    say(f"wrote {out}: {moments.n:,} sentences, {len(moments.mean)} dimensions")
+    if as_json:
+        console.print_json({"out": str(out), **measured, "corpus": statistics.corpus})
+
+
+def _summary(path: Path, size: int, manifest: Manifest) -> str:
+    parity, whitening = manifest.parity, manifest.whitening
+    assert parity is not None
+    assert whitening is not None
+    return "\n".join(
+        (
+            f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)})",
+            f"  vectors  {manifest.dimension} dimensions, whitened on {whitening.n_samples:,} sentences",
+            f"  parity   {in_words(parity)} (gate: {GATES[manifest.precision]})",
+        )
+    )

@@ -1,0 +1,122 @@
+"""From a corpus to statistics: sentences through the graph, windows of vectors into moments and a sample."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_export.corpus.statistics import Progress, Statistics
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.inference.batching import WINDOW
+from whiten_runtime.inference.embedder import Embedder
+from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.sample import Keys, row_keys, text_keys
+
+Advance = Callable[[int], object]
+Keep = Callable[[Statistics, Progress], object]
+"""Is handed what an unfinished fit has gathered, and keeps it as often as it likes."""
+
+Window = tuple[Keys, NDArray[np.float32]]
+
+
+def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]:
+    """Yield what is known after each window of vectors, float32 [m, d], each with its sampling keys."""
+    statistics = start
+    for keys, vectors in windows:
+        moments = statistics.moments.merge(Moments.of(vectors))
+        statistics = Statistics(moments, statistics.sample.add(keys, vectors), statistics.corpus)
+        yield statistics
+
+
+def fit_corpus(
+    corpus: Corpus,
+    embedder: Embedder,
+    value: str,
+    advance: Advance = lambda count: None,
+    resume: tuple[Statistics, Progress] | None = None,
+    keep: Keep | None = None,
+) -> Statistics:
+    """Statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
+
+    Vectors enter in windows of fixed size: the result does not depend on how they were batched, nor on whether the fit
+    was interrupted and resumed.
+
+    Args:
+        corpus: read once; sentences that are too long are cut.
+        embedder: of the graph.
+        value: the output that holds vectors before whitening.
+        advance: told how many sentences were done since it was last called.
+        resume: what an interrupted fit of the same corpus left.
+        keep: handed the state after each window.
+
+    Raises:
+        DataError: a vector is not finite; the message has its sentence. Or the corpus has changed since the fit was
+            interrupted.
+    """
+    digest = hashlib.sha256()
+    sentences = iter(corpus)
+    statistics = Statistics.empty(embedder.engine.width_of(value))
+    if resume is not None:
+        statistics, progress = resume
+        for sentence in islice(sentences, progress.sentences):
+            _update(digest, sentence)
+            advance(1)
+        if digest.hexdigest() != progress.sha256:
+            raise UsageError(
+                f"the corpus is not the one whose first {progress.sentences:,} sentences were fitted before; name the "
+                "same files, or begin anew with --restart"
+            )
+    done = statistics.moments.n
+
+    def windows() -> Iterator[Window]:
+        nonlocal done
+        for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance, WINDOW):
+            finite = np.isfinite(vectors).all(axis=1)
+            if not finite.all():
+                index = int(finite.argmin())
+                raise DataError(
+                    f"sentence {done + index + 1} of the corpus has a vector that is not finite: "
+                    f"{texts[index][:80]!r}; leave it out, or check the model"
+                )
+            for text in texts:
+                _update(digest, text)
+            keys = text_keys(texts) ^ row_keys(done, len(texts))  # of a sentence that comes twice, too
+            done += len(texts)
+            yield keys, vectors
+
+    found = statistics
+    for found in gather(windows(), statistics):
+        if keep is not None:
+            keep(found, Progress(sentences=done, sha256=digest.hexdigest()))
+    return Statistics(found.moments, found.sample, corpus.records)
+
+
+def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
+    """A value of the graph for each text, float64 [n, d]."""
+    rows = [part for _, part in embedder.windows(texts, embedder.whole(value))]
+    return np.concatenate(rows).astype(np.float64)
+
+
+def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
+    """Statistics of vectors from elsewhere, float32 [m, d] at a time; None if there are none."""
+
+    def windows(first: NDArray[np.float32], rest: Iterator[NDArray[np.float32]]) -> Iterator[Window]:
+        start = 0
+        for vectors in chain([first], rest):
+            yield row_keys(start, len(vectors)), vectors
+            start += len(vectors)
+            advance(len(vectors))
+
+    stream = iter(parts)
+    first = next(stream, None)
+    if first is None:
+        return None
+    return deque(gather(windows(first, stream), Statistics.empty(first.shape[1])), 1).pop()
+
+
+def _update(digest: "hashlib._Hash", sentence: str) -> None:
+    digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")

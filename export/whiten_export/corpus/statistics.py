@@ -1,0 +1,173 @@
+"""What a corpus says about a model's vectors: all that a whitening is fitted from, as a value and as a file."""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision
+from whiten_runtime.errors import DataError, UsageError
+from whiten_whitening.moments import Moments
+from whiten_whitening.sample import Sample
+
+FORMAT = 1
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What made the vectors; statistics of different origins cannot be merged."""
+
+    model: str
+    weights_sha256: str
+    tokenizer_sha256: str
+    input: Input
+    layers: tuple[int, ...]
+    pooling: Pooling | None
+    max_seq_length: int
+    precision: Precision
+    """Of the graph that computed them; it changes them little, and is not compared."""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Origin":
+        """Of the vectors before whitening that a bundle gives."""
+        source = manifest.source
+        return cls(
+            model=source.model,
+            weights_sha256=source.weights_sha256,
+            tokenizer_sha256=tokenizer.sha256 if (tokenizer := manifest.files.get(TOKENIZER_FILE)) else "",
+            input=manifest.input,
+            layers=manifest.layers,
+            pooling=manifest.pooling,
+            max_seq_length=manifest.max_seq_length,
+            precision=manifest.precision,
+        )
+
+    def difference(self, other: "Origin") -> str | None:
+        """The first field in which two origins differ, with both values, or None."""
+        for name in ("weights_sha256", "tokenizer_sha256", "input", "layers", "pooling", "max_seq_length"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                return f"{name} {_shown(mine)} and {_shown(theirs)}"
+        return None
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Moments and a sample of the vectors of a corpus.
+
+    Attributes:
+        moments: of all vectors.
+        sample: some of them, on which cosines can be measured before and after a map.
+        corpus: where they come from, in order.
+    """
+
+    moments: Moments
+    sample: Sample
+    corpus: tuple[CorpusRecord, ...] = ()
+
+    @classmethod
+    def empty(cls, width: int) -> "Statistics":
+        """Of no vectors of `width` coordinates."""
+        return cls(Moments.empty(width), Sample.empty(width))
+
+    def merge(self, other: "Statistics") -> "Statistics":
+        """Of both corpora, this one first.
+
+        Raises:
+            UsageError: the vectors have different sizes.
+        """
+        mine, theirs = len(self.moments.mean), len(other.moments.mean)
+        if mine != theirs:
+            raise UsageError(f"vectors of {mine} and {theirs} dimensions cannot be merged")
+        sample = self.sample.add(other.sample.keys, other.sample.vectors)
+        return Statistics(self.moments.merge(other.moments), sample, self.corpus + other.corpus)
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an unfinished fit has come."""
+
+    sentences: int
+    sha256: str
+    """Over the sentences so far, each followed by a newline."""
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    origin: Origin
+    corpus: tuple[CorpusRecord, ...]
+    progress: Progress | None
+
+
+def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress: Progress | None = None) -> None:
+    """Write statistics as safetensors; the file appears when it is complete.
+
+    Args:
+        path: the file, replaced if it is there.
+        statistics: what to write.
+        origin: what made the vectors.
+        progress: of a fit that is not finished.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    header = _Header(format=FORMAT, origin=origin, corpus=statistics.corpus, progress=progress)
+    arrays = statistics.moments.to_arrays()
+    arrays |= {"sample.keys": statistics.sample.keys, "sample.vectors": statistics.sample.vectors}
+    content = save(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        metadata={"whiten": msgspec.json.encode(header).decode()},
+    )
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:
+    """Read what `save_statistics` wrote.
+
+    Raises:
+        UsageError: the file does not exist.
+        DataError: it is not such a file, or a damaged one, or of another format.
+    """
+    if not path.is_file():
+        raise UsageError(f"'{path}' does not exist; make it with whiten fit")
+    try:
+        with safe_open(path, "numpy") as file:
+            header = msgspec.json.decode((file.metadata() or {})["whiten"], type=_Header)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        moments = Moments.from_arrays(arrays)
+        sample = Sample(arrays["sample.keys"], arrays["sample.vectors"])
+        if sample.vectors.shape != (len(sample.keys), len(moments.mean)) or not np.isfinite(sample.vectors).all():
+            raise ValueError("its sample does not fit its moments")
+    except (OSError, SafetensorError, msgspec.DecodeError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: not a file of whiten fit ({error}); make it again") from None
+    if header.format != FORMAT:
+        raise DataError(f"{path}: statistics of format {header.format}; this version of whiten reads {FORMAT}")
+    return Statistics(moments, sample, header.corpus), header.origin, header.progress
+
+
+def load_finished(path: Path) -> tuple[Statistics, Origin]:
+    """As `load_statistics`, of a fit that came to its end.
+
+    Raises:
+        UsageError: it was interrupted.
+    """
+    statistics, origin, progress = load_statistics(path)
+    if progress is not None:
+        raise UsageError(f"{path}: is of a fit that was interrupted; run whiten fit again to finish it")
+    return statistics, origin
+
+
+def _shown(value: object) -> str:
+    return f"'{value[:12]}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,1 @@
+"""ONNX graphs: one pass over the graph in each file."""

@@ -1,0 +1,143 @@
+"""One table for all that is added to a word's embedding: positions, token types, whatever says nothing of the text.
+
+An encoder adds the embedding of each token's position, and of its type, which is the same for all. Their sum is one row
+for each position, so one addition does for all of them, and the nodes that compute their indices go. Whether a summand
+depends on the position alone is tried out, not concluded from the graph's form.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.tape import Tape
+
+from whiten_export.graph.builder import constant
+from whiten_export.graph.partial_run import Trial
+
+_MOST = 1 << 24
+"""Numbers of tables that a summand may depend on."""
+
+_LENGTHS = ((5, 3, 1), (7, 7), (1,))
+"""Tokens of the texts that are tried, besides the longest."""
+
+_TOKENS = 1 << 14
+"""Tokens of a batch that is tried."""
+
+
+def fold_positions(model: ir.Model, longest: int) -> int:
+    """Replace the summands of the word embeddings that depend on the position alone.
+
+    Args:
+        model: float32, changed in place.
+        longest: tokens that a text may have.
+
+    Returns:
+        Summands that were replaced.
+    """
+    words = _words(model)
+    if words is None:
+        return 0
+    whole, summands = _summands(words)
+    vocabulary = _vocabulary(words)
+    tables = {one: table for one in summands if (table := _table(model, one, longest, vocabulary)) is not None}
+    if not tables:
+        return 0
+    together = np.sum([table.astype(np.float64) for table in tables.values()], axis=0).astype(np.float32)
+    tape = Tape()
+    value = tape.op("Add", [words, _rows(model, tape, together)])
+    for summand in summands:
+        if summand not in tables:
+            value = tape.op("Add", [value, summand])
+    root = whole.producer()
+    assert root is not None
+    model.graph.insert_before(root, tape.nodes)
+    ir.convenience.replace_all_uses_with(whole, value)
+    RemoveUnusedNodesPass()(model)
+    return len(tables)
+
+
+def _words(model: ir.Model) -> ir.Value | None:
+    """The embeddings of the words, [batch_size, sequence_length, h]."""
+    for node in model.graph:
+        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0:
+            table, indices = node.inputs[0], node.inputs[1]
+            if table is not None and table.is_initializer() and indices is not None and _is_ids(indices):
+                return node.outputs[0]
+    return None
+
+
+def _vocabulary(words: ir.Value) -> int:
+    producer = words.producer()
+    assert producer is not None
+    table = producer.inputs[0]
+    assert table is not None
+    assert table.const_value is not None
+    return table.const_value.shape.numpy()[0]
+
+
+def _is_ids(value: ir.Value) -> bool:
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Reshape" and producer.inputs[0] is not None:
+        value = producer.inputs[0]
+    return value.is_graph_input() and value.name == "input_ids"
+
+
+def _summands(words: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+    """The sum that the word embeddings go into, and what else is summed."""
+    value, found = words, []
+    while len(uses := list(value.uses())) == 1 and uses[0].node.op_type == "Add":
+        node, index = uses[0]
+        other = node.inputs[1 - index]
+        assert other is not None
+        found.append(other)
+        value = node.outputs[0]
+    return value, found
+
+
+def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) -> NDArray[np.float32] | None:
+    """A row for each position, float32 [longest, h]; None if it depends on anything else.
+
+    Every token id is tried, and texts of several lengths.
+    """
+    if summand.is_initializer() or summand.is_graph_input():
+        return None
+    trial = Trial(model, summand, _MOST)
+    if not trial.allowed:
+        return None
+    random = np.random.default_rng(0)
+    table: NDArray[np.float32] | None = None
+    for batch in _batches(longest, vocabulary, random):
+        found = trial(batch)
+        found = found if found.ndim == 3 else found[None]
+        if found.ndim != 3 or found.shape[1] != batch["input_ids"].shape[1]:
+            return None
+        table = found[0] if table is None else table
+        if not (found == table[: found.shape[1]]).all():
+            return None
+    return table
+
+
+def _batches(longest: int, vocabulary: int, random: np.random.Generator) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Texts that have every token id somewhere, the first as long as can be."""
+    ids = random.permutation(max(vocabulary, longest)) % vocabulary
+    for part in np.array_split(ids[: len(ids) // longest * longest].reshape(-1, longest), -(-len(ids) // _TOKENS)):
+        if len(part):
+            yield {"input_ids": part, "attention_mask": np.ones_like(part)}
+    rest = ids[-longest:][None]
+    yield {"input_ids": rest, "attention_mask": np.ones_like(rest)}
+    for lengths in _LENGTHS:
+        width = min(max(lengths), longest)
+        mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
+        yield {"input_ids": random.choice(ids, mask.shape) * mask, "attention_mask": mask}
+
+
+def _rows(model: ir.Model, tape: Tape, table: NDArray[np.float32]) -> ir.Value:
+    """As many rows of a table as the texts are long, or the only one if all are equal."""
+    if len(table) > 1 and (table == table[0]).all():
+        return constant(model.graph, "embeddings.constant", table[0])
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    zero = constant(model.graph, "embeddings.zero", np.zeros(1, np.int64))
+    length = tape.op("Shape", [ids], {"start": 1, "end": 2})
+    return tape.op("Slice", [constant(model.graph, "embeddings.positions", table), zero, length, zero])

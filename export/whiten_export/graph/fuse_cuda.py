@@ -1,0 +1,191 @@
+"""A graph for CUDA: attention, normalisation and activation as one kernel each, and padding told by lengths.
+
+onnxscript finds the patterns. What it cannot know is that an attention bias says no more than where the padding is:
+with the lengths in its place, CUDA's fused kernels can be used. That is tried out, not concluded from the graph's form.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.tape import Tape
+
+from whiten_export.graph.builder import constant
+from whiten_export.graph.partial_run import Trial
+from whiten_runtime.commands.console_reporter import needing
+
+CONTRIB = "com.microsoft"
+
+_MASKS = {"Attention": (3, 5), "MultiHeadAttention": (4, 5)}
+"""Inputs of the fused operators: lengths, and the bias that they can replace."""
+
+_TRIED = ((5, 3, 1), (1,), (7, 7), (2, 9))
+_HIDDEN = -1e4
+"""Bias from which a token has no share."""
+
+_ALIGNED = 8
+"""What the size of a head must be a multiple of for CUDA's memory-efficient attention."""
+
+_LEARNT = 1 << 20
+"""Numbers of weights beyond which a bias is learnt, as that of relative positions is."""
+
+
+def fuse_for_cuda(model: ir.Model, longest: int, half: bool = False) -> int:
+    """Fuse what onnxruntime has CUDA kernels for: (SkipLayer)Normalization, Attention, (Bias)Gelu.
+
+    EmbedLayerNormalization is not among them: CUDA's kernel computes mean and variance in the type of its input and
+    waits for the GPU in every run. `fold_positions` does most of what it would.
+
+    Args:
+        model: float32, its positions folded; changed in place.
+        longest: tokens that a text may have.
+        half: whether the network will be computed in float16.
+
+    Returns:
+        Attentions that were fused.
+
+    Raises:
+        WhitenError: onnxscript is not installed.
+    """
+    optimize_for_ort = fusions()
+    outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
+    _split_gemms(model)
+    optimize_for_ort(model)
+    for value, (name, kind, shape) in zip(model.graph.outputs, outputs, strict=True):
+        value.name, value.type, value.shape = name, kind, shape
+    _fold_concatenations(model)
+    attentions = [node for node in model.graph if node.domain == CONTRIB and node.op_type in _MASKS]
+    _use_lengths(model, attentions, longest, half)
+    _drop_unused_sums(model)
+    return len(attentions)
+
+
+def fusions() -> Callable[[ir.Model], object]:
+    """onnxscript's fusions for onnxruntime.
+
+    Raises:
+        WhitenError: onnxscript is not installed.
+    """
+    with needing("export"):
+        from onnxscript.rewriter.ort_fusions import optimize_for_ort
+    return optimize_for_ort
+
+
+def _split_gemms(model: ir.Model) -> None:
+    """MatMul and Add in place of Gemm, which takes matrices alone: the fusions take away the reshaping around it."""
+    for node in list(model.graph):
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        if node.op_type != "Gemm" or any(attributes.get(name, 1) != 1 for name in ("alpha", "beta")):
+            continue
+        if attributes.get("transA", 0) or len(node.inputs) < 3 or node.inputs[2] is None:
+            continue
+        tape = Tape()
+        weight = node.inputs[1]
+        assert weight is not None
+        if attributes.get("transB", 0):
+            weight = tape.op("Transpose", [weight], {"perm": [1, 0]})
+        result = node.outputs[0]
+        value = tape.op("Add", [tape.op("MatMul", [node.inputs[0], weight]), node.inputs[2]])
+        value.type, value.shape = result.type, result.shape
+        model.graph.insert_before(node, tape.nodes)
+        ir.convenience.replace_all_uses_with(result, value)
+        model.graph.remove(node, safe=True)
+
+
+def _fold_concatenations(model: ir.Model) -> None:
+    """Join the weights of queries, keys and values now rather than whenever the graph is loaded."""
+    for node in list(model.graph):
+        parts = [value.const_value if value is not None and value.is_initializer() else None for value in node.inputs]
+        if node.op_type != "Concat" or not all(part is not None for part in parts):
+            continue
+        axis, result = node.attributes["axis"].as_int(), node.outputs[0]
+        joined = np.concatenate([part.numpy() for part in parts if part is not None], axis)
+        ir.convenience.replace_all_uses_with(result, constant(model.graph, f"joined.{result.name}", joined))
+        model.graph.remove(node, safe=True)
+    RemoveUnusedNodesPass()(model)
+
+
+def _use_lengths(model: ir.Model, attentions: list[ir.Node], longest: int, half: bool) -> None:
+    lengths: dict[bool, ir.Value] = {}
+    padding: dict[ir.Value, bool] = {}
+    for node in attentions:
+        at, bias_at = _MASKS[node.op_type]
+        bias = node.inputs[bias_at] if len(node.inputs) > bias_at else None
+        if bias is None:
+            continue
+        if bias not in padding:
+            padding[bias] = _says_padding(model, bias, longest)
+        if padding[bias]:
+            starts = half and (_head_size(node) or 1) % _ALIGNED == 0
+            if starts not in lengths:
+                lengths[starts] = _lengths(model, attentions[0], starts)
+            node.replace_input_with(bias_at, None)
+            node.replace_input_with(at, lengths[starts])
+    RemoveUnusedNodesPass()(model)
+
+
+def _lengths(model: ir.Model, before: ir.Node, starts: bool) -> ir.Value:
+    """Tokens of each text, int32 [batch_size]: texts are padded on the right.
+
+    With `starts`, int32 [3 * batch_size + 2]: these, and twice where each text starts and the last one ends. That is
+    what CUDA's memory-efficient attention takes, and it alone: float16 of aligned heads goes nowhere else. All of it is
+    computed from the mask, so that nothing comes from the CPU.
+    """
+    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    axis = constant(model.graph, "lengths.axis", np.array([1]))
+    tape = Tape()
+
+    def count(tokens: ir.Value) -> ir.Value:
+        """In float32: for whole numbers, onnxruntime asks cuDNN, which few other operators need."""
+        numbers = tape.op("Cast", [tokens], {"to": ir.DataType.FLOAT.value})
+        total = tape.op("ReduceSum", [numbers, axis], {"keepdims": 0})
+        total = tape.op("Max", [total, constant(model.graph, "lengths.least", np.float32(1))])
+        return tape.op("Cast", [total], {"to": ir.DataType.INT32.value})
+
+    lengths = count(mask)  # attention to nothing is not a number; pooling gives such a text the zero vector
+    if starts:
+        widths = count(tape.op("GreaterOrEqual", [mask, constant(model.graph, "lengths.none", np.int64(0))]))
+        ends = tape.op("CumSum", [widths, constant(model.graph, "lengths.first_axis", np.int64(0))])
+        zero = constant(model.graph, "lengths.zero", np.zeros(1, np.int32))
+        lengths = tape.op("Concat", [lengths, zero, ends, zero, ends], {"axis": 0})
+    model.graph.insert_before(before, tape.nodes)
+    return lengths
+
+
+def _head_size(node: ir.Node) -> int | None:
+    """Coordinates of a head; None where they are not known."""
+    heads = node.attributes["num_heads"].as_int()
+    if node.op_type == "Attention":
+        weights = node.inputs[1]
+        width = weights.shape[1] if weights is not None and weights.shape is not None else None
+        return width // 3 // heads if isinstance(width, int) else None
+    query = node.inputs[0]
+    width = query.shape[-1] if query is not None and query.shape is not None else None
+    return width // heads if isinstance(width, int) else None
+
+
+def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
+    """Whether a bias is 0 for every real token and hides every other one, whoever looks, and however far away."""
+    trial = Trial(model, bias, _LEARNT)
+    return trial.allowed and all(_hides(trial, lengths) for lengths in (*_TRIED, (longest,)))
+
+
+def _hides(trial: Trial, lengths: tuple[int, ...]) -> bool:
+    real = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    found = trial({"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)})
+    count, width = real.shape
+    if found.ndim != 4:
+        return False
+    found = np.broadcast_to(found, (count, found.shape[1], width, width))
+    seen = np.broadcast_to(real[:, None, None, :], found.shape)
+    looks = np.broadcast_to(real[:, None, :, None], found.shape)
+    return bool((found[seen & looks] == 0).all() and (found[~seen & looks] <= _HIDDEN).all())
+
+
+def _drop_unused_sums(model: ir.Model) -> None:
+    """Normalisations give their input too if it is named, and CUDA writes it whether anyone reads it or not."""
+    for node in model.graph:
+        if "LayerNormalization" in node.op_type:
+            used = [index for index, value in enumerate(node.outputs) if list(value.uses()) or value.is_graph_output()]
+            node.resize_outputs(max(used, default=0) + 1)

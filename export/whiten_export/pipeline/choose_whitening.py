@@ -1,0 +1,91 @@
+"""The whitening of an export: statistics of the corpus, and the map that was asked for or chosen."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from whiten_export.corpus.fitting import embed_value, fit_corpus
+from whiten_export.corpus.statistics import Statistics
+from whiten_export.pipeline.plan import Plan
+from whiten_export.writing.result import warn_of_rank
+from whiten_runtime.bundle.manifest import ChoiceRecord
+from whiten_runtime.files.pairs import Pairs
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_whitening.moments import Moments
+from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules, shrinkage_for
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows the pooling.
+
+    Attributes:
+        fitted: the map; None for no whitening.
+        statistics: what it was fitted on, if anything was.
+        choice: why, where it was left to the export.
+    """
+
+    fitted: WhiteningMap | None
+    statistics: Statistics | None
+    choice: ChoiceRecord | None
+
+
+def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter) -> Decision:
+    """Fit what the plan wants.
+
+    Args:
+        plan: of the export.
+        graph: a file that gives `unwhitened_embedding`.
+        tokenizer: of the bundle.
+        options: how the session is created.
+        report: told about progress.
+
+    Raises:
+        UsageError: the corpus and the whitening do not fit each other.
+        DataError: a vector is not finite.
+    """
+    if plan.corpus is None:
+        return Decision(None, None, _record(plan.settled, None))
+    report.stage(f"fitting on {plan.sentences:,} sentences")
+    engine = Engine(graph, plan.model.tokenizer.pad_token_id, options, UNWHITENED_OUTPUT)
+    embedder = Embedder(tokenizer, engine)
+    with report.bar("sentences", plan.sentences) as advance:
+        statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
+    recipe, choice = plan.recipe, None
+    spec = recipe.spec
+    if recipe.whitening == "auto":
+        choice = _choose(plan, statistics.moments, embedder)
+        spec = choice.spec
+        report.stage(choice.why)
+    engine.close()
+    fitted = fit(statistics.moments, spec, plan.pooling == "sif")
+    if fitted is not None:
+        warn_of_rank(fitted, report)
+    return Decision(fitted, statistics, _record(choice, plan.pairs))
+
+
+def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
+    """The map of a specification; None for none, unless common components are taken away."""
+    if sif:
+        return fit_sif(moments, spec)
+    return fit_map(moments, spec) if spec else None
+
+
+def _choose(plan: Plan, moments: Moments, embedder: Embedder) -> Choice:
+    recipe, pairs = plan.recipe, plan.pairs
+    if pairs is None:
+        return choose_by_rules(moments, recipe.dim, recipe.shrinkage)
+    first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
+    shrinkage = shrinkage_for(moments, recipe.shrinkage)
+    sif = plan.pooling == "sif"
+    return choose_by_pairs(lambda spec: fit(moments, spec, sif), first, second, pairs.scores, recipe.dim, shrinkage)
+
+
+def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:
+    if choice is None:
+        return None
+    return ChoiceRecord(why=choice.why, pairs=pairs.record if pairs else None, candidates=choice.candidates)

@@ -1,0 +1,91 @@
+"""Parts of a manifest: how a whitening was fitted, what was proven, what made it."""
+
+import dataclasses
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_export.corpus.statistics import Statistics
+from whiten_runtime.bundle.manifest import IsotropyRecord, ParityRecord, WhiteningRecord
+from whiten_runtime.bundle.parity import Agreement
+from whiten_runtime.inference.embedder import unit
+from whiten_runtime.ort.providers import provider_name
+from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
+from whiten_whitening.maps import EIGENVALUE_FLOOR, WhiteningMap
+from whiten_whitening.moments import Float64Array, Moments
+
+_RECORDED = (
+    "whiten",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "numpy",
+)
+
+
+def describe_whitening(fitted: WhiteningMap | None, statistics: Statistics | None) -> WhiteningRecord | None:
+    """How a map was fitted and what it does to isotropy, for the manifest."""
+    if fitted is None or statistics is None:
+        return None
+    spec, sample = fitted.spec, statistics.sample.vectors
+    before, after = measure_isotropy(fitted, statistics)
+    return WhiteningRecord(
+        method=spec.method if spec else "none",
+        common_components=fitted.common_components,
+        beta=spec.beta if spec else 0.0,
+        shrinkage=fitted.alpha,
+        shrinkage_estimator=spec.estimator if spec else "none",
+        eigenvalue_floor=EIGENVALUE_FLOOR,
+        rank=fitted.rank,
+        n_samples=fitted.n_samples,
+        corpus=statistics.corpus,
+        sample=len(sample),
+        isotropy_before=before,
+        isotropy_after=after,
+    )
+
+
+def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[IsotropyRecord, IsotropyRecord]:
+    """Of the corpus's vectors before and after a map.
+
+    IsoScore of all; the cosine of all before, as it streams, and of the sample after; the partition score of the
+    sample's unit vectors: it depends on scale, which a whitening changes, and cosines do not see.
+    """
+    moments, raw = statistics.moments, statistics.sample.vectors
+    white = (raw.astype(np.float64) - fitted.mean) @ fitted.weight
+    covariances = moments.covariance, moments.affine(fitted.mean, fitted.weight).covariance
+    before = _isotropy(covariances[0], moments, raw)
+    return before, _isotropy(covariances[1], Moments.of(white), white)
+
+
+def _isotropy(covariance: Float64Array, moments: Moments, sample: NDArray[np.floating]) -> IsotropyRecord:
+    return IsotropyRecord(
+        iso_score=iso_score(covariance),
+        average_cosine=average_cosine(moments),
+        partition_score=partition_score(unit(sample.astype(np.float32))),
+    )
+
+
+def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:
+    """An agreement, for the manifest; `options` are those of the session, the CPU's where there are none."""
+    provider = provider_name((options or SessionOptions()).providers[0])
+    return ParityRecord(reference=reference, provider=provider, **dataclasses.asdict(agreement))
+
+
+def versions() -> dict[str, str]:
+    """Of the programs that take part in an export, those that are installed."""
+    found = {"python": platform.python_version()}
+    for name in _RECORDED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,242 @@
+"""The export from end to end: model, graph, whitening, files, proof. Nothing is published before the proof."""
+
+import dataclasses
+import gc
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from threading import Event, Thread
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from whiten_export.corpus.fitting import embed_value
+from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
+from whiten_export.graph.files import reopen_graph, save_graph
+from whiten_export.graph.float16 import halve_network
+from whiten_export.graph.fold_positions import fold_positions
+from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
+from whiten_export.graph.head import pool_graph, set_ending
+from whiten_export.graph.int8 import halve_weights, quantize_int8
+from whiten_export.pipeline.choose_whitening import Decision, decide
+from whiten_export.pipeline.describe import parity_record
+from whiten_export.pipeline.plan import Plan, make_plan
+from whiten_export.pipeline.provenance import describe_export
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS, Recipe
+from whiten_export.proof.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
+from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts, token_batches
+from whiten_export.proof.reference import Ending
+from whiten_export.writing.client_files import write_client_files, write_tokenizer
+from whiten_export.writing.result import Export, write_whitening
+from whiten_export.writing.staging import staged
+from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.probes import write_probes
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.doctor import check_provider
+from whiten_runtime.ort.providers import import_onnxruntime
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.moments import Float64Array
+
+_WORK, MODEL_NAME = "work", "model.onnx"
+"""Folder beside the files of a bundle for graphs that are not of it, and that lie there only while it is made."""
+
+_SHIFT_SENTENCES = 1024
+"""Sentences of the corpus on which precisions are compared."""
+
+_TOKENIZER_SENTENCES = 512
+"""Sentences of the corpus on which both tokenizers are compared, besides the probes."""
+
+
+def export_bundle(
+    recipe: Recipe, out: Path | None = None, replace: bool = False, reporter: Reporter | None = None
+) -> Export:
+    """Export a model to a bundle.
+
+    Args:
+        recipe: what to export.
+        out: the directory to make; None for bundles/NAME-l1-l6 and the like.
+        replace: replace a bundle that is already there.
+        reporter: told about stages, warnings and progress; None for silence.
+
+    Raises:
+        UsageError: the recipe does not fit the model, the corpus or the directory.
+        DataError: the corpus cannot be read.
+        ParityError: the graph or the tokenizer is not the model's; nothing is written.
+        WhitenError: the model cannot be loaded, exported or written.
+    """
+    report = reporter or Reporter()
+    options = SessionOptions.on_device(recipe.device)
+    if recipe.target == "cuda":
+        fusions()  # what is missing is found before the work
+    plan = make_plan(recipe, out, replace, report)
+    recipe = plan.recipe
+    record = plan.model.record
+    with staged(plan.target, replace) as stage:
+        write_tokenizer(stage, plan.model.tokenizer, plan.max_seq_length)
+        _compare_tokenizers(plan, stage)
+        report.stage(
+            f"making a graph of {record.model_type}, layers {', '.join(map(str, plan.layers))} of "
+            f"{record.num_hidden_layers}, {plan.width} wide"
+        )
+        with _seconds(report):
+            graph = _graph(plan, stage / _WORK / MODEL_NAME)
+        tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+        decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
+        fitted = decision.fitted
+        affine = (fitted.mean, fitted.weight) if fitted is not None else None
+        both = recipe.outputs == "both" and affine is not None
+        if recipe.outputs == "both" and not both:
+            report.warn("there is no whitening, so the graph gives one vector a text, not both")
+        if recipe.target == "cuda":
+            report.stage("fusing operators for CUDA")
+            if not fuse_for_cuda(graph, plan.max_seq_length, recipe.precision == "fp16"):
+                report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
+        set_ending(graph, affine, recipe.normalize, both)
+        dimension = plan.width if fitted is None else fitted.weight.shape[1]
+        write_client_files(stage, plan.model.client_config, dimension, plan.max_seq_length)
+        if recipe.precision != "fp32":
+            report.stage(f"turning the weights into {recipe.precision}")
+            _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
+        save_graph(graph, stage / MODEL_FILE)
+        if fitted is not None:
+            if recipe.precision != "fp32":
+                shift = _precision_shift(plan, stage, tokenizer, options)
+                fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
+            write_whitening(stage, fitted)
+        opset = graph.graph.opset_imports[""]
+        del graph
+        gc.collect()  # graphs and networks refer to themselves, and keep files mapped for as long as they live
+        shutil.rmtree(stage / _WORK)
+        manifest = _prove(plan, decision, opset, stage, options, report)
+    return Export(plan.target, manifest)
+
+
+def _graph(plan: Plan, path: Path) -> ir.Model:
+    """The graph up to the vector before whitening, with weights in a file and no longer in memory."""
+    graph = pool_graph(plan.model.hidden_states(plan.layers, plan.pooling), plan.pooling, plan.width)
+    fold_positions(graph, plan.max_seq_length)
+    graph = reopen_graph(graph, path)
+    gc.collect()  # the network's weights
+    return graph
+
+
+def _compare_tokenizers(plan: Plan, stage: Path) -> None:
+    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+    sentences = islice(plan.corpus or Corpus((BUILTIN_CORPUS,), None, None), _TOKENIZER_SENTENCES)
+    texts = [*probe_texts(plan.max_seq_length), *TOKENIZER_TEXTS, *sentences]
+    ours = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
+    check_tokens(ours, plan.model.tokenizer.own_ids(texts, plan.max_seq_length), texts)
+
+
+def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionOptions) -> None:
+    if plan.recipe.precision == "fp16":
+        (halve_network if plan.recipe.target == "cuda" else halve_weights)(graph)
+        return
+    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+    corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
+    step = max(1, (plan.sentences or corpus.count()) // CALIBRATION_SENTENCES)
+    sentences = islice(corpus, 0, step * CALIBRATION_SENTENCES, step)
+    path = stage / _WORK / "calibration.onnx"
+    pad = plan.model.tokenizer.pad_token_id
+    quantize_int8(graph, channel_magnitudes(graph, sentences, tokenizer, pad, options, path))
+
+
+def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions) -> Float64Array:
+    """How far lower precision moves the mean of the vectors before whitening: what drift must not mistake for drift."""
+    assert plan.corpus is not None
+    step = max(1, plan.sentences // _SHIFT_SENTENCES)
+    sentences = list(islice(plan.corpus, 0, step * _SHIFT_SENTENCES, step))
+    pad, means = plan.model.tokenizer.pad_token_id, []
+    for path in (stage / _WORK / MODEL_NAME, stage / MODEL_FILE):
+        engine = Engine(path, pad, options, UNWHITENED_OUTPUT)
+        means.append(embed_value(sentences, Embedder(tokenizer, engine), UNWHITENED_OUTPUT).mean(axis=0))
+        engine.close()
+    return np.asarray(means[1] - means[0])
+
+
+def _prove(
+    plan: Plan,
+    decision: Decision,
+    opset: int,
+    stage: Path,
+    options: SessionOptions,
+    report: Reporter,
+) -> Manifest:
+    """Compute the reference's vectors, write the manifest, and let the bundle through the gate."""
+    report.stage("computing the reference's vectors")
+    wanted = _wanted(plan, decision.fitted, stage, report)
+    write_probes(stage, wanted.probes)
+    manifest = describe_export(plan, decision, opset, stage)
+    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+    report.stage(f"checking against {wanted.reference}")
+    if plan.recipe.target == "cuda":
+        options = _on_cuda(options, report)
+    agreement = check_bundle(stage, wanted, options)
+    if not GATES[plan.recipe.precision].passes(agreement):
+        raise failure(
+            agreement, wanted, _wanted(plan, decision.fitted, stage, report, True), plan.recipe.precision, _named(plan)
+        )
+    manifest = msgspec.structs.replace(manifest, parity=parity_record(wanted.reference, agreement, options))
+    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
+
+
+def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
+    """The session of a bundle for CUDA: on a GPU if there is one, whatever else computes on the CPU."""
+    cuda = SessionOptions.on_device("cuda")
+    if not options.on_cpu:
+        return options
+    if check_provider(import_onnxruntime(), cuda.providers[0]).works:
+        return cuda
+    report.warn(
+        "not verified on CUDA, which does not work here (whiten doctor --provider cuda says why); where it does, "
+        "run whiten verify BUNDLE --provider cuda"
+    )
+    return options
+
+
+def _wanted(
+    plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Reporter, single_precision: bool = False
+) -> Wanted:
+    texts = probe_texts(plan.max_seq_length)
+    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+    ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
+    batches = token_batches(plan.max_seq_length, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
+    ending = Ending.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.normalize)
+    reference = plan.model.reference(plan.layers, plan.pooling, single_precision)
+    with report.bar("checks", len(texts) + len(batches)) as advance:
+        return compute_wanted(reference, ending, texts, ids, batches, plan.width, advance)
+
+
+def _named(plan: Plan) -> str:
+    layers = ", ".join(map(str, plan.layers))
+    return f"this {plan.model.record.model_type} network, layers {layers} with {plan.pooling} pooling,"
+
+
+@contextmanager
+def _seconds(report: Reporter) -> Iterator[None]:
+    """Progress of work that cannot tell how far it is: the seconds that it takes."""
+    done = Event()
+    with report.bar("seconds", None) as advance:
+
+        def tick() -> None:
+            while not done.wait(1):
+                advance(1)
+
+        clock = Thread(target=tick, daemon=True)
+        clock.start()
+        try:
+            yield
+        finally:
+            done.set()
+            clock.join()

@@ -1,0 +1,124 @@
+"""Everything that is decided before weights are loaded: a recipe held against model, corpus and directory."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from whiten_export.pipeline.recipe import Recipe, bundle_name, resolve_layers
+from whiten_export.sources.base import TokenModel
+from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.opening import open_model
+from whiten_export.writing.client_files import USUAL_LENGTH, choose_max_seq_length
+from whiten_export.writing.staging import check_target
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.pairs import Pairs, read_pairs
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import check_sample_count
+from whiten_whitening.selection import Choice, fine_tuned
+from whiten_whitening.shrinkage import check_for_sif
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an export will do.
+
+    Attributes:
+        recipe: what was asked for.
+        model: what is exported.
+        layers: indices into the hidden states, ascending.
+        max_seq_length: tokens a text may have.
+        corpus: what the whitening is fitted on, or None.
+        sentences: how many the corpus has.
+        pairs: by which the whitening is chosen, or None.
+        settled: the whitening, if that was to be chosen and is already.
+        target: the bundle's directory.
+    """
+
+    recipe: Recipe
+    model: TokenModel
+    layers: tuple[int, ...]
+    max_seq_length: int
+    corpus: Corpus | None
+    sentences: int
+    pairs: Pairs | None
+    settled: Choice | None
+    target: Path
+
+    @property
+    def pooling(self) -> Pooling:
+        """Of the tokens."""
+        return self.recipe.pooling or "mean"
+
+    @property
+    def width(self) -> int:
+        """Size of a hidden state, d."""
+        return self.model.record.hidden_size
+
+
+def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter) -> Plan:
+    """Resolve every choice of a recipe, and find what is wrong with it before any long work.
+
+    Raises:
+        UsageError: the recipe does not fit the model, the corpus or the directory.
+        DataError: the corpus cannot be read.
+        WhitenError: the model cannot be found or read.
+    """
+    if out is not None:
+        check_target(out, replace)
+    report.stage(f"finding {recipe.model}")
+    checkpoint = resolve(recipe.model, recipe.revision, recipe.trust_remote_code)
+    recommended: Pooling = checkpoint.entry.pooling if checkpoint.entry else "mean"
+    recipe = dataclasses.replace(recipe, pooling=recipe.pooling or recommended)
+    if recipe.pooling == "sif":
+        check_for_sif(recipe.shrinkage)
+    model = open_model(checkpoint, recipe)
+    record = model.record
+    count, width = record.num_hidden_layers, record.hidden_size
+    chosen = model.default_layers if recipe.layers is None else recipe.layers
+    layers = resolve_layers(chosen, count, model.layers)
+    if recipe.dim is not None and recipe.dim > width:
+        raise UsageError(f"dim is {recipe.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}")
+    target = out or Path("bundles") / bundle_name(checkpoint.name, recipe, layers)
+    check_target(target, replace)
+    max_seq_length = choose_max_seq_length(checkpoint.directory, model.positions, model.tokenizer, recipe.max_length)
+    if recipe.max_length is None and model.positions is not None and model.positions > max_seq_length >= USUAL_LENGTH:
+        report.warn(
+            f"texts will be cut to {max_seq_length} tokens of the {model.positions} that {checkpoint.name} takes; "
+            "--max-length takes more, and attention's memory grows with its square"
+        )
+    if not model.tried:
+        report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
+    top_is_fine_tuned = record.sentence_similarity and layers[-1] == count
+    pairs = read_pairs(Path(recipe.dev)) if recipe.dev is not None else None
+    settled = None
+    if recipe.whitening == "auto" and pairs is None and top_is_fine_tuned:
+        if recipe.dim is not None:
+            raise UsageError(
+                f"whitening auto would not whiten {checkpoint.name}, which was fine-tuned for sentence similarity, and "
+                f"--dim {recipe.dim} needs a whitening; give --dev FILE to decide by, or name a method"
+            )
+        settled = fine_tuned(checkpoint.name)
+        report.stage(settled.why)
+    fits = recipe.fits and settled is None
+    corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences) if fits else None
+    sentences = corpus.count() if corpus else 0
+    if recipe.spec and (warning := check_sample_count(sentences, width, recipe.spec)):
+        report.warn(warning)
+    if recipe.spec and recipe.spec.beta and top_is_fine_tuned:
+        report.warn(
+            f"{checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured to "
+            "make similarities worse: compare with --whitening none"
+        )
+    return Plan(
+        recipe=recipe,
+        model=model,
+        layers=layers,
+        max_seq_length=max_seq_length,
+        corpus=corpus,
+        sentences=sentences,
+        pairs=pairs,
+        settled=settled,
+        target=target,
+    )

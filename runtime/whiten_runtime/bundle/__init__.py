@@ -1,0 +1,1 @@
+"""A bundle on disk: manifest, graph, probes and parity."""

@@ -1,0 +1,158 @@
+"""A bundle on disk: its layout, and the checks made before anything of it is used."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, read_manifest
+from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError
+
+MODEL_FILE = "onnx/model.onnx"
+EXTERNAL_DATA_FILE = "onnx/model.onnx_data"
+TOKENIZER_FILE = "tokenizer.json"
+WHITENING_FILE = "whitening.safetensors"
+PROBES_FILE = "probes.json"
+PROBE_VECTORS_FILE = "probes.safetensors"
+
+_MODEL_SUFFIXES = frozenset({".onnx", ".onnx_data", ".safetensors"})
+
+FUSED_OPERATORS = frozenset(
+    {
+        *("Attention", "MultiHeadAttention", "GroupQueryAttention", "RotaryEmbedding", "FusedMatMul"),
+        *("BiasGelu", "FastGelu", "Gelu", "QuickGelu"),
+        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization"),
+    }
+)
+"""onnxruntime's own operators that a graph for CUDA may use, besides those of the ONNX standard."""
+
+_CONTRIB = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose manifest was read and whose files were checked."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def model(self) -> Path:
+        """The ONNX graph."""
+        return self.path / MODEL_FILE
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer, in the format of Hugging Face tokenizers."""
+        return self.path / TOKENIZER_FILE
+
+    def check_weights(self) -> None:
+        """Check the SHA-256 of the weights that lie outside the graph, if there are any.
+
+        Raises:
+            IntegrityError: it is not that of the manifest.
+        """
+        record = self.manifest.files.get(EXTERNAL_DATA_FILE)
+        if record is not None:
+            _check_file(self.path, EXTERNAL_DATA_FILE, record, True)
+
+
+def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bool = True) -> Bundle:
+    """Read the manifest of a bundle and check its files against it.
+
+    Sizes and the safety of the graph are always checked.
+
+    Args:
+        path: the bundle's directory.
+        verify_hashes: check the SHA-256 of every file.
+        verify_weights: of the weights too; if not, `Bundle.check_weights` is left to the caller, who has time for it.
+
+    Raises:
+        BundleError: not a bundle, or a file of it is missing.
+        IntegrityError: a file differs from what the manifest says, or is a model that it does not list.
+        UnsafeModelError: the graph uses other operators than those of the standard and, for CUDA,
+            `FUSED_OPERATORS`, or model-local functions, or weights that lie outside the bundle.
+    """
+    root = Path(path)
+    manifest = read_manifest(root)
+    for name in (MODEL_FILE, *([TOKENIZER_FILE] if manifest.input == "text" else [])):
+        if name not in manifest.files:
+            raise BundleError(f"{root / MANIFEST_FILE}: does not list {name}; export the model again")
+    for name, record in manifest.files.items():
+        _check_file(root, name, record, verify_hashes and (verify_weights or name != EXTERNAL_DATA_FILE))
+    for path in root.rglob("*"):
+        name = path.relative_to(root).as_posix()
+        if path.suffix in _MODEL_SUFFIXES and name not in manifest.files:
+            raise IntegrityError(
+                f"{path}: not a file of this bundle, though other programs would take it for one; remove it"
+            )
+    _check_graph(root, manifest)
+    return Bundle(root, manifest)
+
+
+def file_record(path: Path) -> FileRecord:
+    """Size and SHA-256 of a file, read in pieces of 1 MiB."""
+    return FileRecord(sha256=_sha256(path), bytes=path.stat().st_size)
+
+
+def list_files(root: Path) -> Iterable[str]:
+    """POSIX paths of the files below a directory, sorted, without the manifest."""
+    paths = (file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file())
+    return sorted(name for name in paths if name != MANIFEST_FILE)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) -> None:
+    path = root / name
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise BundleError(f"{path}: listed in {MANIFEST_FILE} but not a file; export the model again")
+        if size != record.bytes:
+            raise IntegrityError(
+                f"{path}: {size} bytes, but {MANIFEST_FILE} says {record.bytes}; "
+                "the copy is incomplete or altered: copy the bundle again"
+            )
+        if verify_hash and _sha256(path) != record.sha256:
+            raise IntegrityError(
+                f"{path}: SHA-256 differs from {MANIFEST_FILE}; the file was altered: copy the bundle again"
+            )
+    except FileNotFoundError:
+        raise BundleError(
+            f"{path}: missing, though {MANIFEST_FILE} lists it; the copy is incomplete: copy the bundle again"
+        ) from None
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def _check_graph(root: Path, manifest: Manifest) -> None:
+    path = root / MODEL_FILE
+    scan = scan_graph(path)
+    allowed = {(_CONTRIB, name) for name in FUSED_OPERATORS} if manifest.target == "cuda" else set()
+    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators - allowed if domain)
+    if foreign:
+        raise UnsafeModelError(
+            f"{path}: operator {foreign[0]} is outside the ONNX standard, which is all a bundle for {manifest.target} "
+            f"may use{' besides fused ones' if allowed else ''}; use a graph written by whiten-export"
+        )
+    if scan.functions:
+        raise UnsafeModelError(
+            f"{path}: holds {scan.functions} model-local function(s), which a bundle may not; "
+            "use a graph written by whiten-export"
+        )
+    folder = PurePosixPath(MODEL_FILE).parent
+    for location in sorted(scan.external_files):
+        inside = "/" not in location and "\\" not in location and location not in ("", ".", "..")
+        if not inside or (folder / location).as_posix() not in manifest.files:
+            raise UnsafeModelError(
+                f"{path}: its weights point to {location!r}, which is not a file of the bundle; "
+                "use a graph written by whiten-export"
+            )

@@ -1,0 +1,99 @@
+"""How far vectors are from a reference, and how far each precision may be."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from whiten_runtime.bundle.manifest import ParityRecord, Precision
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Distance between vectors and their reference, over `vectors` pairs.
+
+    Attributes:
+        vectors: pairs compared.
+        min_cosine: cosine of the worst pair.
+        mean_cosine: mean over the pairs.
+        max_difference: largest |difference| of any coordinate, divided by the norm of the reference vector.
+    """
+
+    vectors: int
+    min_cosine: float
+    mean_cosine: float
+    max_difference: float
+
+    def __str__(self) -> str:
+        return in_words(self)
+
+
+def in_words(parity: Agreement | ParityRecord) -> str:
+    """Say how close vectors are."""
+    mean, worst = 1 - parity.mean_cosine, 1 - parity.min_cosine
+    return (
+        f"cosine 1 - {mean:.1e} on average, 1 - {worst:.1e} at worst, "
+        f"worst difference {parity.max_difference:.1e} of the norm, {parity.vectors} vectors"
+    )
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Bounds that an `Agreement` must keep; each bound is inclusive."""
+
+    min_cosine: float
+    mean_cosine: float
+    max_difference: float
+
+    def passes(self, agreement: Agreement) -> bool:
+        """Whether every bound is kept; NaN keeps none."""
+        return (
+            agreement.min_cosine >= self.min_cosine
+            and agreement.mean_cosine >= self.mean_cosine
+            and agreement.max_difference <= self.max_difference
+        )
+
+    def __str__(self) -> str:
+        mean = "" if self.mean_cosine == self.min_cosine else f", {self.mean_cosine:g} on average"
+        difference = "" if np.isinf(self.max_difference) else f", difference <= {self.max_difference:g} of the norm"
+        return f"cosine >= {self.min_cosine:g}{mean}{difference}"
+
+
+GATES: dict[Precision, Gate] = {
+    "fp32": Gate(min_cosine=0.999999, mean_cosine=0.999999, max_difference=1e-4),
+    "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf),
+    "int8": Gate(min_cosine=0.98, mean_cosine=0.99, max_difference=np.inf),
+}
+
+
+def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:
+    """Compare vectors with their reference, row by row, in float64.
+
+    A reference of norm zero is met by a zero vector alone.
+
+    Args:
+        vectors: shape [n, k], n >= 1.
+        reference: shape [n, k].
+
+    Raises:
+        ValueError: the shapes differ, or n is 0.
+    """
+    got, want = np.asarray(vectors, np.float64), np.asarray(reference, np.float64)
+    if got.shape != want.shape or got.ndim != 2 or not len(got):
+        raise ValueError(f"vectors have shape {got.shape}, reference {want.shape}; wanted two equal [n, k], n >= 1")
+    got_norm, want_norm = (np.linalg.norm(x, axis=1, keepdims=True) for x in (got, want))
+    got_unit, want_unit = (
+        got / np.where(got_norm > 0, got_norm, 1),
+        want / np.where(want_norm > 0, want_norm, 1),
+    )
+    # 1 - |a - b|^2 / 2 keeps the digits that a dot product near 1 loses.
+    cosine = 1 - np.square(got_unit - want_unit).sum(axis=1) / 2
+    gap = np.abs(got - want).max(axis=1)
+    norm = want_norm[:, 0]
+    difference = np.divide(gap, norm, out=np.where(gap == 0, 0.0, np.inf), where=norm > 0)
+    return Agreement(
+        vectors=len(got),
+        min_cosine=float(cosine.min()),
+        mean_cosine=float(cosine.mean()),
+        max_difference=float(difference.max()),
+    )

@@ -1,0 +1,70 @@
+"""Probes: texts and the PyTorch reference's vectors for them, kept in the bundle as its proof."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE, PROBES_FILE, Bundle
+from whiten_runtime.errors import BundleError
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Texts with the reference's vectors.
+
+    Attributes:
+        texts: n texts; none where vectors are whitened.
+        embeddings: float64 [n, k], the finished vectors.
+        unwhitened: float64 [n, d], the same before whitening and normalisation.
+    """
+
+    texts: tuple[str, ...]
+    embeddings: NDArray[np.float64]
+    unwhitened: NDArray[np.float64]
+
+
+class _ProbesFile(msgspec.Struct):
+    texts: tuple[str, ...]
+
+
+def write_probes(root: Path, probes: Probes) -> None:
+    """Write `probes.json` and `probes.safetensors` into a bundle directory."""
+    if probes.texts:
+        content = msgspec.json.format(msgspec.json.encode(_ProbesFile(probes.texts)), indent=2)
+        (root / PROBES_FILE).write_bytes(content + b"\n")
+    vectors = {"embeddings": probes.embeddings, "unwhitened": probes.unwhitened}
+    arrays = save({name: np.ascontiguousarray(array) for name, array in vectors.items()})
+    (root / PROBE_VECTORS_FILE).write_bytes(arrays)
+
+
+def read_probes(bundle: Bundle) -> Probes:
+    """Read the probes of a bundle.
+
+    Raises:
+        BundleError: a file is missing or damaged, or the two do not fit each other.
+    """
+    of_texts = bundle.manifest.input == "text"
+    for name in (PROBE_VECTORS_FILE, *([PROBES_FILE] if of_texts else [])):
+        if name not in bundle.manifest.files:
+            raise BundleError(f"{bundle.path}: has no {name}, so nothing can be proven; export the model again")
+    try:
+        texts: tuple[str, ...] = ()
+        if of_texts:
+            texts = msgspec.json.decode((bundle.path / PROBES_FILE).read_bytes(), type=_ProbesFile).texts
+        vectors = load_file(bundle.path / PROBE_VECTORS_FILE)
+        probes = Probes(texts, vectors["embeddings"], vectors["unwhitened"])
+    except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
+        raise BundleError(f"{bundle.path}: its probes are damaged ({error}); copy the bundle again") from None
+    wanted = (len(texts) if of_texts else len(probes.unwhitened), bundle.manifest.dimension)
+    unwhitened = (wanted[0], bundle.manifest.source.hidden_size)
+    if not wanted[0] or probes.embeddings.shape != wanted or probes.unwhitened.shape != unwhitened:
+        raise BundleError(
+            f"{bundle.path}: its probes hold vectors of shape {probes.embeddings.shape}, not {wanted}; "
+            "copy the bundle again"
+        )
+    return probes

@@ -1,0 +1,53 @@
+"""`whiten doctor`: what this machine can run, and what is missing."""
+
+import sys
+
+import click
+
+from whiten_runtime.commands.console import human_size, json_option, one_line_errors, print_json, provider_option, say
+from whiten_runtime.ort.doctor import Diagnosis, diagnose
+from whiten_runtime.ort.providers import Provider
+
+
+@click.command()
+@provider_option
+@json_option
+@one_line_errors
+def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
+    """Show what this machine can run: processor, onnxruntime, providers that really load, CUDA's libraries.
+
+    Exits with 1 when the CPU or a --provider does not work.
+    """
+    found = diagnose(providers)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo("\n".join(_lines(found)))
+    for problem in found.problems:
+        say(f"{click.style('error:', fg='red', bold=True)} {problem}")
+    sys.exit(1 if found.problems else 0)
+
+
+def _lines(found: Diagnosis) -> list[str]:
+    unit = found.processor
+    quota = "no cgroup quota" if unit.quota is None else f"cgroup quota {unit.quota:g} CPUs"
+    packages = ", ".join(f"{name} {version}" for name, version in found.packages.items()) or "none installed"
+    lines = [
+        f"system       {found.system}, Python {found.python}",
+        f"processor    {unit.model or 'unknown'}: {', '.join(unit.features) or 'no features known'}",
+        f"             {unit.affinity} CPUs, {quota}: {unit.threads} threads",
+        f"             int8 products are {'exact' if unit.exact_int8 else 'made exact at the cost of speed: no VNNI'}",
+        f"onnxruntime  {packages}",
+    ]
+    if found.onnxruntime:
+        lines.append(f"             {found.onnxruntime}")
+    for check in found.providers:
+        lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
+    if found.driver is not None:
+        lines.append(f"nvidia       {found.driver.problem or f'driver for CUDA {found.driver.version}'}")
+        known = found.libraries
+        cuda, cudnn = (f"{name} {known.get(name, 'not found')}" for name in ("CUDA", "cuDNN"))
+        lines.append(f"             libraries: {cuda}, {cudnn} (few operators need it)")
+        for gpu in found.driver.gpus:
+            lines.append(f"             {gpu.name}, {human_size(gpu.memory)}, compute capability {gpu.capability}")
+    return lines

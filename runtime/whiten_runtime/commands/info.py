@@ -1,0 +1,69 @@
+"""A manifest in words."""
+
+from whiten_runtime.bundle.manifest import Manifest, WhiteningRecord
+from whiten_runtime.bundle.parity import in_words
+from whiten_runtime.commands.console import human_size, table
+from whiten_runtime.ort.providers import CUDA_PROVIDER
+
+
+def describe(manifest: Manifest) -> str:
+    """Describe a bundle in aligned lines of text."""
+    source, whitening, parity = manifest.source, manifest.whitening, manifest.parity
+    origin = source.checkpoint or "local directory"
+    rows = [
+        ("model", f"{source.model} ({origin}{f' at {source.revision[:12]}' if source.revision else ''})"),
+    ]
+    if source.merged_into is not None:
+        rows.append(("adapter of", source.merged_into))
+    if manifest.input == "vectors":
+        rows.append(("takes", f"vectors of {source.hidden_size} dimensions"))
+    else:
+        rows.append(("network", f"{source.model_type}, {source.num_hidden_layers} layers of {source.hidden_size}"))
+        rows.append(("layers", f"{', '.join(map(str, manifest.layers))}, {manifest.pooling} pooling"))
+    if whitening is None:
+        rows.append(("whitening", "none"))
+    else:
+        names = ", ".join(corpus.name for corpus in whitening.corpus)
+        fitted = f"{whitening.n_samples:,} {'vectors' if manifest.input == 'vectors' else 'sentences'} of {names}"
+        rows.append(("whitening", f"{_method(whitening)}, rank {whitening.rank}, {fitted}"))
+        rows.extend(_isotropy(whitening))
+    if manifest.choice is not None:
+        rows.append(("chosen", manifest.choice.why))
+    raw = f", and {source.hidden_size} before whitening" if manifest.outputs == "both" else ""
+    rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}{raw}"))
+    if manifest.input == "text":
+        rows.append(("max length", f"{manifest.max_seq_length} tokens"))
+    target = ", operators fused for CUDA" if manifest.target == "cuda" else ""
+    rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}{target}"))
+    if parity is not None:
+        rows.append(("parity", f"{in_words(parity)}, against {parity.reference}"))
+        if manifest.target == "cuda":
+            verified = parity.provider == CUDA_PROVIDER
+            rows.append(("", "on CUDA" if verified else "not verified on CUDA: whiten verify BUNDLE --provider cuda"))
+    total = sum(record.bytes for record in manifest.files.values())
+    rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
+    rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))
+    return table(("bundle", manifest.name), rows)
+
+
+def _method(whitening: WhiteningRecord) -> str:
+    parts: list[str] = [whitening.method]
+    if whitening.method != "none" and whitening.beta != 1:
+        parts.append(f"beta {whitening.beta:g}")
+    if whitening.shrinkage:
+        parts.append(f"shrinkage {whitening.shrinkage:.3g} ({whitening.shrinkage_estimator})")
+    if whitening.common_components:
+        parts.append(f"{whitening.common_components} common component removed")
+    return ", ".join(parts)
+
+
+def _isotropy(whitening: WhiteningRecord) -> list[tuple[str, str]]:
+    before, after = whitening.isotropy_before, whitening.isotropy_after
+    if before is None or after is None:
+        return []
+    pairs = (
+        ("IsoScore", before.iso_score, after.iso_score),
+        ("average cosine", before.average_cosine, after.average_cosine),
+        ("partition score", before.partition_score, after.partition_score),
+    )
+    return [("isotropy", ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, old, new in pairs))]

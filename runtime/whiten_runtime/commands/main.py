@@ -1,0 +1,233 @@
+"""`whiten`: embed texts with a bundle, look into it, prove it. Other packages add subcommands by entry point."""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option, warn
+from whiten_runtime.encoder import Encoder
+from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.write_vectors import check_output, json_row, writing_vectors
+from whiten_runtime.ort.providers import Provider
+from whiten_runtime.vector_whitener import VectorWhitener
+
+COMMAND_GROUP = "whiten.commands"
+
+_ROWS_AT_ONCE = 1024
+
+_Rows = Iterator[tuple[str, NDArray[np.float32]]]
+
+
+class _PluginGroup(click.Group):
+    """A group whose subcommands may live in packages that the runtime must not import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = (point.name for point in entry_points(group=COMMAND_GROUP))
+        return sorted({*super().list_commands(ctx), *names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        for point in entry_points(group=COMMAND_GROUP, name=cmd_name):
+            command = point.load()
+            assert isinstance(command, click.Command)
+            return command
+        return None
+
+
+@click.group("whiten", cls=_PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="whiten")
+def whiten() -> None:
+    """Whitened sentence embeddings from bundles that whiten-export wrote."""
+
+
+_bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
+
+
+@whiten.command()
+@_bundle_argument
+@click.argument("text", nargs=-1)
+@click.option(
+    "--input",
+    "input_file",
+    metavar="FILE",
+    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin.",
+)
+@click.option("--column", help="Column or key of the text in --input.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write vectors to .npy, .parquet or .jsonl.")
+@click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
+@click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
+@threads_option
+@provider_option
+@json_option
+@one_line_errors
+def embed(
+    bundle: Path,
+    text: tuple[str, ...],
+    input_file: str | None,
+    column: str | None,
+    out: Path | None,
+    normalize: bool,
+    truncate_dim: int | None,
+    batch_size: int | None,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    as_json: bool,
+) -> None:
+    """Embed each TEXT, or each text of --input.
+
+    Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
+    """
+    if out is not None:
+        check_output(out)
+    if "-" in text and len(text) > 1:
+        raise UsageError("- reads texts from stdin and cannot stand among other texts; give it alone")
+    if text and input_file is not None:
+        raise UsageError("texts were given both as arguments and with --input; choose one")
+    if not text and input_file is None:
+        raise UsageError("there is nothing to embed; give texts, --input FILE, or - for stdin")
+    if column is not None and input_file is None:
+        raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
+    with Encoder(bundle, providers or None, threads) as encoder:
+        source = "-" if text == ("-",) else input_file
+        texts, read = itertools.tee(text if source is None else read_texts(source, column))
+        vectors = encoder.encode_iter(read, batch_size, normalize, truncate_dim)
+        rows = zip(texts, vectors, strict=True)
+        if out is not None:
+            summary = {"texts": _write(out, rows, truncate_dim or encoder.dimension), "out": str(out)}
+        elif as_json:
+            embeddings = [vector.tolist() for _, vector in rows]
+            summary = {"texts": len(embeddings), "embeddings": embeddings}
+        else:
+            summary = {"texts": _print(rows)}
+        if encoder.truncated:
+            warn(f"{encoder.truncated} of {summary['texts']} texts were cut to {encoder.max_seq_length} tokens")
+        if out is not None:
+            say(f"wrote {summary['texts']} vectors of {truncate_dim or encoder.dimension} dimensions to {out}")
+        if as_json:
+            summary |= {"dimension": truncate_dim or encoder.dimension, "truncated": encoder.truncated}
+            console.print_json(summary)
+
+
+def _print(rows: _Rows) -> int:
+    count = 0
+    for text, vector in rows:
+        click.echo(json_row(text, vector))
+        count += 1
+    return count
+
+
+def _write(out: Path, rows: _Rows, dimension: int) -> int:
+    from tqdm import tqdm
+
+    bars = tqdm(unit=" texts", leave=False, disable=not sys.stderr.isatty())
+    with writing_vectors(out, dimension) as writer, bars as bar:
+        count = 0
+        while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+            writer.write([text for text, _ in part], np.stack([vector for _, vector in part]))
+            bar.update(len(part))
+            count += len(part)
+        return count
+
+
+@whiten.command()
+@_bundle_argument
+@click.option(
+    "--input",
+    "input_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Vectors: .npy, .parquet or .jsonl.",
+)
+@click.option("--column", help="Column or key of the vectors in --input.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Write the whitened vectors to .npy, .parquet or .jsonl.",
+)
+@threads_option
+@provider_option
+@json_option
+@one_line_errors
+def transform(
+    bundle: Path,
+    input_file: Path,
+    column: str | None,
+    out: Path,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    as_json: bool,
+) -> None:
+    """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote."""
+    check_output(out)
+    count = 0
+    with VectorWhitener(bundle, providers or None, threads) as whitener:
+        with writing_vectors(out, whitener.dimension) as writer:
+            for rows in read_vectors(input_file, column):
+                writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))
+                count += len(rows)
+        say(f"wrote {count} vectors of {whitener.dimension} dimensions to {out}")
+        if as_json:
+            console.print_json({"vectors": count, "out": str(out), "dimension": whitener.dimension})
+
+
+@whiten.command()
+@_bundle_argument
+@json_option
+@one_line_errors
+def info(bundle: Path, as_json: bool) -> None:
+    """Show what a bundle is: its source, layers, whitening and parity."""
+    from whiten_runtime.commands.info import describe
+
+    manifest = read_manifest(bundle)
+    if as_json:
+        console.print_json(manifest)
+    else:
+        click.echo(describe(manifest))
+
+
+@whiten.command()
+@_bundle_argument
+@threads_option
+@provider_option
+@json_option
+@one_line_errors
+def verify(bundle: Path, threads: int | None, providers: tuple[Provider, ...], as_json: bool) -> None:
+    """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
+
+    Checks every file's SHA-256, embeds the bundle's probe texts and compares them with the vectors that the reference
+    gave. Exits with 1 when a bound of the parity gate is not kept.
+    """
+    opened = VectorWhitener if read_manifest(bundle).input == "vectors" else Encoder
+    with opened(bundle, providers or None, threads) as encoder:
+        agreement = encoder.verify()
+        gate = GATES[encoder.manifest.precision]
+        active = encoder.providers[0]
+        parity = encoder.manifest.parity
+    passed = gate.passes(agreement)
+    reference = parity.reference.split(",")[0] if parity else "its reference"
+    if as_json:
+        console.print_json({"passed": passed, "provider": active, "agreement": agreement, "gate": gate})
+    if not passed:
+        raise ParityError(f"{bundle}: not what {reference} computed, on {active}: {agreement}; wanted {gate}")
+    say(f"{bundle}: equal to {reference} on {active}: {agreement} (gate: {gate})")
+
+
+def main() -> None:
+    """Entry point of `whiten`."""
+    console.run(whiten)

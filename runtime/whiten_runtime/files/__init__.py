@@ -1,0 +1,1 @@
+"""Readers of texts, pairs and vectors, and writers of vectors."""

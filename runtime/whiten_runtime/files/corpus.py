@@ -1,0 +1,107 @@
+"""The sentences a whitening is fitted on, streamed, counted and hashed."""
+
+import ast
+import functools
+import hashlib
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS
+from whiten_runtime.bundle.manifest import CorpusRecord
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.texts import read_texts
+
+_SKIPPED_FOLDERS = frozenset(
+    ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip")
+)
+_MARKUP = (">>>", "...", ":", "+", "-", "*", "|", "=")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
+
+
+class Corpus:
+    """Sentences from several sources in order, read anew at each pass; after a whole pass, `records` says what.
+
+    Args:
+        sources: files, or `BUILTIN_CORPUS`.
+        column: column or key of the text in the files.
+        limit: sentences to use at most, the first ones.
+    """
+
+    def __init__(self, sources: tuple[str, ...], column: str | None, limit: int | None) -> None:
+        self._sources = sources
+        self._column = column
+        self._limit = limit
+        self.records: tuple[CorpusRecord, ...] = ()
+
+    def count(self) -> int:
+        """Sentences that a pass gives. Reads everything once, so that mistakes are found before the work.
+
+        Raises:
+            UsageError: a file or column does not exist.
+            DataError: a source cannot be read or holds no sentence.
+        """
+        for source in self._sources:
+            if source == "-":
+                raise UsageError("the corpus cannot come from standard input; name a file")
+            if next(self._sentences(source), None) is None:
+                raise DataError(f"corpus '{source}' holds no sentence; give a file with text in it")
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the sentences; lines that are empty or blank are passed over."""
+        records = []
+        left = self._limit
+        for source in self._sources:
+            digest, count = hashlib.sha256(), 0
+            for sentence in islice(self._sentences(source), left):
+                digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
+                count += 1
+                yield sentence
+            if left is not None:
+                left -= count
+            records.append(CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=count))
+        self.records = tuple(record for record in records if record.sentences)
+
+    def _sentences(self, source: str) -> Iterator[str]:
+        if source == BUILTIN_CORPUS:
+            return iter(_python_docs())
+        return (text for text in read_texts(source, self._column) if text.strip())
+
+
+def _display_name(source: str) -> str:
+    if source == BUILTIN_CORPUS:
+        return f"{source} ({sys.implementation.name} {'.'.join(map(str, sys.version_info[:3]))})"
+    return Path(source).name
+
+
+@functools.cache
+def _python_docs() -> tuple[str, ...]:
+    """Distinct sentences from the docstrings of the running Python's standard library, in the order of its files."""
+    root = Path(sysconfig.get_path("stdlib"))
+    seen: dict[str, None] = {}
+    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+        if _SKIPPED_FOLDERS & set(path.relative_to(root).parts[:-1]):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                seen.update(dict.fromkeys(_prose(ast.get_docstring(node) or "")))
+    if not seen:
+        raise DataError(f"{root} holds no source files, so there is no built-in corpus; give one with --corpus FILE")
+    return tuple(seen)
+
+
+def _prose(docstring: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        lines = (line for line in paragraph.splitlines() if not line.lstrip().startswith(_MARKUP))
+        for sentence in _SENTENCE_END.split(" ".join(" ".join(lines).split())):
+            letters = sum(character.isalpha() for character in sentence)
+            if 4 <= len(sentence.split()) <= 60 and letters >= 0.6 * len(sentence):
+                yield sentence

@@ -1,0 +1,134 @@
+"""Pairs of sentences with scores, such as a development set of the STS benchmark."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.bundle.manifest import CorpusRecord
+from whiten_runtime.errors import DataError, UsageError
+from whiten_whitening.moments import Float64Array
+
+COLUMNS = ("sentence1", "sentence2", "score")
+_STS_COLUMNS = (5, 6, 4)
+_LEAST = 10
+_WANTED = (
+    f"wanted .csv, .tsv or .jsonl with {', '.join(COLUMNS)}, or tab-separated lines as the STS benchmark has them "
+    "(score and sentences in columns 5 to 7)"
+)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """n pairs of sentences.
+
+    Attributes:
+        first: of each pair.
+        second: of each pair.
+        scores: how similar people find them, [n].
+        record: of the file.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    scores: NDArray[np.float64]
+    record: CorpusRecord
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Read a file of pairs.
+
+    Raises:
+        UsageError: the file does not exist, or lacks a column.
+        DataError: a line is not a pair with a number, there are fewer than ten, or all scores are equal.
+    """
+    if not path.is_file():
+        raise UsageError(f"'{path}' is not a file; wanted pairs with scores")
+    try:
+        content = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
+    try:
+        rows = list(_rows(path, content))
+    except (csv.Error, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {_WANTED}") from None
+    scores = np.array([score for _, _, score in rows])
+    if len(rows) < _LEAST or np.ptp(scores) == 0:
+        raise DataError(f"{path}: {len(rows)} pairs that tell nothing; wanted {_LEAST} or more, with different scores")
+    digest = hashlib.sha256("".join(f"{a}\t{b}\t{score!r}\n" for a, b, score in rows).encode("utf-8", "surrogatepass"))
+    record = CorpusRecord(name=path.name, sha256=digest.hexdigest(), sentences=len(rows))
+    return Pairs(tuple(row[0] for row in rows), tuple(row[1] for row in rows), scores, record)
+
+
+def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
+    """Cosine of each row of a with the same row of b, both [n, d]; 0 where one of them is zero."""
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    products: Float64Array = np.einsum("nd,nd->n", a, b)
+    return products / np.where(norms > 0, norms, np.inf)
+
+
+def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    """Rank correlation of two [n], ties sharing their mean rank; 0 where one of them is constant."""
+    ranks = [_ranks(values) for values in (a, b)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return 0.0
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
+
+
+def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = counts.cumsum().astype(np.float64) - (counts - 1) / 2
+    return np.asarray(np.take(ranks, place), np.float64)
+
+
+def _rows(path: Path, content: str) -> Iterator[tuple[str, str, float]]:
+    lines = [line.rstrip("\r") for line in content.split("\n")]
+    if path.suffix == ".jsonl":
+        yield from _from_json(path, lines)
+        return
+    tabs = [line.split("\t") for line in lines if line.strip()]
+    if tabs and len(tabs[0]) > max(_STS_COLUMNS) and _number(tabs[0][4]) is not None:
+        table, columns = tabs, list(_STS_COLUMNS)
+    else:
+        table = (
+            tabs
+            if path.suffix == ".tsv"
+            else [row for row in csv.reader(io.StringIO(content, newline=""), strict=True) if row]
+        )
+        header = table.pop(0) if table else []
+        if not set(COLUMNS) <= set(header):
+            raise UsageError(f"'{path}' is no file of pairs; {_WANTED}")
+        columns = [header.index(name) for name in COLUMNS]
+    for number, row in enumerate(table, 1):
+        yield _pair(path, number, [row[column] if column < len(row) else None for column in columns])
+
+
+def _from_json(path: Path, lines: list[str]) -> Iterator[tuple[str, str, float]]:
+    for number, line in enumerate((line for line in lines if line.strip()), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        yield _pair(path, number, [row.get(name) for name in COLUMNS] if isinstance(row, dict) else [None] * 3)
+
+
+def _pair(path: Path, number: int, fields: Sequence[object]) -> tuple[str, str, float]:
+    first, second, score = fields
+    value = _number(score)
+    if not isinstance(first, str) or not isinstance(second, str) or value is None:
+        raise DataError(f"{path}: pair {number} is {str(fields)[:80]}; {_WANTED}")
+    return first, second, value
+
+
+def _number(text: object) -> float | None:
+    try:
+        value = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return value if np.isfinite(value) else None

@@ -1,0 +1,117 @@
+"""Reading vectors from files, some at a time: .npy, .parquet and .jsonl."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.texts import choose_column, import_parquet
+
+Rows = NDArray[np.float32]
+
+USUAL_COLUMNS = ("embedding", "vector")
+"""Columns that are taken when none is named."""
+
+_AT_ONCE = 4096
+
+
+def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
+    """Yield the vectors of a file in order, float32 [m, d] with m up to some thousands.
+
+    A .npy file holds [n, d] and is not read as a whole; a .parquet file has a column of lists; a .jsonl file one list,
+    or one object with a list, a line.
+
+    Args:
+        path: the file.
+        column: the column or key of the vectors; None takes the only one there is, else "embedding" or "vector".
+
+    Raises:
+        UsageError: the file does not exist, its kind is unknown, or the column does not exist.
+        DataError: the content is not vectors of one length, or a number is not finite.
+    """
+    file = Path(path)
+    read = _READERS.get(file.suffix.lower())
+    if read is None:
+        raise UsageError(f"'{file}': unknown kind of file for vectors; wanted {', '.join(_READERS)}")
+    if not file.is_file():
+        raise UsageError(
+            f"'{file}' {'is a directory' if file.is_dir() else 'does not exist'}; wanted a file of vectors"
+        )
+    start, width = 0, None
+    for rows in read(file, column):
+        if not len(rows):
+            continue
+        if rows.ndim != 2 or not rows.shape[1] or (width is not None and rows.shape[1] != width):
+            raise DataError(f"{file}: vector {start + 1} has shape {rows.shape[1:]}; wanted one length throughout")
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            raise DataError(f"{file}: vector {start + int(finite.argmin()) + 1} is not finite; leave it out")
+        width = rows.shape[1]
+        start += len(rows)
+        yield rows
+
+
+def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:
+    if column is not None:
+        raise UsageError(f"'{path}' has no column '{column}'; leave the column out")
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path}: not a .npy file ({' '.join(str(error).split())})") from None
+    if not isinstance(table, np.ndarray):
+        raise DataError(f"{path}: holds several arrays; wanted one, as numpy.save writes it")
+    if table.ndim != 2 or table.dtype.kind not in "fiu":
+        raise DataError(f"{path}: holds {table.dtype} {table.shape}; wanted numbers [n, d]")
+    for start in range(0, len(table), _AT_ONCE):
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            rows = np.asarray(table[start : start + _AT_ONCE], np.float32)
+        yield rows
+
+
+def _read_parquet(path: Path, column: str | None) -> Iterator[Rows]:
+    pyarrow, parquet = import_parquet()
+    try:
+        file = parquet.ParquetFile(path)
+        chosen = choose_column(column, file.schema_arrow.names, str(path), USUAL_COLUMNS)
+        for batch in file.iter_batches(batch_size=_AT_ONCE, columns=[chosen]):
+            yield _as_rows(batch.column(0).to_pylist(), path)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: not a parquet file ({error})") from None
+
+
+def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
+    part: list[Any] = []
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}: line {number} is not JSON ({error})") from None
+            part.append(
+                row[choose_column(column, list(row), str(path), USUAL_COLUMNS)] if isinstance(row, dict) else row
+            )
+            if len(part) == _AT_ONCE:
+                yield _as_rows(part, path)
+                part = []
+    yield _as_rows(part, path)
+
+
+def _as_rows(values: list[Any], path: Path) -> Rows:
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(values, np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: holds something other than vectors of one length ({error})") from None
+
+
+_READERS: dict[str, Callable[[Path, str | None], Iterator[Rows]]] = {
+    ".npy": _read_npy,
+    ".parquet": _read_parquet,
+    ".jsonl": _read_jsonl,
+}

@@ -1,0 +1,1 @@
+"""Inference: texts to token ids, token ids to batches, batches to vectors."""

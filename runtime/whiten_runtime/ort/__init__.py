@@ -1,0 +1,1 @@
+"""onnxruntime: sessions, execution providers, and what this machine can run."""

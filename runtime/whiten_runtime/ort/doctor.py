@@ -1,0 +1,130 @@
+"""What this machine can run: processor, onnxruntime, execution providers that really load, and what is missing."""
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from whiten_runtime.bundle.graph_scan import product_graph
+from whiten_runtime.errors import WhitenError
+from whiten_runtime.ort.nvidia import Driver, advice, driver, library_versions, missing_for
+from whiten_runtime.ort.processor import Processor, processor
+from whiten_runtime.ort.providers import (
+    CPU_PROVIDER,
+    NVIDIA,
+    Provider,
+    conflict,
+    import_onnxruntime,
+    installed_packages,
+    provider_name,
+)
+from whiten_runtime.ort.session import SessionOptions, open_session
+
+
+@dataclass(frozen=True)
+class ProviderCheck:
+    """Whether a provider works.
+
+    Attributes:
+        name: of the provider.
+        works: it multiplied two matrices.
+        problem: why not; None if it works.
+        missing: libraries that it is linked to and that are not found.
+    """
+
+    name: str
+    works: bool
+    problem: str | None = None
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What this machine can run.
+
+    Attributes:
+        system: operating system and architecture.
+        python: version.
+        processor: of the machine, and what of it this process may use.
+        packages: installed distributions of onnxruntime with their versions.
+        onnxruntime: version of the module that is imported, and how it was built; None if it cannot be.
+        providers: those that it was built with, and those that were asked for.
+        driver: NVIDIA's; None where this build of onnxruntime has no use for it.
+        libraries: versions of CUDA and cuDNN, those that are found; likewise.
+        problems: what is wrong with what was asked for, one line each.
+    """
+
+    system: str
+    python: str
+    processor: Processor
+    packages: dict[str, str]
+    onnxruntime: str | None
+    providers: tuple[ProviderCheck, ...]
+    driver: Driver | None
+    libraries: dict[str, str]
+    problems: tuple[str, ...]
+
+
+def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
+    """Look at this machine.
+
+    Args:
+        wanted: providers that have to work, besides the CPU.
+    """
+    packages = installed_packages()
+    problems = [wrong] if (wrong := conflict(packages)) else []
+    build, checks = None, []
+    try:
+        onnxruntime = import_onnxruntime()
+    except WhitenError as error:
+        problems.append(str(error))
+    else:
+        build = f"{onnxruntime.__version__} ({' '.join(onnxruntime.get_build_info().split())})"
+        asked = {provider_name(provider): provider for provider in wanted}
+        names = [*dict.fromkeys([*asked, *_with_cpu_last(onnxruntime.get_available_providers())])]
+        checks = [check_provider(onnxruntime, asked.get(name, name)) for name in names]
+        must = {*asked, CPU_PROVIDER}
+        problems += [f"{check.name}: {check.problem}" for check in checks if check.name in must and not check.works]
+    nvidia = any(check.name in NVIDIA for check in checks)
+    return Diagnosis(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        processor=processor(),
+        packages=packages,
+        onnxruntime=build,
+        providers=tuple(checks),
+        driver=driver() if nvidia else None,
+        libraries=library_versions() if nvidia else {},
+        problems=tuple(problems),
+    )
+
+
+def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., Any] = open_session) -> ProviderCheck:
+    """Multiply two matrices on a provider, and on nothing else.
+
+    Args:
+        onnxruntime: the module.
+        provider: with its options.
+        opened: makes a session, as `open_session`.
+    """
+    name = provider_name(provider)
+    a = np.array([[1, 2], [3, 4]], np.float32)
+    try:
+        session = opened(product_graph(), SessionOptions((provider,), threads=1))
+        (product,) = session.run(["y"], {"x": a})
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        missing = missing_for(onnxruntime, name)
+        reason = " ".join(str(error).split())
+        if missing:
+            reason = f"cannot load {', '.join(missing)}: {advice(missing)}"
+        return ProviderCheck(name, False, reason, tuple(missing))
+    if not np.array_equal(product, a @ a):
+        return ProviderCheck(name, False, f"multiplies wrongly: {product.tolist()} instead of {(a @ a).tolist()}")
+    return ProviderCheck(name, True)
+
+
+def _with_cpu_last(names: Sequence[str]) -> list[str]:
+    """Without Azure's, which runs nothing here but calls a service."""
+    return sorted((name for name in names if not name.startswith("Azure")), key=lambda name: name == CPU_PROVIDER)

@@ -1,0 +1,217 @@
+"""NVIDIA's side of a machine: the driver and its GPUs, and the libraries that onnxruntime's CUDA provider is linked to.
+
+Asked without onnxruntime, so that a missing library can be named.
+"""
+
+import ctypes
+import mmap
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whiten_runtime.ort.providers import NVIDIA
+
+Load = Callable[[str], object]
+
+_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_LIBRARIES = ("libcublas", "libcuda", "libcudnn", "libcufft", "libcurand", "libnvinfer", "libnvonnxparser", "libnvrtc")
+
+_TENSORRT = ("libnvinfer", "libnvonnxparser")
+if sys.platform == "win32":
+    _RUNTIMES, _CUDNN = ("cudart64_13.dll", "cudart64_12.dll"), "cudnn64_9.dll"
+else:
+    _RUNTIMES, _CUDNN = ("libcudart.so.13", "libcudart.so.12"), "libcudnn.so.9"
+
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU.
+
+    Attributes:
+        name: as the driver calls it.
+        memory: bytes.
+        capability: of its kernels, such as "9.0".
+    """
+
+    name: str
+    memory: int
+    capability: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver.
+
+    Attributes:
+        version: of CUDA that it can run, such as "13.0"; None without a driver.
+        problem: what is wrong; None if nothing is.
+        gpus: that it shows this process.
+    """
+
+    version: str | None
+    problem: str | None
+    gpus: tuple[Gpu, ...] = ()
+
+
+def driver(load: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> Driver:
+    """Ask the driver what there is.
+
+    Args:
+        load: opens a shared library.
+    """
+    try:
+        library = load(_DRIVER)
+    except OSError as error:
+        return Driver(None, f"no NVIDIA driver: {error}")
+    if status := library.cuInit(0):
+        return Driver(None, f"the NVIDIA driver cannot start (cuInit gave {status}); is a GPU given to this process?")
+    number, count = ctypes.c_int(), ctypes.c_int()
+    library.cuDriverGetVersion(ctypes.byref(number))
+    library.cuDeviceGetCount(ctypes.byref(count))
+    gpus = tuple(_gpu(library, index) for index in range(count.value))
+    return Driver(_version(number), None if gpus else "the NVIDIA driver shows this process no GPU", gpus)
+
+
+def _version(number: ctypes.c_int) -> str:
+    """13010 is 13.1."""
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
+    device, memory = ctypes.c_int(), ctypes.c_size_t()
+    name = ctypes.create_string_buffer(256)
+    library.cuDeviceGet(ctypes.byref(device), index)
+    library.cuDeviceGetName(name, len(name), device)
+    library.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    capability = []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        value = ctypes.c_int()
+        library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        capability.append(str(value.value))
+    return Gpu(name.value.decode(), memory.value, ".".join(capability))
+
+
+def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]:
+    """Versions of CUDA's runtime and of cuDNN, as far as they are found; few operators need cuDNN.
+
+    Args:
+        load: opens a shared library.
+    """
+    found = {}
+    for name in _RUNTIMES:
+        with suppress(OSError):
+            number = ctypes.c_int()
+            load(name).cudaRuntimeGetVersion(ctypes.byref(number))
+            found["CUDA"] = _version(number)
+            break
+    with suppress(OSError):
+        version = load(_CUDNN).cudnnGetVersion
+        version.restype = ctypes.c_size_t
+        number = version()
+        found["cuDNN"] = f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+    return found
+
+
+def advice(missing: Iterable[str]) -> str:
+    """What to do about missing libraries."""
+    steps = []
+    names = list(missing)
+    if any(name.startswith(_TENSORRT) for name in names):
+        steps.append("pip install tensorrt")
+    if any(not name.startswith((*_TENSORRT, _DRIVER)) for name in names):
+        steps.append("pip install 'whiten[gpu,cuda]' for CUDA and cuDNN")
+    if _DRIVER in names:
+        steps.append("install NVIDIA's driver, or give this container a GPU")
+    return "; ".join(steps)
+
+
+def missing_for(onnxruntime: Any, provider: str) -> list[str]:
+    """Libraries without which a provider cannot be loaded; none for those that are not NVIDIA's.
+
+    Args:
+        onnxruntime: the module.
+        provider: its name.
+    """
+    if provider not in NVIDIA:
+        return []
+    library = provider_library(Path(onnxruntime.__file__).parent, NVIDIA[provider])
+    return missing_libraries(library) if library else []
+
+
+def provider_library(folder: Path, name: str) -> Path | None:
+    """onnxruntime's library of a provider ("cuda", "tensorrt"), or None where there is none.
+
+    Args:
+        folder: of the module `onnxruntime`.
+        name: of the provider, in small letters.
+    """
+    for file in (f"libonnxruntime_providers_{name}.so", f"onnxruntime_providers_{name}.dll"):
+        if (path := folder / "capi" / file).exists():
+            return path
+    return None
+
+
+def missing_libraries(library: Path, load: Load = ctypes.CDLL) -> list[str]:
+    """Those of NVIDIA's libraries that an ELF file is linked to and that cannot be loaded; none for other files.
+
+    Args:
+        library: a shared library.
+        load: opens one by its name, or raises OSError.
+    """
+    missing = []
+    for name in needed_libraries(library):
+        if not name.startswith(_LIBRARIES):
+            continue
+        try:
+            load(name)
+        except OSError:
+            missing.append(name)
+    return missing
+
+
+def needed_libraries(library: Path) -> list[str]:
+    """Names of the libraries that a 64-bit little-endian ELF file is linked to; none for other files.
+
+    System V ABI, "Dynamic Section": DT_NEEDED holds offsets into the table at the address DT_STRTAB.
+    """
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:6] != b"\x7fELF\x02\x01":
+            return []
+        segments = list(_segments(data))
+        entries = [
+            entry
+            for kind, offset, _, size in segments
+            if kind == _PT_DYNAMIC
+            for entry in struct.iter_unpack("<qQ", data[offset : offset + size // 16 * 16])
+        ]
+        table = next((value for tag, value in entries if tag == _DT_STRTAB), None)
+        if table is None:
+            return []
+        start = next(
+            offset + table - address
+            for kind, offset, address, size in segments
+            if kind == _PT_LOAD and address <= table < address + size
+        )
+        names = []
+        for tag, value in entries:
+            if tag == _DT_NULL:
+                break
+            if tag == _DT_NEEDED:
+                names.append(data[start + value : data.find(b"\0", start + value)].decode())
+        return names
+
+
+def _segments(data: mmap.mmap) -> Iterator[tuple[int, int, int, int]]:
+    """(kind, offset in the file, address, bytes in the file) of every program header."""
+    (first,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    for index in range(count):
+        kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", data, first + index * size)
+        yield kind, offset, address, length

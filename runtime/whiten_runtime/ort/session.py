@@ -1,0 +1,244 @@
+"""onnxruntime sessions: explicit threads, no silent fallback, alive after a fork."""
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.bundle.graph_scan import scan_graph, with_output
+from whiten_runtime.checks import whole_number
+from whiten_runtime.errors import BundleError, ProviderError, WhitenError
+from whiten_runtime.ort.forks import ForkSafeLock
+from whiten_runtime.ort.nvidia import advice, missing_for
+from whiten_runtime.ort.placement import RECORD, check_placement, placement_of
+from whiten_runtime.ort.processor import default_threads, saturates_int8
+from whiten_runtime.ort.providers import (
+    CPU_PROVIDER,
+    CUDA_PROVIDER,
+    Provider,
+    check_available,
+    checked_providers,
+    import_onnxruntime,
+    installed_packages,
+    on_device,
+    preload_libraries,
+    provider_name,
+)
+
+_UNWANTED_FUSIONS = {
+    CPU_PROVIDER: ["SkipLayerNormFusion", "BiasGeluFusion"],
+    CUDA_PROVIDER: ["SkipLayerNormFusion", "EmbedLayerNormFusion"],
+}
+"""onnxruntime's fusions that a session does without, by its first provider.
+
+On the CPU because the kernels are slower than the operators they replace: SkipLayerNormalization is scalar code and ten
+times slower than Add and LayerNormalization. On CUDA because the choice was made at export (`--target cuda`):
+SkipLayerNormalization only of two arrays of one shape, which is what its exact kernel takes, and never
+EmbedLayerNormalization, which computes mean and variance in float16 and waits for the GPU in every run.
+"""
+
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+_SPIN_DURING_RUNS = ("session.force_spinning_stop", "1")
+_NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a session is created with.
+
+    Attributes:
+        providers: execution providers in order of preference; all of them must be active.
+        threads: threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use.
+        spinning: let threads spin while one operator waits for the next. They never spin between calls.
+    """
+
+    providers: tuple[Provider, ...] = (CPU_PROVIDER,)
+    threads: int | None = None
+    spinning: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "providers", checked_providers(self.providers))
+        if self.threads is not None:
+            whole_number("threads", self.threads, 1)
+
+    @classmethod
+    def on_device(cls, device: str) -> "SessionOptions":
+        """For "cpu", "cuda" or "cuda:N"."""
+        return cls((on_device(device),))
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU is the only provider."""
+        return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
+
+
+def create_session(model: Path, options: SessionOptions, threads: int | None = None, value: str | None = None) -> Any:
+    """Create an `onnxruntime.InferenceSession` on exactly the providers asked for.
+
+    Args:
+        model: an ONNX file.
+        options: what to create it with.
+        threads: threads inside one operator; None for all that the options give.
+        value: a value of the graph that is to be an output, whether the file says so or not.
+
+    Raises:
+        ProviderError: a provider is not available, or was dropped when the session was created.
+        BundleError: onnxruntime does not accept the model.
+    """
+    graph: str | bytes = str(model)
+    entries = []
+    if value is not None and value not in scan_graph(model).outputs:
+        graph = with_output(model, value)
+        entries.append((_WEIGHTS_FOLDER, str(model.parent)))
+    return open_session(graph, options, threads, entries)
+
+
+def open_session(
+    graph: str | bytes,
+    options: SessionOptions,
+    threads: int | None = None,
+    entries: Sequence[tuple[str, str]] = (),
+) -> Any:
+    """As `create_session`, of a graph's path or content.
+
+    Args:
+        graph: path or content of an ONNX file.
+        options: what to create it with.
+        threads: threads inside one operator.
+        entries: further settings of the session.
+    """
+    ort = import_onnxruntime()
+    check_available(options.providers, ort.get_available_providers(), installed_packages)
+    preload_libraries(ort, options.providers)
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = threads or options.threads or default_threads()
+    settings.inter_op_num_threads = 1
+    # Threads that spin between runs take the processor from the process's other sessions and threads.
+    settings.add_session_config_entry(*_SPIN_DURING_RUNS if options.spinning else _NEVER_SPIN)
+    settings.log_severity_level = 3
+    # Plans made for every new shape are kept for ever: memory grows with the variety of lengths.
+    settings.enable_mem_pattern = False
+    if saturates_int8():
+        settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
+    for key, setting in (RECORD, *entries):
+        settings.add_session_config_entry(key, setting)
+    first = provider_name(options.providers[0])
+    try:
+        session = ort.InferenceSession(
+            graph,
+            settings,
+            providers=list(options.providers),
+            enable_fallback=0,
+            disabled_optimizers=_UNWANTED_FUSIONS.get(first),
+        )
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        reason = " ".join(str(error).split())
+        if first != CPU_PROVIDER:
+            raise ProviderError(f"{first} could not start: {_why(ort, first, reason)}") from error
+        what = graph if isinstance(graph, str) else "a graph"
+        raise BundleError(f"{what}: onnxruntime does not accept it: {reason}") from error
+    session.disable_fallback()
+    active = session.get_providers()
+    for wanted in map(provider_name, options.providers):
+        if wanted not in active:
+            why = _why(ort, wanted, f"onnxruntime runs on {', '.join(active)} without it")
+            raise ProviderError(f"asked for provider '{wanted}', but {why}, or ask for {CPU_PROVIDER}")
+    if first != CPU_PROVIDER:
+        check_placement(placement_of(session), first)
+    return session
+
+
+def _why(onnxruntime: Any, provider: str, reason: str) -> str:
+    """Why a provider did not start: a library that is missing, or what onnxruntime says."""
+    missing = missing_for(onnxruntime, provider)
+    what = f"{', '.join(missing)} cannot be loaded ({advice(missing)})" if missing else reason
+    return f"{what}; see whiten doctor --provider {provider}"
+
+
+class ForkSafeSession:
+    """A session that is created when it is first used, in each process: a forked child has no threads of its parent's.
+
+    Args:
+        create: makes a session; called once per process.
+    """
+
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self._create = create
+        self._closed = False
+        self._session: Any = None
+        _live.add(self)
+
+    def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """Run the graph; safe to call from several threads at once.
+
+        Raises:
+            WhitenError: onnxruntime fails, for want of memory for instance.
+        """
+        session = self.get()
+        try:
+            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed))
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise WhitenError(f"onnxruntime failed: {' '.join(str(error).split())}") from error
+        return results
+
+    def get(self) -> Any:
+        """The session of this process.
+
+        Raises:
+            WhitenError: `close` was called.
+        """
+        session = self._session
+        if session is None:
+            with _creation_lock:
+                self.check_open()
+                if self._session is None:
+                    self._session = self._create()
+                session = self._session
+        return session
+
+    @property
+    def alive(self) -> bool:
+        """Whether this process has the session."""
+        return self._session is not None
+
+    def check_open(self) -> None:
+        """Raise WhitenError if `close` was called."""
+        if self._closed:
+            raise WhitenError("this encoder was closed; create a new one")
+
+    def release(self) -> None:
+        """Free the session until it is used again."""
+        with _creation_lock:
+            self._session = None
+
+    def close(self) -> None:
+        """Free the session; `run` raises from now on."""
+        with _creation_lock:
+            self._closed = True
+            self._session = None
+
+    def abandon(self) -> None:
+        """Forget the session without freeing it: its destructor would wait for threads that only the parent has."""
+        if self._session is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            self._session = None
+
+
+_live: WeakSet[ForkSafeSession] = WeakSet()
+_creation_lock = ForkSafeLock()  # creating sessions is not thread-safe in onnxruntime
+
+
+def _after_fork_in_child() -> None:
+    for session in _live:
+        session.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

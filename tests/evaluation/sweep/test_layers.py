@@ -1,0 +1,233 @@
+"""All combinations of layers, worked out on cached vectors, against the slow way."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.checkpoints import LAYERS, WIDTH
+from support.sts import write_paper_layout
+from whiten_evaluation.sweep import scoring, store
+from whiten_evaluation.sweep.combinations import all_combinations, extended, search_layers, singles_and_pairs
+from whiten_evaluation.sweep.graph import LayerGraph, check_layers, write_layers
+from whiten_evaluation.sweep.scoring import (
+    TaskVectors,
+    raw_scores,
+    scores_by_dimension,
+    task_vectors,
+    white_scores,
+)
+from whiten_evaluation.sweep.store import embed_layers
+from whiten_evaluation.tasks.sts_files import Task, read_sts
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.sources.base import TokenModel
+from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.opening import open_model
+from whiten_runtime import ParityError, WhitenError
+from whiten_runtime.files.pairs import cosines, spearman
+from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.maps import WhiteningSpec, fit_map
+
+OPTIONS = SessionOptions(threads=2)
+
+
+def nothing(count: int) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("sts")
+    write_paper_layout(folder, ("STS15",))
+    return read_sts(folder, ("STS15",)).tasks[0]
+
+
+def made(task: Task, layers: int = 5, width: int = 12, seed: int = 0) -> TaskVectors:
+    """Anisotropic vectors, alike for texts that share words; layer 0 singular, layer 1 the same for all texts."""
+    random = np.random.default_rng(seed)
+    texts = list(dict.fromkeys(task.texts))
+    words = {word: random.normal(size=(layers, width)) for text in texts for word in text.split()}
+    scale = np.geomspace(1, 30, width)
+    vectors = np.stack([np.mean([words[word] for word in text.split()], axis=0) for text in texts], axis=1) * scale + 3
+    vectors[0, :, 0] = vectors[0, :, 1]
+    vectors[1] = vectors[1, :1]
+    return task_vectors(task, tuple(range(layers)), texts, vectors.astype(np.float32))
+
+
+def slow(data: TaskVectors, layers: tuple[int, ...], whiten: bool, kept: int | None = None) -> float:
+    mean = np.mean([data.vectors[layer] for layer in layers], axis=0, dtype=np.float64)
+    place = {text: row for row, text in enumerate(dict.fromkeys(data.task.texts))}
+    if whiten:
+        fitted = fit_map(data.moments(np.float32(mean)), WhiteningSpec())
+        mean = (mean - fitted.mean) @ fitted.weight[:, :kept]
+    found = []
+    for subset in data.task.subsets:
+        a, b = (mean[[place[text] for text in column]] for column in (subset.first, subset.second))
+        found.append(100 * spearman(cosines(a, b), subset.scores))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_combination(task: Task, threads: int) -> None:
+    data = made(task)
+    combinations = all_combinations(data.layers)
+    counted: list[int] = []
+    white = white_scores(data, combinations, threads, counted.append)
+    raw = raw_scores(data, combinations)
+    assert sum(counted) == len(combinations) == 31
+    for layers, mine, plain in zip(combinations, white, raw, strict=True):
+        if layers == (1,):
+            assert np.isnan(mine)  # there is nothing to whiten
+            continue
+        assert mine == pytest.approx(slow(data, layers, True), abs=0.05), layers
+        assert plain == pytest.approx(slow(data, layers, False), abs=0.05), layers
+
+
+def test_without_cross_covariances(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = made(task)
+    combinations = all_combinations(data.layers)
+    want = white_scores(data, combinations)
+    monkeypatch.setattr(scoring, "_MOST_BLOCKS", 0)
+    np.testing.assert_allclose(white_scores(data, combinations), want, atol=0.02)
+
+
+def test_fewer_dimensions(task: Task) -> None:
+    data = made(task)
+    found = scores_by_dimension(data, (2, 4), [2, 5, 12])  # in one dimension all cosines are 1 or -1
+    assert found.tolist() == pytest.approx([slow(data, (2, 4), True, kept) for kept in (2, 5, 12)], abs=1e-3)
+
+
+def test_too_few_sentences_are_not_whitened(task: Task) -> None:
+    width = len(task.texts)
+    data = made(task, layers=2, width=width - 1)
+    assert np.isnan(white_scores(data, [(0,), (0, 1)])).all()
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 9))
+def test_combinations(count: int) -> None:
+    layers = tuple(range(count))
+    every = all_combinations(layers)
+    assert len(set(every)) == len(every) == 2**count - 1
+    assert every == sorted(every)
+    assert set(singles_and_pairs(layers)) == {found for found in every if len(found) <= 2}
+    assert extended([(0,)], layers) == [(0, layer) for layer in layers[1:]]
+
+
+def test_which_layers_are_searched() -> None:
+    assert search_layers(range(7)) == tuple(range(7))
+    assert search_layers(range(13)) == tuple(range(1, 13))  # 4,095 combinations of BERT-base's blocks
+    assert search_layers(range(25)) == tuple(range(25))
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Callable[[str], Path]) -> TokenModel:
+    directory = str(checkpoint("bert"))
+    return open_model(resolve(directory), Recipe(directory, whitening=None))
+
+
+@pytest.fixture(scope="module")
+def graph(model: TokenModel, tmp_path_factory: pytest.TempPathFactory) -> LayerGraph:
+    folder = tmp_path_factory.mktemp("graph")
+    made = LayerGraph(folder, model.layers, ("mean", "cls"), WIDTH, model.tokenizer.pad_token_id, 40)
+    write_layers(model, made)
+    return made
+
+
+def test_every_layer_is_the_references(model: TokenModel, graph: LayerGraph) -> None:
+    advanced: list[int] = []
+    check_layers(model, graph, OPTIONS, advanced.append)
+    assert sum(advanced) == 2
+
+
+def test_layers_that_change_places_are_found(model: TokenModel, graph: LayerGraph) -> None:
+    swapped = LayerGraph(graph.folder, (0, 2, 1, 3, 4), graph.poolings, WIDTH, graph.pad_token_id, 40)
+    with pytest.raises(ParityError, match="layer 2 with mean pooling is not what torch"):
+        check_layers(model, swapped, OPTIONS, nothing)
+
+
+def test_a_depth_holds_no_more_than_it_needs(graph: LayerGraph) -> None:
+    sizes = []
+    for layer in graph.layers:
+        path = graph.folder / f"cut-{layer}.onnx"
+        name = graph.write_depth(layer, "mean", path)
+        sizes.append(path.stat().st_size)
+        embedder, whole = graph.embedder(OPTIONS, path, name), graph.embedder(OPTIONS)
+        ((_, got),) = embedder.windows(["some text", "more"], embedder.whole(name))
+        ((_, want),) = whole.windows(["some text", "more"], whole.whole("layer_vectors"))
+        np.testing.assert_allclose(got, graph.split(want)[0, layer], atol=1e-6)
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) == LAYERS + 1
+
+
+class StopError(Exception):
+    pass
+
+
+def test_an_interrupted_pass_goes_on(
+    graph: LayerGraph, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PART_TEXTS", 50)
+    texts = tuple(dict.fromkeys(task.texts))
+    want = embed_layers(graph, texts, tmp_path / "whole", OPTIONS, nothing)
+    done = 0
+
+    def stop(count: int) -> None:
+        nonlocal done
+        done += count
+        if done >= 120:
+            raise StopError
+
+    with pytest.raises(StopError):
+        embed_layers(graph, texts, tmp_path / "parts", OPTIONS, stop)
+    counted: list[int] = []
+    got = embed_layers(graph, texts, tmp_path / "parts", OPTIONS, counted.append)
+    assert counted[0] == 100  # two parts were there
+    assert sum(counted) == len(texts)
+    np.testing.assert_allclose(got.table, want.table, atol=1e-6)
+    again: list[int] = []
+    embed_layers(graph, texts, tmp_path / "parts", OPTIONS, again.append)
+    assert again == [len(texts)]
+
+
+def test_a_damaged_cache_is_made_anew(graph: LayerGraph, tmp_path: Path) -> None:
+    texts = ("one text", "another", "a third one")
+    want = embed_layers(graph, texts, tmp_path, OPTIONS, nothing)
+    kept = np.array(want.table)
+    del want
+    (tmp_path / "vectors.npy").write_bytes(b"not an array")
+    np.testing.assert_allclose(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table, kept, atol=1e-6)
+
+
+def test_a_full_disk_is_noticed_before(graph: LayerGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 100})
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(WhitenError, match=r"take 0.0 GB, but only 0.0 GB are free; name another --cache"):
+        embed_layers(graph, ("one text",), tmp_path, OPTIONS, nothing)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lost_table_is_not_taken_for_a_finished_one(
+    graph: LayerGraph, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption of the pass that makes it anew leaves a table of zeros, of which nothing is done."""
+    monkeypatch.setattr(store, "_PART_TEXTS", 50)
+    texts = tuple(dict.fromkeys(task.texts))
+    want = np.array(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table)
+    (tmp_path / "vectors.npy").unlink()
+
+    def stop(count: int) -> None:
+        if count:
+            raise StopError
+
+    with pytest.raises(StopError):
+        embed_layers(graph, texts, tmp_path, OPTIONS, stop)
+    np.testing.assert_allclose(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table, want, atol=1e-6)
+
+
+def test_nothing_to_score(task: Task) -> None:
+    data = made(task)
+    assert raw_scores(data, []).shape == white_scores(data, []).shape == (0,)

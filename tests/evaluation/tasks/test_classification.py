@@ -1,0 +1,258 @@
+"""SentEval's protocol against plain loops over scikit-learn's lbfgs, and the command."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from threadpoolctl import threadpool_limits
+
+from support.corpus import sentences
+from whiten_evaluation.commands.classification import ALL_TASKS, classification
+from whiten_evaluation.embedding import TextVectors, Whitening
+from whiten_evaluation.tasks.classification import classify, features
+from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
+from whiten_runtime.errors import DataError, UsageError
+
+FOLDS = StratifiedKFold(10, shuffle=True, random_state=1111)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Thousands of small products are faster so."""
+    with threadpool_limits(1):
+        yield
+
+
+class Made:
+    """Random samples of overlapping classes, with texts of 1 to 5 words."""
+
+    def __init__(self, width: int, classes: int, spread: float = 1.0, seed: int = 0) -> None:
+        self.random = np.random.default_rng(seed)
+        self.centres = self.random.normal(size=(classes, width))
+        self.width, self.classes, self.spread = width, classes, spread
+        self.rows: dict[str, int] = {}
+        self.stacked: list[np.ndarray] = []
+
+    def texts(self, labels: np.ndarray) -> tuple[str, ...]:
+        names = [
+            f"{len(self.rows) + n}" + " word" * count for n, count in enumerate(self.random.integers(0, 5, len(labels)))
+        ]
+        self.rows.update({name: len(self.rows) + n for n, name in enumerate(names)})
+        noise = self.random.normal(size=(len(labels), self.width))
+        self.stacked.extend((self.centres[labels] + 2 * noise) * self.spread)
+        return tuple(names)
+
+    def split(self, count: int, pairs: bool = False) -> Split:
+        labels = np.arange(count) % self.classes
+        second = self.texts(labels) if pairs else ()
+        return Split(self.texts(labels), second, labels.astype(np.int64))
+
+    @property
+    def vectors(self) -> TextVectors:
+        return TextVectors(self.rows, np.array(self.stacked, np.float32))
+
+
+def best(x: np.ndarray, y: np.ndarray, powers: range) -> float:
+    scores = [round(100 * np.mean(cross_val_score(regression(2.0**power), x, y, cv=FOLDS)), 2) for power in powers]
+    return 2.0 ** powers[int(np.argmax(scores))]
+
+
+def regression(strength: float) -> LogisticRegression:
+    return LogisticRegression(C=strength, tol=1e-7, max_iter=10000)
+
+
+def in_order(split: Split, vectors: TextVectors) -> tuple[np.ndarray, np.ndarray]:
+    """As SentEval sorts single sentences."""
+    together = sorted(zip(split.texts, split.labels.tolist(), strict=True), key=lambda z: (len(z[0].split()), z[1]))
+    return vectors.of(text for text, _ in together), np.array([label for _, label in together])
+
+
+@pytest.mark.parametrize(
+    ("width", "count", "spread"),
+    [(5, 150, 0.3), (30, 60, 3.0)],
+    ids=["overlapping", "separable"],
+)
+def test_nested_folds(width: int, count: int, spread: float) -> None:
+    made = Made(width, 2, spread)
+    task = ClassificationTask("MR", made.split(count))
+    x, y = in_order(task.train, made.vectors)
+    accuracies, strengths = [], []
+    for learn, test in FOLDS.split(x, y):
+        strengths.append(best(x[learn], y[learn], range(-2, 4)))
+        accuracies.append(regression(strengths[-1]).fit(x[learn], y[learn]).score(x[test], y[test]))
+    found = classify(task, made.vectors, Whitening("none"))
+    assert found.strengths == tuple(strengths)
+    assert found.accuracy == pytest.approx(100 * np.mean(accuracies))
+    assert (found.task, found.n, found.f1) == ("MR", count, None)
+
+
+def test_questions_choose_by_folds_of_the_training_split() -> None:
+    made = Made(6, 4)
+    task = ClassificationTask("TREC", made.split(120), made.split(80), classes=tuple("ABCD"))
+    x, y = in_order(task.train, made.vectors)
+    strength = best(x, y, range(-1, 6))
+    assert task.test is not None
+    wanted = regression(strength).fit(x, y).score(made.vectors.of(task.test.texts), task.test.labels)
+    found = classify(task, made.vectors, Whitening("none"))
+    assert found.strengths == (strength,)
+    assert found.accuracy == pytest.approx(100 * wanted)
+    assert found.n == 80
+
+
+def test_sentiments_choose_by_the_dev_split() -> None:
+    made = Made(6, 5, 0.5)
+    task = ClassificationTask("SST5", made.split(100), made.split(80), made.split(60), classes=tuple("01234"))
+    assert task.dev is not None
+    assert task.test is not None
+    models = [
+        regression(2.0**power).fit(made.vectors.of(task.train.texts), task.train.labels) for power in range(-2, 4)
+    ]
+    scores = [model.score(made.vectors.of(task.dev.texts), task.dev.labels) for model in models]
+    model = models[int(np.argmax(scores))]
+    found = classify(task, made.vectors, Whitening("none"))
+    assert found.strengths == (model.C,)
+    assert found.accuracy == pytest.approx(100 * model.score(made.vectors.of(task.test.texts), task.test.labels))
+
+
+def test_pairs_are_judged_by_accuracy_and_f1() -> None:
+    made = Made(4, 2)
+    task = ClassificationTask("MRPC", made.split(120, pairs=True), made.split(70, pairs=True), pairs=True)
+
+    def of(split: Split | None) -> tuple[np.ndarray, np.ndarray]:
+        assert split is not None
+        rows = sorted(
+            zip(split.texts, split.second, split.labels.tolist(), strict=True),
+            key=lambda z: (len(z[0].split()), len(z[1].split()), z[2]),
+        )
+        u, v = (made.vectors.of(row[side] for row in rows) for side in (0, 1))
+        return np.c_[np.abs(u - v), u * v], np.array([row[2] for row in rows])
+
+    x, y = of(task.train)
+    np.testing.assert_array_equal(features(task.train, made.vectors, None)[0], x)
+    strength = best(x, y, range(-1, 6))
+    tested, labels = of(task.test)
+    predicted = regression(strength).fit(x, y).predict(tested)
+    found = classify(task, made.vectors, Whitening("none"))
+    assert found.strengths == (strength,)
+    assert found.accuracy == pytest.approx(100 * np.mean(predicted == labels))
+    assert found.f1 == pytest.approx(100 * f1_score(labels, predicted))
+
+
+def test_target_whitens_on_the_sentences_of_all_splits() -> None:
+    made = Made(4, 2)
+    task = ClassificationTask("MRPC", made.split(60, pairs=True), made.split(40, pairs=True), pairs=True)
+    fitted = made.vectors.fit(task.sentences, Whitening("target").spec, "all")
+    assert fitted.n_samples == 200
+    vectors = made.vectors
+    before = TextVectors(vectors.rows, ((vectors.vectors - fitted.mean) @ fitted.weight).astype(np.float32))
+    found = classify(task, made.vectors, Whitening("target"))
+    wanted = classify(task, before, Whitening("none"))
+    assert (found.accuracy, found.f1, found.strengths) == (wanted.accuracy, wanted.f1, wanted.strengths)
+
+
+@pytest.mark.parametrize(("samples", "test", "message"), [(22, None, "class 0 has 11"), (18, 4, "class 0 has 9")])
+def test_too_few_samples_of_a_class(samples: int, test: int | None, message: str) -> None:
+    made = Made(2, 2)
+    task = ClassificationTask("MR", made.split(samples), None if test is None else made.split(test))
+    with pytest.raises(DataError, match=f"MR: {message} samples to learn from; wanted"):
+        classify(task, made.vectors, Whitening("none"))
+
+
+def test_too_few_sentences_to_whiten() -> None:
+    made = Made(30, 2)
+    with pytest.raises(UsageError, match="MR: 24 sentences cannot whiten 30 dimensions"):
+        classify(ClassificationTask("MR", made.split(24)), made.vectors, Whitening("target"))
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(classification, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All seven tasks, small."""
+    folder = tmp_path_factory.mktemp("data")
+    texts = [text.replace("\t", " ") for text in sentences(60)]
+    names = ("rt-polarity.pos", "custrev.pos", "subj.objective", "mpqa.pos")
+    others = ("rt-polarity.neg", "custrev.neg", "subj.subjective", "mpqa.neg")
+    contents = {
+        **dict.fromkeys(names, texts[:30]),
+        **dict.fromkeys(others, texts[30:]),
+        **{
+            f"stsa.fine.{split}": [f"{n % 5} {text}" for n, text in enumerate(texts)]
+            for split in ("train", "dev", "test")
+        },
+    }
+    for split in ("train", "test"):
+        kinds = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+        contents[f"TREC.{split}"] = [f"{kinds[n % 6]}:x {text}" for n, text in enumerate(texts)]
+        pairs = [f"{n % 2}\t1\t2\t{text}\t{texts[-n]}" for n, text in enumerate(texts)]
+        contents[f"msr_paraphrase_{split}.txt"] = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *pairs]
+    for name, lines in contents.items():
+        (folder / name).write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+def test_command_on_all_seven(tiny_bundle: Path, data: Path) -> None:
+    result = run(tiny_bundle, "--data", data, "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert (document["absent"], document["warnings"], document["whitening"]) == ({}, [], "bundle")
+    [bundle] = document["bundles"]
+    assert [task["task"] for task in bundle["tasks"]] == list(ALL_TASKS)
+    assert [task["n"] for task in bundle["tasks"]] == [60] * 7
+    assert [len(task["strengths"]) for task in bundle["tasks"]] == [10] * 4 + [1] * 3
+    assert all(task["seconds"] > 0 for task in bundle["tasks"])
+    assert bundle["average"] == pytest.approx(np.mean([task["accuracy"] for task in bundle["tasks"]]))
+
+
+def test_command_tells_what_is_absent(tiny_bundle: Path, data: Path, tmp_path: Path) -> None:
+    for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "rt-polarity.pos"):
+        (tmp_path / name).write_bytes((data / name).read_bytes())
+    result = run(tiny_bundle, tiny_bundle, "--data", tmp_path, "--tasks", "mrpc,MR", "--whitening", "none")
+    assert result.exit_code == 0, result.stderr
+    warnings = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert len(warnings) == 1
+    assert "MR (no rt-polarity.neg)" in warnings[0]
+    header, *rows = result.stdout.splitlines()
+    assert header.split() == ["bundle", "MRPC", "MRPC", "F1", "avg"]
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
+    assert rows[0].split()[-1] == "-"
+    document = json.loads(run(tiny_bundle, "--data", tmp_path, "--tasks", "MRPC,MR", "--json").stdout)
+    assert document["absent"] == {"MR": ["rt-polarity.neg"]}
+    assert document["bundles"][0]["average"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--tasks", "MR,STSB"], 2, "task 'STSB' is unknown; wanted some of MR,CR,SUBJ,MPQA,TREC,SST5,MRPC"),
+        (
+            ["--tasks", "CR"],
+            2,
+            "has none of the tasks that were asked for; wanted files of CR (no custrev.pos, no custrev.neg)",
+        ),
+        (["--json", "--csv"], 2, "choose one"),
+        (
+            ["--tasks", "MR", "--whitening", "target"],
+            2,
+            "MR: 24 sentences cannot whiten",
+        ),
+        (["--tasks", "MPQA"], 1, "MPQA: class 0 has 2 samples to learn from; wanted 12 or more"),
+    ],
+)
+def test_errors_are_one_line(tiny_bundle: Path, tmp_path: Path, options: list[str], code: int, message: str) -> None:
+    for name, count in (("rt-polarity.pos", 12), ("rt-polarity.neg", 12), ("mpqa.pos", 12), ("mpqa.neg", 2)):
+        texts = [f"{name} {n}" for n in range(count)]
+        (tmp_path / name).write_text("\n".join(texts) + "\n", "utf-8")
+    result = run(tiny_bundle, "--data", tmp_path, *options)
+    assert result.exit_code == code
+    assert message in result.stderr.strip().split("\n")[-1]
+    assert result.stdout == ""

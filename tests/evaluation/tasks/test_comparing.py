@@ -1,0 +1,97 @@
+"""Paired bootstrap: ranks against scipy, intervals against resampling by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import rankdata, spearmanr
+
+from support.sts import write_paper_layout
+from whiten_evaluation.commands.main import evaluate
+from whiten_evaluation.tasks.bootstrap import counted_correlation, counted_ranks, interval, resampled_task
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS
+from whiten_export.pipeline.refit import fit_bundle, refit_bundle
+from whiten_runtime.files.corpus import Corpus
+from whiten_whitening.maps import WhiteningSpec
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(evaluate, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=30))
+def test_counted_ranks_are_those_of_repeated_values(pairs: list[tuple[int, int]]) -> None:
+    values, counts = (np.array(column, float) for column in zip(*pairs, strict=True))
+    repeated = np.repeat(values, counts.astype(int))
+    found = np.repeat(counted_ranks(values, counts[None])[0], counts.astype(int))
+    np.testing.assert_allclose(found, rankdata(repeated))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counted_correlation_is_scipys(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    a, b = random.integers(0, 6, (2, 80)).astype(float)
+    counts = random.multinomial(80, np.full(80, 1 / 80), size=3).astype(float)
+    found = counted_correlation(counted_ranks(a, counts), counted_ranks(b, counts), counts)
+    for row, drawn in zip(found, counts.astype(int), strict=True):
+        assert row == pytest.approx(spearmanr(np.repeat(a, drawn), np.repeat(b, drawn)).statistic)
+
+
+def test_constant_values_have_no_correlation() -> None:
+    counts = np.ones((1, 4))
+    ranks = counted_ranks(np.zeros(4), counts)
+    assert counted_correlation(ranks, counted_ranks(np.arange(4.0), counts), counts) == 0
+
+
+def test_intervals_are_those_of_resampling_by_hand() -> None:
+    random = np.random.default_rng(0)
+    gold = [random.normal(size=200), random.normal(size=120)]
+    first = [part + random.normal(size=len(part)) for part in gold]
+    second = [part + 1.5 * random.normal(size=len(part)) for part in gold]
+    found = resampled_task([first, second], gold, 2000, seed=(1,))
+    differences = []
+    for _ in range(2000):
+        total = 0.0
+        for a, b, scores in zip(first, second, gold, strict=True):
+            rows = random.integers(0, len(scores), len(scores))
+            total += spearmanr(b[rows], scores[rows]).statistic - spearmanr(a[rows], scores[rows]).statistic
+        differences.append(total / 2)
+    mine, theirs = interval(found[1] - found[0]), np.quantile(differences, [0.025, 0.975])
+    assert (mine.low, mine.high) == pytest.approx(theirs, abs=0.015)
+    assert mine.excludes_zero
+
+
+def test_the_command(tiny_bundle: Path, tmp_path: Path) -> None:
+    write_paper_layout(tmp_path, ("STS-B", "STS15"))
+    result = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--json", "--resamples", 100)
+    assert result.exit_code == 0
+    first, second = json.loads(result.stdout)["bundles"]
+    assert first["difference"] is None
+    assert second["difference"] == {"value": 0, "low": 0, "high": 0, "certain": False}
+    assert second["average"] == first["average"] == pytest.approx(np.mean([t["mean"] for t in first["tasks"]]))
+    assert first["dimension"] == 32
+    table = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--resamples", 100).stdout
+    assert "95% from" in table
+
+
+def test_a_worse_bundle_is_seen(tiny_bundle: Path, tmp_path: Path) -> None:
+    """The same bundle, whitened to two dimensions."""
+    statistics = fit_bundle(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, 400))
+    cut = refit_bundle(tiny_bundle, statistics, WhiteningSpec(dimension=2), tmp_path / "cut").path
+    write_paper_layout(tmp_path / "data", ("STS-B", "STS15"), count=200)
+    result = run("compare", tiny_bundle, cut, "--data", tmp_path / "data", "--json")
+    row = json.loads(result.stdout)["bundles"][1]
+    assert row["difference"]["high"] < 0
+    assert row["difference"]["certain"]
+    assert row["dimension"] == 2
+
+
+def test_one_bundle_cannot_be_compared(tiny_bundle: Path, tmp_path: Path) -> None:
+    result = run("compare", tiny_bundle, "--data", tmp_path)
+    assert result.exit_code == 2
+    assert "name two or more to compare" in result.stderr

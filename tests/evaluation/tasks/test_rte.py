@@ -1,0 +1,147 @@
+"""Entailment by cosine: which file is read, what is counted, and the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from support.corpus import sentences
+from whiten_evaluation.commands.rte import rte
+from whiten_evaluation.embedding import TextVectors, Whitening
+from whiten_evaluation.tasks.rte import EntailmentPairs, read_entailment, score_entailment
+from whiten_runtime.errors import DataError, UsageError
+
+HEADER = "index\tsentence1\tsentence2\tlabel"
+
+
+def write(path: Path, *lines: str, ending: str = "\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(line + ending for line in lines).encode())
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(rte, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def made(folder: Path, count: int) -> Path:
+    texts = sentences(2 * count)
+    lines = [
+        f"{n}\t{a}\t{b}\t{'entailment' if n % 3 else 'not_entailment'}".replace("\n", " ")
+        for n, (a, b) in enumerate(zip(texts[:count], texts[count:], strict=True))
+    ]
+    write(folder / "dev.tsv", HEADER, *lines)
+    return folder
+
+
+def test_columns_go_by_their_names(tmp_path: Path) -> None:
+    lines = ("label\tsentence2\tindex\tsentence1", 'entailment\tB\t0\t"A\x85a', "not_entailment\tD\t1\tC")
+    write(tmp_path / "dev.tsv", *lines, ending="\r\n")
+    pairs = read_entailment(tmp_path)
+    assert pairs.first == ('"A\x85a', "C")
+    assert pairs.second == ("B", "D")
+    assert pairs.entailed.tolist() == [True, False]
+
+
+def test_a_folder_of_rte_is_preferred(tmp_path: Path) -> None:
+    write(tmp_path / "dev.tsv", "another\ttask")
+    write(tmp_path / "glue" / "Rte" / "dev.tsv", HEADER, "0\tA\tB\tentailment")
+    write(tmp_path / "glue" / "sst" / "dev.tsv", "another\ttask")
+    assert read_entailment(tmp_path).file == tmp_path / "glue" / "Rte" / "dev.tsv"
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        (["sentence\tlabel"], 1),
+        ([HEADER, "0\tA\tB\tentailment", "1\tC\tnot_entailment"], 3),
+        ([HEADER, "0\tA\tB\t1"], 2),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path: Path, lines: list[str], number: int) -> None:
+    path = write(tmp_path / "dev.tsv", *lines)
+    with pytest.raises(DataError) as caught:
+        read_entailment(tmp_path)
+    assert str(caught.value).startswith(f"{path}: line {number} is {lines[number - 1]!r}; wanted ")
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a directory"):
+        read_entailment(tmp_path / "none")
+    with pytest.raises(UsageError, match=r"has no dev\.tsv"):
+        read_entailment(tmp_path)
+    write(tmp_path / "dev.tsv", HEADER)
+    with pytest.raises(DataError, match="has no pairs"):
+        read_entailment(tmp_path)
+
+
+def test_entailment_is_a_cosine_above_the_threshold() -> None:
+    angles = np.radians([0, 59, 61, 180])
+    ends = np.column_stack([np.cos(angles), np.sin(angles)]) * [[1], [3], [0.5], [2]]
+    vectors = TextVectors({"start": 0, "a": 1, "b": 2, "c": 3, "d": 4}, np.vstack([[7, 0], ends]).astype(np.float32))
+    answers = np.array([True, False, False, True])
+    pairs = EntailmentPairs(("start",) * 4, ("a", "b", "c", "d"), answers, Path("dev.tsv"))
+    found = score_entailment(pairs, vectors, Whitening("none"))
+    assert (found.n, found.accuracy, found.majority, found.entailed) == (4, 50, 50, 50)
+    assert score_entailment(pairs, vectors, Whitening("none"), 0.6).accuracy == 75
+
+
+def test_target_is_fitted_on_both_columns() -> None:
+    random = np.random.default_rng(0)
+    skewed = random.normal(size=(60, 3)) @ random.normal(size=(3, 3)) + 5
+    names = [str(n) for n in range(60)]
+    vectors = TextVectors({name: n for n, name in enumerate(names)}, skewed.astype(np.float32))
+    answers = random.random(30) > 0.5
+    pairs = EntailmentPairs(tuple(names[:30]), tuple(names[30:]), answers, Path("dev.tsv"))
+    centred = skewed - skewed.mean(axis=0)
+    white = np.linalg.solve(np.linalg.cholesky(np.cov(centred.T)), centred.T).T
+    white /= np.linalg.norm(white, axis=1, keepdims=True)
+    wanted = 100 * np.mean(((white[:30] * white[30:]).sum(axis=1) > 0.5) == answers)
+    assert score_entailment(pairs, vectors, Whitening("target")).accuracy == wanted
+    one = EntailmentPairs(("0",), ("1",), answers[:1], Path("dev.tsv"))
+    with pytest.raises(UsageError, match="RTE: 2 sentences cannot whiten 3 dimensions"):
+        score_entailment(one, vectors, Whitening("target"))
+
+
+def test_command(tiny_bundle: Path, tmp_path: Path) -> None:
+    data = made(tmp_path, 60)
+    table = run(tiny_bundle, "--data", data)
+    assert table.exit_code == 0, table.stderr
+    assert table.stdout.split("\n")[0].split() == ["bundle", "pairs", "accuracy", "majority", "entailed"]
+    for source in ("bundle", "target", "none"):
+        result = run(tiny_bundle, "--data", data, "--whitening", source, "--json", "--threshold", "0.25")
+        assert result.exit_code == 0, result.stderr
+        document = json.loads(result.stdout)
+        assert (document["whitening"], document["threshold"]) == (source, 0.25)
+        assert document["file"] == str(data / "dev.tsv")
+        score = document["bundles"][0]["score"]
+        assert (score["n"], round(score["majority"], 2)) == (60, 66.67)
+    csv = run(tiny_bundle, tiny_bundle, "--data", data, "--csv")
+    assert [line.split(",")[1] for line in csv.stdout.splitlines()] == ["pairs", "60", "60"]
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "code", "message"),
+    [
+        (0, [], 1, "has no pairs"),
+        (8, ["--whitening", "target"], 2, "16 sentences cannot whiten"),
+        (8, ["--json", "--csv"], 2, "choose one"),
+        (8, ["--whitening", "none", "--dim", "4"], 2, "needs a whitening"),
+        (8, ["--threshold", "2"], 2, "range"),
+    ],
+)
+def test_errors_are_one_line(
+    tiny_bundle: Path, tmp_path: Path, count: int, options: list[str], code: int, message: str
+) -> None:
+    result = run(tiny_bundle, "--data", made(tmp_path, count), *options)
+    assert result.exit_code == code
+    assert message in result.stderr.strip().split("\n")[-1]
+    assert result.stdout == ""
+
+
+def test_the_public_dev_split_has_the_published_majority(shared_data: Path) -> None:
+    pairs = read_entailment(shared_data)
+    assert len(pairs.first) == 277
+    assert round(pairs.majority, 1) == 52.7

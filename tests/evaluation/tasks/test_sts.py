@@ -1,0 +1,254 @@
+"""The protocol against scipy and the authors' way of doing it, and the command."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from safetensors.numpy import load_file
+from scipy.stats import spearmanr
+
+from support.corpus import sentences
+from support.sts import write_paper_layout
+from whiten_evaluation.commands.main import evaluate
+from whiten_evaluation.embedding import Whitening, embed_texts
+from whiten_evaluation.tasks.sts import score_sts
+from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export_vectors import export_vectors
+from whiten_export.pipeline.recipe import Recipe, VectorRecipe
+from whiten_export.proof.reference import Ending
+from whiten_runtime import Encoder, UsageError
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(evaluate, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sts")
+    write_paper_layout(folder, tuple(SUBSETS))
+    return folder
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return np.asarray((a * b).sum(axis=1) / norms)
+
+
+def by_hand(bundle: Path, folder: Path, source: str) -> dict[str, tuple[float, float, float]]:
+    """mean, wmean and all of each task, by loops, SVD and scipy."""
+    found = {}
+    with Encoder(bundle) as encoder:
+        for task in read_sts(folder).tasks:
+            pairs = []
+            for subset in task.subsets:
+                columns = (subset.first, subset.second)
+                if source == "bundle":
+                    pairs.append([encoder.encode(list(column)) for column in columns])
+                else:
+                    pairs.append([unwhitened(bundle, list(column)) for column in columns])
+            if source == "target":
+                every = np.concatenate([np.concatenate(pair) for pair in pairs])
+                u, s, _ = np.linalg.svd(np.cov(every.T))  # as the authors do
+                pairs = [[(part - every.mean(axis=0)) @ u / np.sqrt(s) for part in pair] for pair in pairs]
+            similarities = [cosines(*pair) for pair in pairs]
+            gold = [subset.scores for subset in task.subsets]
+            each = [100 * spearmanr(a, b).statistic for a, b in zip(similarities, gold, strict=True)]
+            weighted = np.average(each, weights=[len(part) for part in gold])
+            together = 100 * spearmanr(np.concatenate(similarities), np.concatenate(gold)).statistic
+            found[task.name] = (float(np.mean(each)), float(weighted), together)
+    return found
+
+
+def unwhitened(bundle: Path, texts: list[str]) -> np.ndarray:
+    """The bundle's whitening undone, in float64: W is square and has full rank."""
+    stored = load_file(bundle / "whitening.safetensors")
+    with Encoder(bundle) as encoder:
+        return encoder.encode(texts).astype(float) @ np.linalg.inv(stored["W"]) + stored["mean"]
+
+
+@pytest.mark.parametrize("source", ["bundle", "target", "none"])
+def test_scores_are_those_of_other_hands(tiny_bundle: Path, data_folder: Path, source: str) -> None:
+    data = read_sts(data_folder)
+    whitening = Whitening(source)  # type: ignore[arg-type]
+    scores = score_sts(data, embed_texts(tiny_bundle, data.texts, whitening), whitening)
+    for task, want in zip(scores.tasks, by_hand(tiny_bundle, data_folder, source).values(), strict=True):
+        assert (task.mean, task.wmean, task.all) == pytest.approx(want, abs=0.02), task.name
+    assert scores.seven is not None
+    assert scores.seven["mean"] == pytest.approx(np.mean([task.mean for task in scores.tasks]))
+
+
+def test_target_keeps_leading_dimensions_and_beta(tiny_bundle: Path, data_folder: Path) -> None:
+    data = read_sts(data_folder, ("STS-B",))
+    vectors = embed_texts(tiny_bundle, data.texts, Whitening("target"))
+    texts = [*data.tasks[0].subsets[0].first, *data.tasks[0].subsets[0].second]
+    every = vectors.of(texts)
+    values, basis = np.linalg.eigh(np.cov(every.T))
+    for dimension, beta in ((8, 1.0), (None, 0.5), (None, 0.0)):
+        whitening = Whitening.parse("target", dimension, beta)
+        W = (basis * values ** (-beta / 2))[:, ::-1][:, :dimension]
+        white = Ending((every.mean(axis=0), W), False)(every)
+        half = len(white) // 2
+        want = 100 * spearmanr(cosines(white[:half], white[half:]), data.tasks[0].subsets[0].scores).statistic
+        assert score_sts(data, vectors, whitening).tasks[0].mean == pytest.approx(want, abs=1e-6)
+
+
+def test_a_bundles_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
+    data = read_sts(data_folder, ("STS-B",))
+    whitening = Whitening.parse("bundle", 8)
+    vectors = embed_texts(tiny_bundle, data.texts, whitening)
+    with Encoder(tiny_bundle) as encoder:
+        np.testing.assert_array_equal(vectors.vectors, encoder.encode(data.texts, truncate_dim=8))
+    for dimension, message in ((33, "wanted 1 to 32"), (0, "wanted 1 to 32")):
+        with pytest.raises(UsageError, match=message):
+            embed_texts(tiny_bundle, data.texts, Whitening.parse("bundle", dimension))
+
+
+def test_the_command(tiny_bundle: Path, data_folder: Path) -> None:
+    result = run("sts", tiny_bundle, tiny_bundle, "--data", data_folder)
+    assert result.exit_code == 0
+    assert result.stdout.count("average of the seven") == 2
+    assert "absent" not in result.stderr
+    document = json.loads(run("sts", tiny_bundle, "--data", data_folder, "--json").stdout)
+    assert document["absent"] == {}
+    table = list(csv.DictReader(io.StringIO(run("sts", tiny_bundle, "--data", data_folder, "--csv").stdout)))
+    assert [row["task"] for row in table] == [*SUBSETS, "average of the seven"]
+    for row, task in zip(table, document["bundles"][0]["tasks"], strict=False):
+        assert (float(row["mean"]), float(row["wmean"]), float(row["all"])) == (
+            task["mean"],
+            task["wmean"],
+            task["all"],
+        )
+    assert float(table[-1]["all"]) == document["bundles"][0]["seven"]["all"]
+
+
+def test_absent_tasks_are_named_and_take_the_average_with_them(tiny_bundle: Path, tmp_path: Path) -> None:
+    write_paper_layout(tmp_path, ("STS-B", "STS15"))
+    result = run("sts", tiny_bundle, "--data", tmp_path, "--json")
+    assert result.exit_code == 0
+    assert "STS12 is absent: no file of it (MSRpar, " in result.stderr
+    assert json.loads(result.stdout)["bundles"][0]["seven"] is None
+    assert "average of the seven" not in run("sts", tiny_bundle, "--data", tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tasks", "sts99"], "task 'sts99' is unknown"),
+        (["--json", "--csv"], "choose one"),
+        (["--whitening", "none", "--dim", "8"], "needs a whitening"),
+        (["--beta", "0.5"], "is for --whitening target"),
+        (["--whitening", "target", "--beta", "7"], "beta is 7.0"),
+        (["--whitening", "target", "--dim", "33"], "dim is 33"),
+        (["--dim", "33"], "wanted 1 to 32"),
+    ],
+)
+def test_mistakes_are_one_line(tiny_bundle: Path, data_folder: Path, arguments: list[str], message: str) -> None:
+    result = run("sts", tiny_bundle, "--data", data_folder, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr.splitlines()[-1]
+    assert result.stdout == ""
+
+
+def test_too_few_sentences_to_fit_on(tiny_bundle: Path, tmp_path: Path) -> None:
+    write_paper_layout(tmp_path, ("STS-B",), count=12)
+    result = run("sts", tiny_bundle, "--data", tmp_path, "--whitening", "target")
+    assert result.exit_code == 2
+    assert "STS-B: 24 sentences cannot whiten 32 dimensions" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def other_bundles(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Other kinds than the usual one, on layers 1 and 4."""
+    folder = tmp_path_factory.mktemp("others")
+    words = folder / "words.txt"
+    random = np.random.default_rng(0)
+    vocabulary = sorted({word.lower() for text in sentences(300) for word in text.split()})
+    words.write_text("\n".join(f"{word} {' '.join(f'{x:.4f}' for x in random.normal(1, 1, 8))}" for word in vocabulary))
+
+    def make(name: str) -> Path:
+        model, options = {
+            "int8": (checkpoint("bert", 4), {"precision": "int8", "dim": 32}),
+            "normalised": (checkpoint("bert"), {"normalize": True}),
+            "both": (checkpoint("bert"), {"outputs": "both"}),
+            "raw": (checkpoint("bert"), {"whitening": None, "normalize": True}),
+            "sif": (words, {"pooling": "sif"}),
+        }[name]
+        layers = (0,) if name == "sif" else (1, 4)
+        if not (folder / name).exists():
+            if name != "raw":
+                options["max_sentences"] = 600
+            export_bundle(Recipe(str(model), layers=layers, **options), folder / name)
+        return folder / name
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["int8", "normalised", "both", "raw", "sif"])
+@pytest.mark.parametrize("source", ["bundle", "target", "none"])
+def test_other_kinds_of_bundles(other_bundles: Callable[..., Path], data_folder: Path, name: str, source: str) -> None:
+    path = other_bundles(name)
+    data = read_sts(data_folder, ("STS15",))
+    whitening = Whitening(source)  # type: ignore[arg-type]
+    score = score_sts(data, embed_texts(path, data.texts, whitening), whitening).tasks[0].mean
+    if source == "bundle":
+        with Encoder(path) as encoder:
+            want = [
+                100 * spearmanr(cosines(encoder.encode(subset.first), encoder.encode(subset.second)), subset.scores)[0]
+                for subset in data.tasks[0].subsets
+            ]
+        assert score == pytest.approx(np.mean(want), abs=0.02)
+    elif name in ("normalised", "both", "raw"):  # the same network before whitening
+        same = score_sts(data, embed_texts(other_bundles("both"), data.texts, whitening), whitening).tasks[0].mean
+        assert score == pytest.approx(same, abs=0.02)
+    else:
+        assert 0 < score < 100
+
+
+def test_dimensions_of_a_normalised_bundle(other_bundles: Callable[..., Path], data_folder: Path) -> None:
+    data = read_sts(data_folder, ("STS-B",))
+    vectors = embed_texts(other_bundles("normalised"), data.texts, Whitening.parse("bundle", 4)).vectors
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    result = run("sts", other_bundles("raw"), "--data", data_folder, "--dim", 4)
+    assert result.exit_code == 2
+    assert "whose whitening is none: its first coordinates mean no more" in result.stderr
+
+
+def test_what_is_wrong_is_found_before_the_work(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
+    vectors = tmp_path / "vectors.npy"
+    np.save(vectors, np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32))
+    export_vectors(VectorRecipe(vectors), tmp_path / "vectors-bundle")
+    result = run("sts", tiny_bundle, tmp_path / "vectors-bundle", "--data", data_folder)
+    assert result.exit_code == 1
+    assert "takes vectors, not texts" in result.stderr
+    assert "·" not in result.stderr  # no stage began
+
+
+def test_bundles_that_are_none(tmp_path: Path, data_folder: Path) -> None:
+    result = run("sts", tmp_path / "nowhere", "--data", data_folder)
+    assert result.exit_code == 1
+    assert "does not exist; make one with whiten-export" in result.stderr
+
+
+def test_isotropy(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
+    document = json.loads(run("isotropy", tiny_bundle, "--data", data_folder, "--json").stdout)
+    before, after = (document["bundles"][0][name] for name in ("before", "after"))
+    assert after["iso_score"] > before["iso_score"]
+    with Encoder(tiny_bundle) as encoder:
+        vectors = encoder.encode(list(read_sts(data_folder).texts)).astype(float)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    n = len(units)
+    assert after["average_cosine"] == pytest.approx(((units @ units.T).sum() - n) / (n * (n - 1)), abs=1e-6)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(read_sts(data_folder).texts), "utf-8")
+    assert json.loads(run("isotropy", tiny_bundle, "--input", texts, "--json").stdout) == document
+    write_paper_layout(tmp_path / "some", ("STS-B",))
+    assert "STS16 is absent" in run("isotropy", tiny_bundle, "--data", tmp_path / "some").stderr
+    assert run("isotropy", tiny_bundle).exit_code == 2
+    assert run("isotropy", tiny_bundle, "--data", data_folder, "--column", "x").exit_code == 2

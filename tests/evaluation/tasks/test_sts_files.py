@@ -1,0 +1,168 @@
+"""The seven tasks in every layout that they are passed around in."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.sts import Rows, rows, write_paper_layout
+from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
+from whiten_runtime import DataError, UsageError
+
+PAIRS = rows(12, 1)
+
+
+def write_semeval(folder: Path, subset: str, made: Rows, blank: tuple[int, ...] = (), prefix: str = "STS") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{prefix}.input.{subset}.txt").write_text("".join(f"{a}\t{b}\n" for a, b, _ in made), "utf-8")
+    scores = ["" if index in blank else str(score) for index, (_, _, score) in enumerate(made)]
+    (folder / f"{prefix}.gs.{subset}.txt").write_text("\n".join(scores) + "\n", "utf-8")
+
+
+def got(folder: Path, task: str) -> list[Rows]:
+    data = read_sts(folder, (task,))
+    return [
+        list(zip(subset.first, subset.second, subset.scores.tolist(), strict=True)) for subset in data.tasks[0].subsets
+    ]
+
+
+@pytest.mark.parametrize("task", SUBSETS)
+def test_the_papers_layout(tmp_path: Path, task: str) -> None:
+    content = write_paper_layout(tmp_path / "deep" / "er", (task,))
+    assert got(tmp_path, task) == list(content.values())
+
+
+@pytest.mark.parametrize(
+    "folder", ["STS14-en-test", "sts2014-test", "2014", "sts-14/test", "STS2015/sts2014-en", "semeval2014"]
+)
+def test_semevals_layout(tmp_path: Path, folder: str) -> None:
+    for number, subset in enumerate(SUBSETS["STS14"]):
+        write_semeval(tmp_path / folder, subset, rows(12, number))
+    assert got(tmp_path, "STS14") == [rows(12, number) for number in range(6)]
+
+
+def test_pairs_without_a_score_are_left_out(tmp_path: Path) -> None:
+    for subset in SUBSETS["STS16"]:
+        write_semeval(tmp_path, subset, PAIRS, (0, 5, 11), "STS2016")
+    kept = [pair for index, pair in enumerate(PAIRS) if index not in (0, 5, 11)]
+    assert got(tmp_path, "STS16") == [kept] * 5
+
+
+def test_years_are_told_apart_and_training_sets_are_not_test_sets(tmp_path: Path) -> None:
+    for year, seed in ((13, 1), (14, 2), (15, 3)):
+        for subset in SUBSETS[f"STS{year}"]:
+            write_semeval(tmp_path / f"STS{year}-en-test", subset, rows(12, seed))
+    for folder in ("STS12-en-train", "STS2012/trial"):
+        for subset in SUBSETS["STS12"]:
+            write_semeval(tmp_path / folder, subset, rows(12, 9))
+    data = read_sts(tmp_path, ("STS12", "STS13", "STS14", "STS15"))
+    assert list(data.absent) == ["STS12"]
+    assert [task.subsets[0].first[0] for task in data.tasks] == [rows(12, seed)[0][0] for seed in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("layout", ["SICK_test_annotated.txt", "SICK.txt"])
+def test_sicks_own_files(tmp_path: Path, layout: str) -> None:
+    columns = ["pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"]
+    parts = [[str(n), a, b, str(score), "NEUTRAL"] for n, (a, b, score) in enumerate(PAIRS)]
+    if layout == "SICK.txt":
+        columns, parts = [*columns, "SemEval_set"], [[*row, "TEST"] for row in parts]
+        parts.insert(3, ["x", "of the training set", "and this", "1", "NEUTRAL", "TRAIN"])
+    (tmp_path / layout).write_text("\r\n".join("\t".join(row) for row in [columns, *parts]) + "\r\n", "utf-8")
+    assert got(tmp_path, "SICK-R") == [PAIRS]
+
+
+def test_the_released_benchmark(tmp_path: Path) -> None:
+    lines = [f"main-news\tMSRpar\t2012test\t{n}\t{score}\t{a}\t{b}" for n, (a, b, score) in enumerate(PAIRS)]
+    (tmp_path / "sts-test.csv").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "sts-dev.csv").write_text("\n".join(lines[:11]), "utf-8")
+    assert got(tmp_path, "STS-B") == [PAIRS]
+
+
+def test_quotes_and_odd_line_ends_belong_to_the_text(tmp_path: Path) -> None:
+    odd = [(f'"quoted" {n}', 'a " alone\x85\u2028and on', float(n % 5)) for n in range(12)]
+    lines = [f"a\tb\tc\td\t{score}\t{a}\t{b}" for a, b, score in odd]
+    (tmp_path / "sts-b-test.csv").write_text("\n".join(lines), "utf-8")
+    assert got(tmp_path, "STS-B") == [odd]
+
+
+def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
+    write_paper_layout(tmp_path, ("STS-B", "STS13"))
+    (tmp_path / "sts13.OnWN-test.csv").unlink()
+    data = read_sts(tmp_path)
+    assert [task.name for task in data.tasks] == ["STS-B"]
+    assert not data.complete
+    assert data.absent["STS13"] == ("OnWN",)
+    lines = list(data.missing())
+    assert "STS13 is incomplete: no file of it (OnWN) was found" in lines
+    assert "SICK-R is absent: no file of it was found" in lines
+    assert len(lines) == 6
+
+
+def test_sentences_without_scores_are_passed_over(tmp_path: Path) -> None:
+    """Some archives have the scores in a folder of their own, with the sentences once more."""
+    for subset in SUBSETS["STS13"]:
+        write_semeval(tmp_path / "STS2013" / "test-gold", subset, PAIRS)
+        write_semeval(tmp_path / "STS2013" / "test", subset, PAIRS)
+        (tmp_path / "STS2013" / "test" / f"STS.gs.{subset}.txt").unlink()
+    assert got(tmp_path, "STS13") == [PAIRS] * 3
+
+
+def test_names_of_tasks() -> None:
+    assert parse_tasks(None) == tuple(SUBSETS)
+    assert parse_tasks("sts12, stsb,SICK_R") == ("STS-B", "SICK-R", "STS12")
+    with pytest.raises(UsageError, match="task 'sts17' is unknown; wanted some of STS-B"):
+        parse_tasks("sts17")
+
+
+def test_directories_that_hold_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no complete task"):
+        read_sts(tmp_path)
+    with pytest.raises(UsageError, match="is not a directory"):
+        read_sts(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("sickr-test.csv", "a\tb\tc\td\t1\tx\ty\n" * 11 + "a\tb\tc\td\tmuch\tx\ty\n", "pair 12 is"),
+        ("SICK_test_annotated.txt", "one\ttwo\n", "its first line is"),
+        ("SICK_test_annotated.txt", "sentence_A\tsentence_B\trelatedness_score\nx\ty\n", "line 2 has 2 columns"),
+        ("SICK_test_annotated.txt", "sentence_A\tsentence_B\trelatedness_score\nx\ty\tz\n", "line 2 has the score 'z'"),
+    ],
+)
+def test_malformed_files(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content, "utf-8")
+    with pytest.raises(DataError, match=message):
+        read_sts(tmp_path, ("SICK-R",))
+
+
+@pytest.mark.parametrize(
+    ("sentences", "scores", "message"),
+    [
+        ("a\tb\n", "1\n2\n", "has 2 lines, but"),
+        ("a b\n", "1\n", "wanted two sentences"),
+        ("a\tb\n", "nan\n", "wanted a number"),
+        ("a\tb\n", "\n", "holds 0 pairs"),
+    ],
+)
+def test_malformed_semeval_files(tmp_path: Path, sentences: str, scores: str, message: str) -> None:
+    for subset in SUBSETS["STS13"]:
+        write_semeval(tmp_path / "STS13", subset, PAIRS)
+    folder = tmp_path / "STS13"
+    (folder / "STS.input.FNWN.txt").write_text(sentences)
+    (folder / "STS.gs.FNWN.txt").write_text(scores)
+    with pytest.raises(DataError, match=message):
+        read_sts(tmp_path, ("STS13",))
+
+
+def test_the_shared_files(shared_data: Path) -> None:
+    data = read_sts(shared_data)
+    assert {task.name: task.pairs for task in data.tasks} == {
+        "STS-B": 1379,
+        "SICK-R": 4927,
+        "STS12": 3108,
+        "STS14": 3750,
+        "STS15": 3000,
+    }
+    assert list(data.absent) == ["STS13", "STS16"]
+    assert all(np.isfinite(subset.scores).all() for task in data.tasks for subset in task.subsets)

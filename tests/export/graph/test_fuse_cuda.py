@@ -1,0 +1,195 @@
+"""Graphs for CUDA, on the CPU's kernels: the same vectors from fused operators, and from a network in float16."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH
+from whiten_export.commands.export import export
+from whiten_export.commands.refit import refit
+from whiten_export.graph.files import save_graph
+from whiten_export.graph.float16 import halve_network
+from whiten_export.graph.fold_positions import fold_positions
+from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
+from whiten_export.graph.head import pool_graph, set_ending
+from whiten_export.graph.partial_run import Trial
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export_model import export_model as pipeline
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.sources.base import HiddenStates
+from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.opening import open_model
+from whiten_runtime import Encoder, UnsafeModelError, UsageError, WhitenError
+from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.commands.info import describe
+from whiten_runtime.inference.engine import OUTPUT, Engine
+from whiten_runtime.ort.doctor import ProviderCheck
+from whiten_runtime.ort.session import SessionOptions, create_session
+
+NOT_FUSED = {"deberta", "deberta-v2", "mpnet", "squeezebert", "t5", "xlm"}
+"""Families whose attention onnxscript does not know."""
+
+FOLDED = {"bert": 2, "spanbert": 2, "electra": 2, "albert": 2, "squeezebert": 2, "layoutlm": 8}
+FOLDED |= dict.fromkeys(("distilbert", "gpt2", "xlm", "roberta", "xlm-roberta", "camembert"), 1)
+"""Summands of the word embeddings that depend on the position alone: RoBERTa's positions depend on the ids too."""
+
+WITH_BIAS = {"gpt2": {False}, "llama": {False}, "modernbert": {True, False}}
+"""Whether lengths say it all, in families in which not every token sees every other, or not in every layer."""
+
+
+def outputs(model: ir.Model, path: Path, vocabulary: int) -> NDArray[np.float32]:
+    """Vectors of padded batches."""
+    save_graph(model, path)
+    random = np.random.default_rng(0)
+    engine = Engine(path, 0)
+    found = []
+    for lengths in ((1,), (7, 3, 1), (33, 20), (5,) * 4, (MAX_LENGTH - 2, 1)):
+        mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+        ids = random.integers(5, vocabulary, mask.shape) * mask
+        found.append(engine.run_batch({"input_ids": ids, "attention_mask": mask}, (OUTPUT,)))
+    engine.close()
+    return np.concatenate(found)
+
+
+def check_normalisations(graph: ir.Model, path: Path) -> None:
+    """CUDA's exact normalisations add two arrays of one shape, and write their sum wherever it has a name."""
+    nodes = [node for node in graph.graph if node.op_type.startswith("Skip")]
+    assert all(len(node.outputs) == 1 or list(node.outputs[-1].uses()) for node in nodes)
+    ends = [value for node in nodes for value in node.inputs[:2]]
+    if not ends:
+        return
+    outputs = list(graph.graph.outputs)
+    graph.graph.outputs[:] = dict.fromkeys(ends)
+    save_graph(graph, path)
+    graph.graph.outputs[:] = outputs
+    session = create_session(path, SessionOptions(threads=1))
+    ids = np.ones((3, 7), np.int64)
+    found = session.run([value.name for value in ends], {"input_ids": ids, "attention_mask": ids})
+    assert [one.shape for one in found[::2]] == [other.shape for other in found[1::2]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) -> None:
+    directory = str(checkpoint(family, 4))
+    model = open_model(resolve(directory), Recipe(directory, whitening=None))
+    width, random = model.record.hidden_size, np.random.default_rng(1)
+    hidden = model.hidden_states((0, 1, LAYERS), "mean")  # as in test_families, so that it is traced once
+    graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), "mean", width)
+    set_ending(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
+    want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
+    for half in (False, True):
+        graph = ir.load(tmp_path / "plain" / "model.onnx")
+        assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
+        assert fuse_for_cuda(graph, MAX_LENGTH, half) == (0 if family in NOT_FUSED else LAYERS)
+        check_attention(graph, family, half)
+        got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
+        assert GATES["fp32"].passes(got), got
+    check_normalisations(graph, tmp_path / "skips" / "model.onnx")
+    halve_network(graph)
+    got = compare(outputs(graph, tmp_path / "half" / "model.onnx", model.vocab_size), want)
+    assert GATES["fp16"].passes(got), got
+    assert got.max_difference > 1e-6  # something was rounded
+
+
+def check_attention(graph: ir.Model, family: str, half: bool) -> None:
+    """Each attention has either a bias or the lengths of the texts; for float16 also where the texts start."""
+    by_lengths = set()
+    for node in graph.graph:
+        if node.domain == CONTRIB and node.op_type in ("Attention", "MultiHeadAttention"):
+            lengths = node.inputs[3 if node.op_type == "Attention" else 4]
+            bias = next(iter(node.inputs[5:6]), None)
+            assert (lengths is None) != (bias is None)
+            by_lengths.add(bias is None)
+            if lengths is not None:
+                mask = (np.arange(5) < np.array([5, 3, 1])[:, None]).astype(np.int64)
+                found = Trial(graph, lengths, 100)({"attention_mask": mask, "input_ids": mask}).tolist()
+                assert found == [5, 3, 1, *(0, 5, 10, 15) * 2] if half else [5, 3, 1]
+    if family not in NOT_FUSED:
+        assert by_lengths == WITH_BIAS.get(family, {True})
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cuda") / "bundle"
+    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), precision="fp16", target="cuda", max_sentences=600)
+    export_bundle(recipe, path)
+    return path
+
+
+def test_a_bundle(bundle: Path, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    graph = ir.load(bundle / MODEL_FILE)
+    kinds = Counter(node.op_type for node in graph.graph if node.domain == CONTRIB)
+    assert kinds == {"Attention": 4, "SkipLayerNormalization": 8, "BiasGelu": 4}
+    large = [value for value in graph.graph.initializers.values() if value.const_value.size > 1024]
+    whitening = {"whitening.weight"}
+    assert {str(value.name) for value in large if value.dtype == ir.DataType.FLOAT} == whitening
+    assert {value.dtype for value in graph.graph.outputs} == {ir.DataType.FLOAT}
+    manifest = read_manifest(bundle)
+    assert (manifest.precision, manifest.target) == ("fp16", "cuda")
+    assert manifest.parity is not None
+    assert manifest.parity.provider == "CPUExecutionProvider"
+    assert "not verified on CUDA: whiten verify BUNDLE --provider cuda" in describe(manifest)
+    plain = tmp_path / "plain"
+    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
+    export_bundle(recipe, plain)
+    texts = ["", "a", "A sentence of some words.", "word " * 60]
+    with Encoder(bundle) as fused, Encoder(plain) as encoder:
+        assert GATES["fp16"].passes(fused.verify())
+        assert GATES["fp16"].passes(compare(fused.encode(texts), encoder.encode(texts)))
+
+
+def test_it_can_be_whitened_anew(bundle: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(f"sentence number {index} of {index * index % 97}" for index in range(400)))
+    line = [str(bundle), "--corpus", str(words), "--out", str(tmp_path / "anew")]
+    result = CliRunner().invoke(refit, line)
+    assert result.exit_code == 0, result.stderr
+    with Encoder(tmp_path / "anew") as encoder:
+        assert encoder.manifest.target == "cuda"
+        assert GATES["fp16"].passes(encoder.verify())
+
+
+def test_fused_operators_are_for_cuda_alone(bundle: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    manifest = (copy / MANIFEST_FILE).read_text()
+    (copy / MANIFEST_FILE).write_text(manifest.replace('"target": "cuda"', '"target": "cpu"'))
+    with pytest.raises(UnsafeModelError, match="com.microsoft::.* is outside the ONNX standard"):
+        Encoder(copy)
+
+
+def test_a_gpu_proves_where_there_is_one(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "check_provider", lambda ort, provider: ProviderCheck(provider[0], True))
+    recipe = Recipe(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
+    with pytest.raises(Exception, match="CUDAExecutionProvider"):  # that there is none here is another matter
+        export_bundle(recipe, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_int8_is_for_cpus(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="precision int8 is for CPUs"):
+        Recipe("bert-base", precision="int8", target="cuda")
+    result = CliRunner().invoke(export, ["minilm", "--precision", "int8", "--target", "cuda"])
+    assert result.exit_code == 2
+    assert "precision int8 is for CPUs, target is cuda" in result.stderr
+
+
+def test_what_it_needs_is_looked_for_first(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript.rewriter.ort_fusions", None)
+    with pytest.raises(WhitenError, match="this needs onnxscript.*; install it with pip install 'whiten\\[export\\]'"):
+        export_bundle(Recipe(str(checkpoint("bert")), target="cuda"), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()

@@ -1,0 +1,202 @@
+"""`--whitening auto`: by rules, and by pairs with scores."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from support.corpus import sentences
+from support.vector_sets import anisotropic
+from whiten_export.commands.export import export
+from whiten_runtime import DataError, Encoder, UsageError
+from whiten_runtime.files.pairs import read_pairs, spearman
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
+from whiten_whitening.moments import Moments
+from whiten_whitening.selection import choose_by_pairs, choose_by_rules
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-1, 1)), min_size=3, max_size=40))
+def test_spearman_is_scipys(pairs: list[tuple[int, float]]) -> None:
+    a, b = (np.array(values, float) for values in zip(*pairs, strict=True))
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        assert spearman(a, b) == 0
+    else:
+        assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
+
+
+ROWS = [(f"sentence {n}", f"another, {n}", float(n % 5)) for n in range(12)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "sts.csv"])
+def test_pairs_are_read_from_every_kind_of_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"pairs.{kind}"
+    lines = {
+        "csv": ["score,sentence1,sentence2", *(f'{s},"{a}","{b}"' for a, b, s in ROWS)],
+        "tsv": ["sentence1\tsentence2\tscore", *(f"{a}\t{b}\t{s}" for a, b, s in ROWS)],
+        "jsonl": [json.dumps({"sentence1": a, "sentence2": b, "score": s}) for a, b, s in ROWS],
+        "sts.csv": [f"main\tnews\t2012\t{n}\t{s}\t{a}\t{b}" for n, (a, b, s) in enumerate(ROWS)],
+    }[kind]
+    path.write_text("\n".join(lines) + "\n\n", "utf-8")
+    pairs = read_pairs(path)
+    assert list(zip(pairs.first, pairs.second, pairs.scores, strict=True)) == ROWS
+    assert (pairs.record.name, pairs.record.sentences) == (path.name, 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "message"),
+    [
+        ("a.csv", "sentence1,score\nx,1\n", UsageError, "is no file of pairs; wanted .csv"),
+        ("a.csv", "", UsageError, "is no file of pairs"),
+        ("a.csv", "sentence1,sentence2,score\nx,y,high\n", DataError, "pair 1 is"),
+        ("a.csv", "sentence1,sentence2,score\nx,y,nan\n", DataError, "pair 1 is"),
+        ("a.csv", "sentence1,sentence2,score\nx,y\n", DataError, "pair 1 is"),
+        ("a.csv", "sentence1,sentence2,score\nx,y,1\n", DataError, "1 pairs that tell nothing"),
+        ("a.csv", "sentence1,sentence2,score\n" + "x,y,1\n" * 20, DataError, "20 pairs that tell nothing"),
+        ("a.jsonl", "[1]\n", DataError, "pair 1 is"),
+        ("a.jsonl", "{\n", DataError, "pair 1 is"),
+        ("a.jsonl", "[" * 100_000 + "\n", DataError, "cannot be read"),
+        ("a.csv", 'sentence1,sentence2,score\nx,"y,1\n', DataError, "cannot be read"),
+    ],
+)
+def test_files_that_are_no_pairs(tmp_path: Path, name: str, content: str, error: type[Exception], message: str) -> None:
+    (tmp_path / name).write_text(content, "utf-8")
+    with pytest.raises(error, match=message):
+        read_pairs(tmp_path / name)
+    with pytest.raises(UsageError, match="is not a file"):
+        read_pairs(tmp_path / "absent.csv")
+    (tmp_path / "latin.csv").write_bytes(b"\xff\xfe,")
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_pairs(tmp_path / "latin.csv")
+
+
+def test_line_separators_inside_sentences_end_no_line(tmp_path: Path) -> None:
+    odd = "one\u2028two\x85three"
+    for name, head, row in (
+        ("a.jsonl", "", json.dumps({"sentence1": odd, "sentence2": "b", "score": 0}, ensure_ascii=False)),
+        ("a.tsv", "sentence1\tsentence2\tscore\n", f"{odd}\tb\t0"),
+        ("a.csv", "sentence1,sentence2,score\n", f"{odd},b,0"),
+    ):
+        others = {"jsonl": ['{"sentence1": "a", "sentence2": "b", "score": 1}'], "tsv": ["a\tb\t1"], "csv": ["a,b,1"]}
+        rows = [row, *others[name.split(".")[1]] * 12]
+        (tmp_path / name).write_text(head + "\n".join(rows) + "\n", "utf-8")
+        pairs = read_pairs(tmp_path / name)
+        assert (pairs.first[0], len(pairs.first)) == (odd, 13)
+    (tmp_path / "b.csv").write_text('sentence1,sentence2,score\n"line one\nline two",b,0\n' + "a,b,1\n" * 12, "utf-8")
+    assert read_pairs(tmp_path / "b.csv").first[0] == "line one\nline two"
+
+
+def test_rules_look_at_spectrum_and_numbers() -> None:
+    moments = Moments.of(anisotropic(2000, 20))
+    plain = choose_by_rules(moments, 5, "none")
+    assert plain.spec == WhiteningSpec("pca", 5)
+    assert "100.0 sentences per dimension" in plain.why
+    few = choose_by_rules(Moments.of(anisotropic(50, 20)), None, "none")
+    assert few.spec == WhiteningSpec(shrinkage="oas")
+    assert "few sentences" in few.why
+    with pytest.raises(UsageError, match="1 sentences tell nothing"):
+        choose_by_rules(Moments.of(anisotropic(1, 20)), None, "none")
+    assert choose_by_rules(Moments.of(anisotropic(50, 20)), None, 0.3).spec == WhiteningSpec(shrinkage=0.3)
+    even = choose_by_rules(Moments.of(np.random.default_rng(0).normal(size=(2000, 20))), None, "none")
+    assert even.spec == WhiteningSpec(beta=0.0)
+    assert "use their space already" in even.why
+
+
+@pytest.mark.parametrize(
+    ("weights", "kind"),
+    [("raw", "none"), ("centred", "centre"), ("whitened", "full")],
+)
+def test_pairs_decide_for_what_made_the_scores(weights: str, kind: str) -> None:
+    """Scores are the cosines under one of the candidates, which therefore wins with a correlation of 1."""
+    vectors = anisotropic(3000, 16)
+    moments = Moments.of(vectors)
+    first, second = vectors[:400], vectors[400:800]
+
+    def fit(spec: WhiteningSpec | None) -> WhiteningMap | None:
+        return None if spec is None else fit_map(moments, spec)
+
+    beta = {"raw": None, "centred": 0.0, "whitened": 1.0}[weights]
+    fitted = None if beta is None else fit_map(moments, WhiteningSpec(beta=beta))
+    mapped = [x if fitted is None else (x - fitted.mean) @ fitted.weight for x in (first, second)]
+    norms = [np.linalg.norm(x, axis=1) for x in mapped]
+    scores = (mapped[0] * mapped[1]).sum(axis=1) / (norms[0] * norms[1])
+    choice = choose_by_pairs(fit, first, second, scores, None, "none")
+    best = max(choice.candidates, key=lambda candidate: candidate.spearman)
+    assert (best.whitening, best.dimension) == (kind, 16)
+    assert best.spearman == pytest.approx(1)
+    assert choice.spec == (None if beta is None else WhiteningSpec(beta=beta))
+    assert f"best of {len(choice.candidates)} on 400 pairs (Spearman 100.00" in choice.why
+    assert len({(candidate.beta, candidate.dimension) for candidate in choice.candidates}) == len(choice.candidates)
+
+
+def test_a_dimension_that_was_asked_for_is_kept() -> None:
+    vectors = anisotropic(3000, 16)
+    moments, scores = Moments.of(vectors), np.random.default_rng(0).normal(size=300)
+    choice = choose_by_pairs(lambda spec: fit_map(moments, spec), vectors[:300], vectors[300:600], scores, 5, "oas")
+    assert {(candidate.whitening, candidate.dimension) for candidate in choice.candidates} == {
+        ("centre", 5), ("partial", 5), ("full", 5),
+    }  # fmt: skip
+    assert choice.spec is not None
+    assert (choice.spec.dimension, choice.spec.shrinkage) == (5, "oas")
+
+
+def pairs_file(folder: Path) -> Path:
+    texts = sentences(120)
+    rows = zip(texts[:60], texts[60:], range(60), strict=True)
+    path = folder / "dev.jsonl"
+    path.write_text(
+        "".join(json.dumps({"sentence1": a, "sentence2": b, "score": n % 7}) + "\n" for a, b, n in rows), "utf-8"
+    )
+    return path
+
+
+def test_the_command_writes_what_it_tried_into_the_manifest(
+    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
+) -> None:
+    arguments = (checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b")
+    result = run(*arguments, "--dev", pairs_file(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    with Encoder(tmp_path / "b") as encoder:
+        choice = encoder.manifest.choice
+        assert choice is not None
+        assert choice.why in result.stderr
+        assert choice.pairs is not None
+        assert choice.pairs.sentences == 60
+        best = max(choice.candidates, key=lambda candidate: candidate.spearman)
+        assert encoder.dimension == best.dimension
+        assert (encoder.manifest.whitening.beta if encoder.manifest.whitening else None) == best.beta
+        dev = [json.loads(line) for line in pairs_file(tmp_path).read_text("utf-8").splitlines()]
+        vectors = [
+            encoder.encode([row[key] for row in dev], normalize_embeddings=True) for key in ("sentence1", "sentence2")
+        ]
+        cosines = (vectors[0] * vectors[1]).sum(axis=1)
+        assert spearmanr(cosines, [row["score"] for row in dev]).statistic == pytest.approx(best.spearman, abs=1e-3)
+
+
+def test_the_command_decides_by_rules(checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path) -> None:
+    result = run(checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b", "--json")
+    assert result.exit_code == 0, result.stderr
+    manifest = json.loads(result.stdout)["manifest"]
+    assert manifest["choice"]["why"].startswith(("whitened", "centred only"))
+    assert manifest["whitening"]["method"] == "pca"
+
+
+def test_a_checkpoint_that_was_fine_tuned_is_left_alone(tmp_path: Path) -> None:
+    result = run("minilm", "--layers", "6", "--whitening", "auto", "--out", tmp_path / "b", "--json")
+    assert result.exit_code == 0, result.stderr
+    manifest = json.loads(result.stdout)["manifest"]
+    assert manifest["whitening"] is None
+    assert "was fine-tuned for sentence similarity" in manifest["choice"]["why"]
+    assert "fitting" not in result.stderr
+    refused = run("minilm", "--layers", "6", "--whitening", "auto", "--dim", "64", "--out", tmp_path / "c")
+    assert (refused.exit_code, "needs a whitening" in refused.stderr) == (2, True)

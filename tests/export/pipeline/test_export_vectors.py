@@ -1,0 +1,168 @@
+"""Vectors from elsewhere: `whiten-export --from-vectors`, `VectorWhitener`, `whiten transform`."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner, Result
+from sklearn.decomposition import PCA
+
+from support.bundles import copy_bundle
+from whiten_export.commands.export import export
+from whiten_runtime import BundleError, Encoder, IntegrityError, TextError, UsageError, VectorWhitener
+from whiten_runtime.commands.main import whiten
+
+WIDTH = 20
+
+
+def run(command: object, *arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    generator = np.random.default_rng(0)
+    mixed = generator.normal(size=(5000, WIDTH)) @ generator.normal(size=(WIDTH, WIDTH))
+    return (mixed + 5 * generator.normal(size=WIDTH)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def files(vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("vectors")
+    np.save(folder / "v.npy", vectors)
+    table = pyarrow.table({"id": range(len(vectors)), "embedding": list(vectors)})
+    pyarrow.parquet.write_table(table, folder / "v.parquet")
+    (folder / "v.jsonl").write_text(
+        "".join(json.dumps({"text": "x", "vector": row.tolist()}) + "\n" for row in vectors)
+    )
+    return {path.suffix: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def bundle(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bundles") / "b"
+    result = run(export, "my-api", "--from-vectors", files[".npy"], "--out", out)
+    assert result.exit_code == 0, result.stderr
+    return out
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
+def test_the_whitening_is_scikit_learns(
+    vectors: np.ndarray, files: dict[str, Path], tmp_path: Path, suffix: str
+) -> None:
+    options = ("--dim", 7, "--json", "--out", tmp_path / "b")
+    result = run(export, "--from-vectors", files[suffix], *options)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["manifest"]["whitening"]["corpus"][0]["sentences"] == len(vectors)
+    want = PCA(7, whiten=True).fit_transform(vectors.astype(np.float64))
+    got = VectorWhitener(tmp_path / "b").transform(vectors)
+    np.testing.assert_allclose(np.abs(got), np.abs(want), atol=2e-4)
+
+
+def test_all_that_a_bundle_can_do(bundle: Path, vectors: np.ndarray, tmp_path: Path) -> None:
+    with VectorWhitener(bundle) as whitener:
+        assert whitener.manifest.source.model == "my-api"
+        assert (whitener.width, whitener.dimension) == (WIDTH, WIDTH)
+        together = whitener.transform(vectors)
+        np.testing.assert_allclose(np.cov(together.T.astype(np.float64)), np.eye(WIDTH), atol=1e-4)
+        np.testing.assert_array_equal(whitener.transform(vectors[3].tolist()), whitener.transform(vectors[3:4])[0])
+        assert whitener.transform(np.empty((0, WIDTH))).shape == (0, WIDTH)
+        assert whitener.verify().max_difference < 1e-6
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(whitener)).transform(vectors), together)
+    np.save(tmp_path / "in.npy", vectors)
+    result = run(whiten, "transform", bundle, "--input", tmp_path / "in.npy", "--out", tmp_path / "out.npy")
+    assert result.exit_code == 0, result.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), together)
+    assert run(whiten, "verify", bundle).exit_code == 0
+    assert f"vectors of {WIDTH} dimensions" in run(whiten, "info", bundle).stdout
+
+
+def test_normalised(files: dict[str, Path], vectors: np.ndarray, tmp_path: Path) -> None:
+    assert run(export, "--from-vectors", files[".npy"], "--normalize", "--out", tmp_path / "b").exit_code == 0
+    norms = np.linalg.norm(VectorWhitener(tmp_path / "b").transform(vectors), axis=1)
+    np.testing.assert_allclose(norms, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        (np.zeros((2, WIDTH + 1)), UsageError, r"shape \(2, 21\); wanted \[n, 20\]"),
+        (np.zeros((1, 1, WIDTH)), UsageError, "shape"),
+        (np.full((3, WIDTH), np.nan), TextError, r"vectors\[0\] is not finite"),
+        ([["a"] * WIDTH], TextError, "not numbers"),
+        ([[1.0], [1.0, 2.0]], TextError, "rows of equal length"),
+    ],
+)
+def test_vectors_that_are_none(bundle: Path, values: object, error: type[Exception], message: str) -> None:
+    with VectorWhitener(bundle) as whitener, pytest.raises(error, match=message):
+        whitener.transform(values)  # type: ignore[arg-type]
+
+
+def test_texts_and_vectors_do_not_mix(bundle: Path, tiny_bundle: Path) -> None:
+    with pytest.raises(BundleError, match="takes vectors, not texts"):
+        Encoder(bundle)
+    with pytest.raises(BundleError, match="takes texts, not vectors"):
+        VectorWhitener(tiny_bundle)
+    assert run(whiten, "embed", bundle, "text").exit_code == 1
+
+
+def test_an_altered_bundle(bundle: Path, tmp_path: Path) -> None:
+    copy = copy_bundle(bundle, tmp_path)
+    with (copy / "onnx" / "model.onnx").open("r+b") as file:
+        file.seek(-2, 2)
+        file.write(b"\x01")
+    with pytest.raises(IntegrityError):
+        VectorWhitener(copy)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--layers", "1"], 2, "--layers is for models"),
+        (["--precision", "int8"], 2, "--precision is for models"),
+        (["--whitening", "none"], 2, "would change nothing"),
+        (["--dim", "21"], 2, "wanted 1 to 20"),
+        (["--column", "x"], 2, "has no column"),
+        (["--from-vectors", "nowhere.npy"], 2, "does not exist"),
+        (["--from-vectors", "v.bin"], 2, "unknown kind of file"),
+        (["--from-vectors", "few.npy"], 2, "15 vectors cannot whiten 20 dimensions"),
+        (["--from-vectors", "flat.npy"], 1, "wanted numbers [n, d]"),
+        (["--from-vectors", "nan.npy"], 1, "vector 3 is not finite"),
+        (["--from-vectors", "objects.npy"], 1, "not a .npy file"),
+        (["--from-vectors", "several.npy"], 1, "holds several arrays"),
+        (["--from-vectors", "huge.jsonl"], 1, "vectors of one length"),
+        (["--from-vectors", "large.npy"], 1, "vector 1 is not finite"),
+        (["--from-vectors", "uneven.jsonl"], 1, "vectors of one length"),
+        (["--from-vectors", "empty.jsonl"], 1, "holds no vector"),
+    ],
+)
+def test_mistakes(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("few.npy", np.random.default_rng(0).normal(size=(15, WIDTH)))
+    np.save("flat.npy", np.zeros(5))
+    np.save("nan.npy", np.array([[1.0], [2.0], [np.nan]]))
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    Path("uneven.jsonl").write_text("[1, 2]\n[1]\n")
+    Path("empty.jsonl").write_text("\n")
+    Path("v.bin").touch()
+    np.savez("several.npz", a=np.zeros((2, 2)), b=np.zeros((2, 2)))
+    Path("several.npz").rename("several.npy")
+    Path("huge.jsonl").write_text(f"[{10**400}]\n")
+    np.save("large.npy", np.full((3, 2), 1e300))
+    source = [] if "--from-vectors" in options else ["--from-vectors", files[".npy"]]
+    result = run(export, *source, *options, "--out", "b")
+    assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
+    assert not Path("b").exists()
+
+
+def test_without_anything() -> None:
+    result = run(export)
+    assert (result.exit_code, "MODEL is missing" in result.stderr) == (2, True)
+    result = run(export, "text-embedding-3-small")
+    assert (result.exit_code, "--from-vectors FILE" in result.stderr) == (2, True)

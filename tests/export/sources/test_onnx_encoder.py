@@ -1,0 +1,259 @@
+"""Directories that hold ONNX already: what is taken from them, what is refused. optimum's own are in tests/clients."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import transformers
+from click.testing import CliRunner, Result
+
+from support.checkpoints import LAYERS, WIDTH
+from whiten_export.commands.export import export
+from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_runtime import Encoder
+from whiten_runtime.bundle.parity import GATES
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def save_encoder(
+    checkpoint: Path, folder: Path, layers: tuple[int, ...], change: Callable[[ir.Model], object] = lambda model: None
+) -> Path:
+    """A directory as optimum writes it, with hidden states as outputs."""
+    folder.mkdir()
+    shutil.copy(checkpoint / "config.json", folder)
+    transformers.AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+    model = PyTorchModel(resolve(str(checkpoint)), False, "cpu").hidden_states(layers, "mean").model
+    change(model)
+    ir.save(model, folder / "model.onnx")
+    return folder
+
+
+def rename_last(model: ir.Model) -> None:
+    model.graph.outputs[-1].name = "last_hidden_state"
+
+
+def add_inputs(model: ir.Model) -> None:
+    """Token types that change nothing if they are 0, positions that change nothing if they count from 0."""
+    ids = model.graph.inputs[0]
+    added = [ir.Value(name=name, type=ids.type, shape=ids.shape) for name in ("token_type_ids", "position_ids")]
+    model.graph.inputs.extend(added)
+    state = model.graph.outputs[0]
+    mask = ir.node("Cast", [model.graph.inputs[1]], {"to": ir.DataType.INT64.value})
+    axis = ir.Value(name="axis_1", const_value=ir.tensor(np.int64(1), name="axis_1"))
+    axis.type, axis.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
+    model.graph.register_initializer(axis)
+    order = ir.node("CumSum", [mask.outputs[0], axis])
+    ahead = ir.node("Sub", [order.outputs[0], added[1]])  # 1 at every token
+    odd = ir.node("Sub", [ahead.outputs[0], mask.outputs[0]])  # 0 at every token
+    both = ir.node("Add", [odd.outputs[0], added[0]])
+    real = ir.node("Mul", [both.outputs[0], mask.outputs[0]])
+    number = ir.node("Cast", [real.outputs[0]], {"to": ir.DataType.FLOAT.value})
+    axes = ir.Value(name="axes_2", const_value=ir.tensor(np.array([2]), name="axes_2"))
+    axes.type, axes.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1])
+    model.graph.register_initializer(axes)
+    wide = ir.node("Unsqueeze", [number.outputs[0], axes])
+    total = ir.node("Add", [state, wide.outputs[0]])
+    nodes = [mask, order, ahead, odd, both, real, number, wide, total]
+    for index, node in enumerate(nodes):
+        node.name, node.outputs[0].name = f"extra_{index}", f"extra.{index}"
+    model.graph.extend(nodes)
+    total.outputs[0].type, total.outputs[0].shape = state.type, state.shape
+    model.graph.outputs[0] = total.outputs[0]
+    total.outputs[0].name = "last_hidden_state"
+
+
+@pytest.fixture(scope="module")
+def encoder_directory(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hidden states 0, 2 and the last."""
+    folder = tmp_path_factory.mktemp("onnx") / "encoder"
+    return save_encoder(checkpoint("bert"), folder, (0, 2, LAYERS), rename_last)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("layers", [(0,), (2, LAYERS), (LAYERS,)])
+def test_its_bundle_is_pytorchs(
+    encoder_directory: Path,
+    checkpoint: Callable[[str], Path],
+    corpus_file: Path,
+    tmp_path: Path,
+    layers: tuple[int, ...],
+    precision: str,
+) -> None:
+    options = ("--layers", ",".join(map(str, layers)), "--precision", precision)
+    whitening = ("--corpus", corpus_file) if precision == "fp32" else ("--whitening", "none")
+    for source, name in ((encoder_directory, "theirs"), (checkpoint("bert"), "ours")):
+        result = run(source, *options, *whitening, "--out", tmp_path / name)
+        assert result.exit_code == 0, result.stderr
+    with Encoder(tmp_path / "theirs") as theirs, Encoder(tmp_path / "ours") as ours:
+        texts = ["", "a", "the committee postponed its decision", "word " * 100]
+        np.testing.assert_allclose(theirs.encode(texts), ours.encode(texts), atol=2e-4)
+        assert "the original graph" in theirs.manifest.parity.reference  # type: ignore[union-attr]
+        assert (theirs.max_seq_length, theirs.dimension) == (ours.max_seq_length, WIDTH)
+        assert GATES[theirs.manifest.precision].passes(theirs.verify())
+
+
+def test_the_default_is_what_exists(encoder_directory: Path, tmp_path: Path) -> None:
+    assert run(encoder_directory, "--whitening", "none", "--out", tmp_path / "b").exit_code == 0
+    assert Encoder(tmp_path / "b").manifest.layers == (LAYERS,)
+
+
+def test_other_inputs_are_derived(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = save_encoder(checkpoint("bert"), tmp_path / "encoder", (LAYERS,), add_inputs)
+    assert len(onnx.load(folder / "model.onnx").graph.input) == 4
+    result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.stderr
+    assert run(checkpoint("bert"), "--layers", "-1", "--whitening", "none", "--out", tmp_path / "c").exit_code == 0
+    texts = ["", "a longer text than that", "b"]
+    np.testing.assert_allclose(Encoder(tmp_path / "b").encode(texts), Encoder(tmp_path / "c").encode(texts), atol=1e-5)
+
+
+def test_weights_beside_the_graph_and_a_folder_of_its_own(encoder_directory: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder_directory, folder)
+    (folder / "onnx").mkdir()
+    ir.save(ir.load(folder / "model.onnx"), folder / "onnx" / "model.onnx", external_data="model.onnx_data")
+    (folder / "model.onnx").unlink()
+    result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.stderr
+    found = resolve(str(folder))
+    assert [path.name for path in found.weights] == ["model.onnx", "model.onnx_data"]
+
+
+def test_links_into_another_folder(encoder_directory: Path, tmp_path: Path) -> None:
+    """As in the hub's cache, where the files are named by their hashes."""
+    folder, blobs = tmp_path / "snapshot", tmp_path / "blobs"
+    shutil.copytree(encoder_directory, folder)
+    blobs.mkdir()
+    ir.save(ir.load(folder / "model.onnx"), folder / "model.onnx", external_data="weights.bin")
+    for name in ("model.onnx", "weights.bin"):
+        (folder / name).rename(blobs / f"hash-of-{name}")
+        (folder / name).symlink_to(Path("..", "blobs", f"hash-of-{name}"))
+    whole = resolve(str(folder)).weights_sha256
+    result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.stderr
+    with (blobs / "hash-of-weights.bin").open("r+b") as file:
+        file.write(b"\x01")
+    assert resolve(str(folder)).weights_sha256 != whole
+    (folder / "weights.bin").unlink()
+    result = run(folder)
+    assert (result.exit_code, "'weights.bin', which is not there" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_tokenizer_that_its_config_contradicts(encoder_directory: Path, tmp_path: Path) -> None:
+    """The file lower-cases, tokenizer_config.json says that it does not: what transformers makes of it decides."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder_directory, folder)
+    described = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(described | {"do_lower_case": False}))
+    result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
+    assert (result.exit_code, "gives other ids than the checkpoint's" in result.stderr) == (1, True), result.stderr
+
+
+def test_an_encoder_of_one_block(encoder_directory: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder_directory, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    assert run(folder, "--whitening", "none", "--out", tmp_path / "b").exit_code == 0
+
+
+def test_without_torch_and_transformers(encoder_directory: Path, corpus_file: Path, tmp_path: Path) -> None:
+    """In a process that cannot import them."""
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'transformers'): sys.modules[name] = None\n"
+        "from whiten_export.commands.export import main\nmain()"
+    )
+    command = [sys.executable, "-c", code, encoder_directory, "--corpus", corpus_file, "--out", tmp_path / "b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert GATES["fp32"].passes(Encoder(tmp_path / "b").verify())
+
+
+def foreign_operator(model: ir.Model) -> None:
+    node = next(node for node in model.graph if node.op_type == "MatMul")
+    node.domain = "com.microsoft"
+    model.graph.opset_imports["com.microsoft"] = 1
+
+
+def unknown_input(model: ir.Model) -> None:
+    ids = model.graph.inputs[0]
+    model.graph.inputs.append(ir.Value(name="past_key_values.0.key", type=ids.type, shape=ids.shape))
+
+
+def fixed_size(model: ir.Model) -> None:
+    model.graph.inputs[0].shape = ir.Shape([1, 32])
+
+
+def half_output(model: ir.Model) -> None:
+    node = ir.node("Cast", [model.graph.outputs[0]], {"to": ir.DataType.FLOAT16.value})
+    node.name, node.outputs[0].name = "half", "half"
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT16), model.graph.outputs[0].shape
+    model.graph.append(node)
+    model.graph.outputs[0].name = "full"
+    model.graph.outputs[0] = node.outputs[0]
+    node.outputs[0].name = "last_hidden_state"
+
+
+def unknown_output(model: ir.Model) -> None:
+    for index, value in enumerate(model.graph.outputs):
+        value.name = f"logits_{index}"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (foreign_operator, 1, "operator com.microsoft::MatMul is outside the ONNX standard"),
+        (unknown_input, 2, "takes past_key_values.0.key, which token ids do not give"),
+        (unknown_output, 2, "gives logits_0"),
+        (fixed_size, 2, "takes input_ids as tensor(int64) [1, 32]"),
+        (half_output, 2, "gives last_hidden_state, tensor(float16)"),
+    ],
+)
+def test_graphs_that_are_refused(
+    checkpoint: Callable[[str], Path], tmp_path: Path, change: Callable[[ir.Model], None], code: int, message: str
+) -> None:
+    folder = save_encoder(checkpoint("bert"), tmp_path / "encoder", (LAYERS,), change)
+    result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
+    assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layers", "1"], "layer 1 is not among the outputs of this graph, only 0, 2, 4"),
+        (["--layers", "9"], "layer 9 does not exist"),
+        (["--pooling", "sif"], "is not a file of word vectors"),
+        (["--max-words", "9"], "max-words is for a file of word vectors"),
+    ],
+)
+def test_mistakes(encoder_directory: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    result = run(encoder_directory, *options, "--out", tmp_path / "b")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
+def test_a_directory_without_its_tokenizer_or_config(encoder_directory: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder_directory, folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    result = run(folder, "--whitening", "none")
+    assert (result.exit_code, "config.json has no num_hidden_layers" in result.stderr) == (2, True)
+    (folder / "config.json").write_text("{")
+    assert run(folder, "--whitening", "none").exit_code == 1
+
+
+def test_a_bundle_is_no_model(tiny_bundle: Path) -> None:
+    result = run(tiny_bundle)
+    assert (result.exit_code, "is a bundle already" in result.stderr) == (2, True)

@@ -1,0 +1,180 @@
+"""What particular families need, and what happens to those that nobody knows."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from click.testing import CliRunner, Result
+
+from support.checkpoints import MAX_LENGTH, save_checkpoint, sentences
+from whiten_export.commands.export import export
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.sources import families
+from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_runtime import Encoder, ParityError
+from whiten_runtime.bundle.parity import GATES, compare
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_a_family_that_is_not_known_is_left_to_the_gate(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without what the registry says of it, MobileBERT's vectors depend on padding."""
+    monkeypatch.delitem(families.FAMILIES, "mobilebert")
+    result = run(checkpoint("mobilebert"), "--layers", "0", "--whitening", "none", "--out", tmp_path / "b")
+    assert result.exit_code == 1
+    assert "warning: architecture 'mobilebert' has not been tried" in result.stderr
+    assert "error: the exported graph of this mobilebert network, layers 0" in result.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_padding_does_not_reach_the_neighbours(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    recipe = Recipe(str(checkpoint("mobilebert")), layers=(0,), whitening=None)
+    with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
+        alone = np.stack([encoder.encode(text) for text in ("a", "one two three four five")])
+        np.testing.assert_allclose(encoder.encode(["a", "one two three four five"]), alone, atol=1e-6)
+
+
+def test_a_text_without_a_token_is_the_zero_vector(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """GPT-2 has no special tokens."""
+    for pooling in ("mean", "cls", "last"):
+        recipe = Recipe(str(checkpoint("gpt2")), layers=(1, -1), pooling=pooling, whitening=None)
+        with Encoder(export_bundle(recipe, tmp_path / pooling).path) as encoder:
+            assert encoder.token_count("") == 0
+            assert not encoder.encode("").any()
+            together = encoder.encode(["", "some text", ""])
+            assert not together[[0, 2]].any()
+            np.testing.assert_allclose(together[1], encoder.encode("some text"), atol=1e-5)
+
+
+def test_a_text_without_a_token_where_pytorch_gives_no_number(tmp_path: Path) -> None:
+    """LLaMA's float32 softmax turns a row that sees nothing into NaN when the rest is float64."""
+    directory = save_checkpoint("llama", tmp_path / "llama")
+    described = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps(described | {"add_bos_token": False}))
+    recipe = Recipe(str(directory), layers=(-1,), pooling="last", whitening=None)
+    with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
+        assert encoder.token_count("") == 0
+        assert not encoder.encode("").any()
+
+
+def test_the_usual_length_is_the_most_by_default(tmp_path: Path) -> None:
+    directory = save_checkpoint("bert", tmp_path / "long")
+    config = transformers.AutoConfig.from_pretrained(directory)
+    config.max_position_embeddings = 2048
+    transformers.AutoModel.from_config(config).save_pretrained(directory)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    options = ("--layers", "0", "--whitening", "none", "--out")
+    result = run(directory, *options, tmp_path / "a")
+    assert "cut to 512 tokens of the 2048" in result.stderr
+    assert Encoder(tmp_path / "a").max_seq_length == 512
+    assert run(directory, *options, tmp_path / "b", "--max-length", 600).exit_code == 0
+    assert Encoder(tmp_path / "b").max_seq_length == 600
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 700}))
+    assert run(directory, *options, tmp_path / "c").exit_code == 0
+    assert Encoder(tmp_path / "c").max_seq_length == 700
+
+
+@pytest.mark.parametrize(
+    ("model_type", "message"),
+    [("bart", "of type 'bart' gives no hidden states"), ("clip", "of type 'clip', without num_hidden_layers")],
+)
+def test_networks_that_are_no_encoders(model_type: str, message: str, tmp_path: Path) -> None:
+    directory = save_checkpoint("bert", tmp_path / "odd")
+    small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    small |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 1200, "hidden_size": 16}
+    config = transformers.AutoConfig.for_model(model_type, **small)
+    transformers.AutoModel.from_config(config).save_pretrained(directory)
+    result = run(directory, "--layers", "0", "--whitening", "none", "--out", tmp_path / "b")
+    errors = [line for line in result.stderr.splitlines() if not line.startswith(("·", "warning: "))]
+    assert (result.exit_code, len(errors)) == (1 if model_type == "bart" else 2, 1), result.stderr
+    assert re.search(message, errors[0])
+
+
+def test_a_tokenizer_without_padding_still_has_some(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Other programs need to know what pads: LLaMA has no such token."""
+    out = export_bundle(Recipe(str(checkpoint("llama")), layers=(0,), whitening=None), tmp_path / "b").path
+    assert json.loads((out / "tokenizer_config.json").read_text())["pad_token"] == "</s>"
+    assert json.loads((out / "whiten.json").read_text())["pad_token_id"] == 2
+
+
+def test_positions_after_the_pad_id(checkpoint: Callable[[str], Path]) -> None:
+    for family in ("roberta", "xlm-roberta", "mpnet"):
+        config = transformers.AutoConfig.from_pretrained(checkpoint(family))
+        assert config.max_position_embeddings == MAX_LENGTH + 2
+        assert families.usable_positions(config) == MAX_LENGTH
+        result = run(checkpoint(family), "--max-length", MAX_LENGTH + 1)
+        assert (result.exit_code, f"positions for {MAX_LENGTH} tokens" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
+def test_the_last_layer_is_behind_the_final_norm_and_others_are_not(
+    family: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A network that was cut to two blocks would pass its second state through the norm."""
+    directory = checkpoint(family)
+    kind = transformers.T5EncoderModel if family == "t5" else transformers.AutoModel
+    network = kind.from_pretrained(directory, dtype=torch.float64).eval()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        output = network(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+    np.testing.assert_array_equal(output.hidden_states[-1].numpy(), output.last_hidden_state.numpy())
+    model = PyTorchModel(resolve(str(directory)), False, "cpu")
+    for layer in (2, 4):
+        got = model.reference((layer,), "mean").pooled(ids.numpy(), np.ones((1, 4), np.int64))[0]
+        # LLaMA's softmax is float32 in one implementation of attention and not in another.
+        np.testing.assert_allclose(got, output.hidden_states[layer].mean(dim=1).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_pieces_that_only_the_merges_know(tmp_path: Path) -> None:
+    """XLM's vocabulary lacks some of what its merges make: there the original says <unk>."""
+    directory = save_checkpoint("xlm", tmp_path / "xlm")
+    vocabulary = json.loads((directory / "vocab.json").read_text("utf-8"))
+    words = [piece for piece in vocabulary if piece.endswith("</w>") and len(piece) > 7]
+    dropped = words[::3]
+    kept = [piece for piece in vocabulary if piece not in dropped]
+    (directory / "vocab.json").write_text(json.dumps({piece: index for index, piece in enumerate(kept)}), "utf-8")
+    texts = [*(piece.removesuffix("</w>") for piece in dropped[:20]), *sentences(50)]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    network = transformers.AutoModel.from_pretrained(directory, dtype=torch.float64).eval()
+    unknown = 0
+    want = []
+    for text in texts:
+        batch = tokenizer(text, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
+        unknown += int((batch["input_ids"] == tokenizer.unk_token_id).sum())
+        with torch.no_grad():
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            want.append(network(**inputs).last_hidden_state.mean(dim=1).numpy()[0])
+    assert unknown > 20
+    recipe = Recipe(str(directory), layers=(-1,), whitening=None)
+    with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
+        agreement = compare(encoder.encode(texts), np.stack(want))
+    assert GATES["fp32"].passes(agreement), str(agreement)
+
+
+def test_a_tokenizer_that_is_not_the_checkpoints_stops_the_export(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whiten_export.sources import transformers_tokenizer
+
+    real = transformers_tokenizer._as_json
+
+    def cased(*arguments: object) -> str:
+        content = json.loads(real(*arguments))  # type: ignore[arg-type]
+        content["normalizer"]["lowercase"] = False
+        return json.dumps(content)
+
+    monkeypatch.setattr(transformers_tokenizer, "_as_json", cased)
+    with pytest.raises(ParityError, match="gives other ids than the checkpoint's for 'No"):
+        export_bundle(Recipe(str(checkpoint("bert")), layers=(0,), whitening=None), tmp_path / "b")
+    assert not (tmp_path / "b").exists()

@@ -1,0 +1,222 @@
+"""Word vectors: the file format, the words of a text, averages, SIF."""
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import regex
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import TruncatedSVD
+
+from support.checkpoints import sentences
+from support.nasty_texts import NASTY
+from whiten_export.commands.export import export
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.sources.word_file import read_words
+from whiten_export.sources.word_vectors import _WORD, word_weights
+from whiten_runtime import DataError, Encoder
+from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.inference.tokenizer import Tokenizer
+
+WIDTH = 24
+FINDING = regex.compile(_WORD)
+
+
+def words_of(text: str) -> list[str]:
+    """The same cut by another engine of regular expressions."""
+    import unicodedata
+
+    return FINDING.findall(unicodedata.normalize("NFC", text).lower())
+
+
+@pytest.fixture(scope="module")
+def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words of the corpus, most frequent first, with random vectors that share a direction."""
+    counts: dict[str, int] = {}
+    for sentence in sentences(3000):
+        for word in words_of(sentence):
+            counts[word] = counts.get(word, 0) + 1
+    generator = np.random.default_rng(0)
+    words = sorted(counts, key=lambda word: (-counts[word], word))[:1500]
+    rows = generator.normal(size=(len(words), WIDTH)) + 2 * generator.normal(size=WIDTH)
+    folder = tmp_path_factory.mktemp("words")
+    lines = (f"{word} {' '.join(f'{x:.5f}' for x in row)}\n" for word, row in zip(words, rows, strict=True))
+    (folder / "glove.24d.txt").write_text("".join(lines), "utf-8")
+    (folder / "counts.txt").write_text("".join(f"{word} {count}\n" for word, count in counts.items()), "utf-8")
+    return folder / "glove.24d.txt"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def averages(path: Path, texts: list[str], weights: dict[str, float] | None) -> np.ndarray:
+    """Word by word, from the file."""
+    lines = (line.split(" ") for line in path.read_text("utf-8").splitlines())
+    table = {fields[0]: np.array(fields[1:], np.float32).astype(np.float64) for fields in lines}
+    rows = []
+    for text in texts:
+        known = [word for word in words_of(text) if word in table]
+        vectors = [table[word] * (weights[word] if weights else 1) for word in known]
+        rows.append(sum(vectors, np.zeros(WIDTH)) / max(len(known), 1))
+    return np.stack(rows)
+
+
+TEXTS = ["", "zzzzz qqqqq", "the", *sentences(60), "don't isn't we're John's 1,024.5 naïve CAFÉ", "😀 the 日本"]
+
+
+def test_averages(words_file: Path, tmp_path: Path) -> None:
+    with Encoder(export_bundle(Recipe(str(words_file), whitening=None), tmp_path / "b").path) as encoder:
+        np.testing.assert_allclose(encoder.encode(TEXTS), averages(words_file, TEXTS, None), atol=1e-5)
+        assert encoder.manifest.source.model == "glove"
+        assert (encoder.manifest.source.model_type, encoder.manifest.layers) == ("words", (0,))
+
+
+@pytest.mark.parametrize("frequencies", [True, False])
+def test_sif_is_the_papers_algorithm(words_file: Path, tmp_path: Path, frequencies: bool) -> None:
+    """Weighted averages less their projection on the first right singular vector, by scikit-learn."""
+    counted = words_file.with_name("counts.txt")
+    lines = [line.rsplit(" ", 1) for line in counted.read_text("utf-8").splitlines()]
+    known = [line.split(" ")[0] for line in words_file.read_text("utf-8").splitlines()]
+    total = sum(int(count) for _, count in lines)
+    shares = {word: int(count) / total for word, count in lines}
+    if not frequencies:
+        harmonic = sum(1 / rank for rank in range(1, len(known) + 1))
+        shares = {word: 1 / rank / harmonic for rank, word in enumerate(known, 1)}
+    weights = {word: 1e-3 / (1e-3 + shares[word]) for word in known}
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(sentences(500)))
+    fitted = averages(words_file, sentences(500), weights)
+    component = TruncatedSVD(1, algorithm="arpack").fit(fitted).components_
+    want = averages(words_file, TEXTS, weights)
+    want -= want @ component.T @ component
+    options = ["--frequencies", counted] if frequencies else []
+    result = run(
+        words_file, "--pooling", "sif", "--whitening", "none", "--corpus", corpus, *options, "--out", tmp_path / "b"
+    )
+    assert result.exit_code == 0, result.stderr
+    with Encoder(tmp_path / "b") as encoder:
+        np.testing.assert_allclose(encoder.encode(TEXTS), want, atol=1e-5)
+        assert encoder.manifest.whitening is not None
+        assert (encoder.manifest.whitening.method, encoder.manifest.whitening.common_components) == ("none", 1)
+        assert GATES["fp32"].passes(encoder.verify())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_whitened_sif(words_file: Path, tmp_path: Path, precision: str) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(sentences(800)))
+    out = tmp_path / "b"
+    result = run(words_file, "--pooling", "sif", "--corpus", corpus, "--precision", precision, "--out", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["manifest"]["whitening"]["rank"] == WIDTH - 1
+    with Encoder(out) as encoder:
+        covariance = np.cov(encoder.encode(sentences(800)).T.astype(np.float64))
+    np.testing.assert_allclose(covariance[: WIDTH - 1, : WIDTH - 1], np.eye(WIDTH - 1), atol=0.03)
+    np.testing.assert_allclose(covariance[-1], 0, atol=1e-3)
+
+
+def test_the_words_of_a_text(words_file: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(
+        export_bundle(Recipe(str(words_file), whitening=None), tmp_path / "b").path / "tokenizer.json", 9
+    )
+    known = {line.split(" ")[0]: index for index, line in enumerate(words_file.read_text("utf-8").splitlines(), 2)}
+
+    def check(text: str) -> None:
+        assert tokenizer.tokenize([text])[0] == [known.get(word, 1) for word in words_of(text)], text
+
+    for text in (*NASTY, *sentences(300)):
+        check(text)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.text(st.characters(max_codepoint=0x2FFF, exclude_categories=("Cs", "Cn", "Co"))))
+    def anything(text: str) -> None:
+        check(text)
+
+    anything()
+
+
+def test_clitics_and_numbers() -> None:
+    assert words_of("Don't he's 1,024.5 a_b e-mail, U.S.") == [
+        *("do", "n't", "he", "'s", "1,024.5", "a_b", "e", "-", "mail", ",", "u", ".", "s", "."),
+    ]
+
+
+def test_sif_needs_fewer_sentences_than_dimensions(words_file: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(sentences(10)))
+    command = (words_file, "--pooling", "sif", "--whitening", "none", "--corpus", corpus, "--out", tmp_path / "b")
+    assert run(*command).exit_code == 0
+
+
+def test_files(tmp_path: Path) -> None:
+    content = "3 2\nthe 1 2\n. . 3 4\nthe 9 9\nof 5 6\n"
+    (tmp_path / "a.vec").write_text(content)
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
+        file.write(content)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("folder/a.txt", content)
+    for name in ("a.vec", "a.txt.gz", "a.zip"):
+        read = read_words(tmp_path / name, None)
+        assert read.words == ("the", ". .", "of")
+        np.testing.assert_array_equal(read.vectors, [[1, 2], [3, 4], [5, 6]])
+    assert read_words(tmp_path / "a.vec", 2).words == ("the", ". .")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("the 1 2\nof 3 x\n", "line 2 is not a word with 2 numbers"),
+        ("the 1 2\nof 3\n", "line 2 is not a word with 2 numbers"),
+        ("the 1 nan\n", "line 1 is not a word"),
+        ("the\n", "line 1 is not a word"),
+        ("the\t1 2\n", "line 1 is not a word"),
+        ("", "holds no word"),
+        ("caf\xe9 1 2\n", "line 1 is not UTF-8"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.txt").write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=message):
+        read_words(tmp_path / "a.txt", None)
+    result = run(tmp_path / "a.txt")
+    assert (result.exit_code, message in result.stderr) == (1, True)
+
+
+def test_archives_that_are_none(tmp_path: Path) -> None:
+    for name in ("a.zip", "a.gz"):
+        (tmp_path / name).write_bytes(b"the 1 2\n")
+        with pytest.raises(DataError, match="not a complete archive"):
+            read_words(tmp_path / name, None)
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.txt", "the 1\n")
+        archive.writestr("b.txt", "the 1\n")
+    with pytest.raises(DataError, match="holds 2 text files"):
+        read_words(tmp_path / "two.zip", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--pooling", "cls"], "wanted mean or sif"),
+        (["--layers", "1"], "layer 1 does not exist"),
+        (["--frequencies", "x"], "are for --pooling sif"),
+        (["--pooling", "sif", "--frequencies", "nowhere"], "does not exist"),
+        (["--max-words", "0"], "max-words is 0"),
+    ],
+)
+def test_mistakes(words_file: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    result = run(words_file, *options, "--out", tmp_path / "b")
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_weights_of_words() -> None:
+    weights = word_weights(["a", "b", "c"], None)
+    np.testing.assert_allclose(weights, 1e-3 / (1e-3 + np.array([6, 3, 2]) / 11))

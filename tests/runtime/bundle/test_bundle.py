@@ -1,0 +1,203 @@
+"""Bundles that are missing, incomplete, altered, foreign or hostile."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from support.bundles import copy_bundle, edit_manifest, rewrite_file
+from whiten_runtime import BundleError, Encoder, IntegrityError, UnsafeModelError
+from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return copy_bundle(tiny_bundle, tmp_path)
+
+
+def test_a_manifest_survives_its_own_json(tiny_bundle: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(tiny_bundle)
+    (tmp_path / "whiten.json").write_bytes(manifest.to_json())
+    assert read_manifest(tmp_path) == manifest
+    assert manifest.to_json() == (tiny_bundle / "whiten.json").read_bytes()
+
+
+def test_the_manifest_lists_every_file(tiny_bundle: Path) -> None:
+    found = {path.relative_to(tiny_bundle).as_posix() for path in tiny_bundle.rglob("*") if path.is_file()}
+    assert found - {"whiten.json"} == set(read_manifest(tiny_bundle).files)
+    assert [name for name in found if name.endswith(".onnx")] == [MODEL_FILE]
+
+
+def test_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="does not exist"):
+        open_bundle(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match=r"has no whiten\.json"):
+        open_bundle(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BundleError, match="is not a directory"):
+        open_bundle(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format_version=2), "bundle format 2.*upgrade whiten"),
+        (lambda m: m.pop("layers"), "layers"),
+        (lambda m: m.update(pooling="sum"), "pooling"),
+        (lambda m: m.update(dimension="many"), "dimension"),
+        (lambda m: m.update(dimension=0), "dimension is 0"),
+        (lambda m: m.update(pad_token_id=-1), "pad_token_id"),
+        (lambda m: m["files"].pop(MODEL_FILE), MODEL_FILE),
+        (lambda m: m["files"].update({"../../x": m["files"][MODEL_FILE]}), "leave the bundle"),
+        (lambda m: m["files"].update({"/etc/passwd": m["files"][MODEL_FILE]}), "leave the bundle"),
+        (lambda m: m["files"].update({"C:\\x": m["files"][MODEL_FILE]}), "leave the bundle"),
+    ],
+)
+def test_manifests_that_make_no_sense(bundle: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+    edit_manifest(bundle, change)
+    with pytest.raises(BundleError, match=message) as caught:
+        open_bundle(bundle)
+    assert "whiten.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"format_version": "1"}'])
+def test_a_manifest_that_is_not_one(bundle: Path, content: bytes) -> None:
+    (bundle / "whiten.json").write_bytes(content)
+    with pytest.raises(BundleError, match=r"whiten\.json"):
+        open_bundle(bundle)
+
+
+def test_fields_of_the_future_are_ignored(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest.update(colour="blue"))
+    assert isinstance(open_bundle(bundle).manifest, Manifest)
+
+
+def test_a_manifest_from_before_vectors(bundle: Path) -> None:
+    """The field that tells texts from vectors is newer than the format."""
+    edit_manifest(bundle, lambda manifest: manifest.pop("input"))
+    assert open_bundle(bundle).manifest.input == "text"
+
+
+@pytest.mark.parametrize("name", [MODEL_FILE, "tokenizer.json", "probes.safetensors", "modules.json"])
+def test_missing_truncated_altered(bundle: Path, name: str) -> None:
+    path = bundle / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(IntegrityError, match="SHA-256 differs") as caught:
+        Encoder(bundle)
+    assert name in str(caught.value)
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(IntegrityError, match="bytes, but") as caught:
+        Encoder(bundle, verify_hashes=False)
+    assert name in str(caught.value)
+    path.unlink()
+    with pytest.raises(BundleError, match="missing") as caught:
+        Encoder(bundle)
+    assert name in str(caught.value)
+
+
+def test_hash_check_can_be_skipped(bundle: Path) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["files"][MODEL_FILE].update(sha256="0" * 64))
+    with pytest.raises(IntegrityError):
+        Encoder(bundle)
+    with Encoder(bundle, verify_hashes=False) as encoder:
+        assert encoder.encode("text").shape == (32,)
+
+
+def _rewrite_model(bundle: Path, change: Callable[[onnx.ModelProto], object]) -> None:
+    model = onnx.load(bundle / MODEL_FILE)
+    change(model)
+    rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
+
+
+def _point_outside(model: onnx.ModelProto, location: str) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+
+
+@pytest.mark.parametrize("location", ["/etc/passwd", "../tokenizer.json", "a/b", "unlisted.bin", "..", ""])
+def test_weights_outside_the_bundle(bundle: Path, location: str) -> None:
+    _rewrite_model(bundle, lambda model: _point_outside(model, location))
+    with pytest.raises(UnsafeModelError, match="not a file of the bundle"):
+        Encoder(bundle)
+
+
+def test_foreign_operators(bundle: Path) -> None:
+    def add(model: onnx.ModelProto) -> None:
+        model.graph.node.add(op_type="EPContext", domain="com.microsoft", output=["z"])
+
+    _rewrite_model(bundle, add)
+    with pytest.raises(UnsafeModelError, match="com.microsoft::EPContext"):
+        Encoder(bundle)
+
+
+def test_model_local_functions(bundle: Path) -> None:
+    _rewrite_model(bundle, lambda model: model.functions.add(name="f", domain="x"))
+    with pytest.raises(UnsafeModelError, match="function"):
+        Encoder(bundle)
+
+
+def test_a_graph_that_onnxruntime_refuses(bundle: Path) -> None:
+    def break_it(model: onnx.ModelProto) -> None:
+        model.graph.node[0].op_type = "NoSuchOperator"
+
+    _rewrite_model(bundle, break_it)
+    with pytest.raises(BundleError, match="does not accept it"):
+        Encoder(bundle)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.graph.input.append(_input("token_type_ids")), "not input_ids and attention_mask"),
+        (lambda model: model.graph.output.pop(0), "has no output sentence_embedding"),
+        (lambda model: _set_width(model, 1), "1 dimensions, but the manifest says 32"),
+    ],
+)
+def test_graphs_with_another_interface(bundle: Path, change: Callable[[onnx.ModelProto], object], message: str) -> None:
+    _rewrite_model(bundle, change)
+    with pytest.raises(BundleError, match=message):
+        Encoder(bundle)
+
+
+def _input(name: str) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, ["batch_size", "sequence_length"])
+
+
+def _set_width(model: onnx.ModelProto, width: int) -> None:
+    """Make the last weights narrower, as another model's would be."""
+    for initializer in model.graph.initializer:
+        if initializer.name == "whitening.weight":
+            weight = onnx.numpy_helper.to_array(initializer)[:, :width]
+            initializer.CopyFrom(onnx.numpy_helper.from_array(weight.copy(), initializer.name))
+    for output in model.graph.output:
+        output.type.tensor_type.shape.dim[-1].dim_value = width
+
+
+@pytest.mark.parametrize("name", ["onnx/model_quantized.onnx", "other.safetensors"])
+def test_models_that_the_manifest_does_not_list(bundle: Path, name: str) -> None:
+    (bundle / name).write_bytes(b"x")
+    with pytest.raises(IntegrityError, match="not a file of this bundle") as caught:
+        Encoder(bundle)
+    assert name in str(caught.value)
+
+
+def test_a_tokenizer_that_is_none(bundle: Path) -> None:
+    rewrite_file(bundle, "tokenizer.json", b"{}")
+    with pytest.raises(BundleError, match="not a tokenizer"):
+        Encoder(bundle)
+
+
+def test_damaged_probes(bundle: Path) -> None:
+    rewrite_file(bundle, "probes.json", b'{"texts": ["only one"]}')
+    with pytest.raises(BundleError, match="probes"):
+        Encoder(bundle).verify()
+    rewrite_file(bundle, "probes.safetensors", b"nonsense")
+    with pytest.raises(BundleError, match="probes are damaged"):
+        Encoder(bundle).verify()

@@ -1,0 +1,181 @@
+"""`whiten` as scripts and people call it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from support.bundles import copy_bundle, rewrite_file
+from whiten_runtime import Encoder
+from whiten_runtime.commands.main import whiten
+
+
+def run(*arguments: object, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(whiten, [str(argument) for argument in arguments], input=stdin, catch_exceptions=False)
+
+
+def test_embed_prints_a_line_for_each_text(tiny_bundle: Path, tiny: Encoder) -> None:
+    result = run("embed", tiny_bundle, "one text", "")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["text"] for row in rows] == ["one text", ""]
+    np.testing.assert_allclose([row["embedding"] for row in rows], tiny.encode(["one text", ""]), rtol=1e-4, atol=1e-5)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["--input", "-"]])
+def test_embed_reads_standard_input(tiny_bundle: Path, arguments: list[str]) -> None:
+    result = run("embed", tiny_bundle, *arguments, stdin="first line\n\nthird line\n")
+    assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == ["first line", "", "third line"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", None])
+def test_lone_surrogates_do_not_lose_the_others(tiny_bundle: Path, tmp_path: Path, kind: str | None) -> None:
+    out = () if kind is None else ("--out", tmp_path / f"out.{kind}")
+    result = run("embed", tiny_bundle, "half \ud83d", "whole", *out)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error(tiny_bundle: Path) -> None:
+    program = f"{Path(sys.executable).parent / 'whiten'} embed {tiny_bundle} {' text' * 400} | head -c 10"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ('{"text":"t', "")
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_embed_writes_files(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, kind: str) -> None:
+    texts = ["a", "longer text", "", "日本"]
+    source, out = tmp_path / "in.jsonl", tmp_path / f"out.{kind}"
+    source.write_text("\n".join(json.dumps({"id": 1, "body": text}) for text in texts), "utf-8")
+    result = run(
+        "embed", tiny_bundle, "--input", source, "--column", "body", "--out", out, "--json", "--normalize",
+        "--truncate-dim", 8,
+    )  # fmt: skip
+    assert json.loads(result.stdout) == {"texts": 4, "dimension": 8, "truncated": 0, "out": str(out)}
+    if kind == "npy":
+        vectors = np.load(out)
+    elif kind == "parquet":
+        table = pyarrow.parquet.read_table(out)
+        assert table["text"].to_pylist() == texts
+        vectors = np.array(table["embedding"].to_pylist(), np.float32)
+    else:
+        vectors = np.array([json.loads(line)["embedding"] for line in out.read_text("utf-8").splitlines()], np.float32)
+    want = tiny.encode(texts, normalize_embeddings=True, truncate_dim=8)
+    np.testing.assert_allclose(vectors, want, rtol=1e-4, atol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["in.jsonl", out.name])
+
+
+def test_embed_reports_what_was_cut(tiny_bundle: Path) -> None:
+    result = run("embed", tiny_bundle, "short", "long " * 99, "--json")
+    summary = json.loads(result.stdout)
+    assert (summary["texts"], summary["truncated"], len(summary["embeddings"])) == (2, 1, 2)
+    assert "1 of 2 texts were cut to 48 tokens" in result.stderr
+
+
+def test_info_and_verify(tiny_bundle: Path) -> None:
+    manifest = json.loads((tiny_bundle / "whiten.json").read_text())
+    assert json.loads(run("info", tiny_bundle, "--json").stdout) == manifest
+    words = run("info", tiny_bundle).stdout
+    assert "bert, 4 layers of 32" in words
+    assert "pca" in words
+    result = run("verify", tiny_bundle)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"equal to torch {torch.__version__} on CPUExecutionProvider" in result.stderr
+    report = json.loads(run("verify", tiny_bundle, "--json").stdout)
+    assert report["passed"] is True
+    assert report["agreement"]["min_cosine"] > 0.999999
+
+
+def test_verify_fails_on_other_vectors(tiny_bundle: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save
+
+    copy = copy_bundle(tiny_bundle, tmp_path)
+    vectors = load_file(copy / "probes.safetensors")
+    vectors["embeddings"] *= 1.001
+    rewrite_file(copy, "probes.safetensors", save(vectors))
+    result = run("verify", copy, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["passed"] is False
+    assert result.stderr.startswith("error: ")
+
+
+def test_models_lists_the_catalogue() -> None:
+    words = run("models").stdout
+    rows = json.loads(run("models", "--json").stdout)
+    assert {"bert-base", "roberta-base", "distilbert", "labse", "minilm"} <= {row["name"] for row in rows}
+    assert all(row["checkpoint"] in words for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["embed", "BUNDLE"], 2, "nothing to embed"),
+        (["embed", "BUNDLE", "text", "--input", "x.txt"], 2, "choose one"),
+        (["embed", "BUNDLE", "text", "--column", "x"], 2, "without --input"),
+        (["embed", "BUNDLE", "--input", "-", "--column", "x"], 2, "has no column 'x'"),
+        (["embed", "BUNDLE", "text", "-"], 2, "give it alone"),
+        (["embed", "BUNDLE", "--input", "nowhere.txt"], 2, "'nowhere.txt' does not exist"),
+        (["embed", "BUNDLE", "text", "--out", "x.zip"], 2, "unknown kind of file"),
+        (["embed", "BUNDLE", "text", "--out", "no/such/x.npy"], 2, "is not a directory"),
+        (["embed", "BUNDLE", "text", "--truncate-dim", "33"], 2, "from 1 to 32"),
+        (["embed", "BUNDLE", "text", "--provider", "CUDAExecutionProvider"], 1, "not available here"),
+        (["embed", "nowhere", "text"], 1, "does not exist"),
+        (["info", "nowhere"], 1, "does not exist"),
+        (["verify", "nowhere"], 1, "does not exist"),
+    ],
+)
+def test_mistakes_are_one_line(tiny_bundle: Path, arguments: list[str], code: int, message: str) -> None:
+    result = run(*(tiny_bundle if argument == "BUNDLE" else argument for argument in arguments))
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    from whiten_runtime import BundleError
+
+    with pytest.raises(BundleError):
+        run("info", tmp_path, "--debug")
+
+
+def test_unknown_commands_and_options_are_usage_errors() -> None:
+    assert run("no-such-command").exit_code == 2
+    assert run("embed").exit_code == 2
+    assert run("info", "x", "--no-such-option").exit_code == 2
+
+
+def test_help_names_every_command() -> None:
+    words = run("--help").stdout
+    assert all(name in words for name in ("embed", "info", "verify", "models"))
+
+
+def test_the_commands_are_installed(tiny_bundle: Path) -> None:
+    folder = Path(sys.executable).parent
+    done = subprocess.run([folder / "whiten", "embed", tiny_bundle, "text"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["text"] == "text"
+    version = subprocess.run([folder / "whiten-export", "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("whiten-export, version ")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
+        "from whiten_runtime.commands.main import main; main()"
+    )
+    texts = tmp_path / "in.txt"
+    texts.write_text("text\n" * 100)
+    command = [sys.executable, "-c", code, "embed", tiny_bundle, "--input", texts, "--out", tmp_path / "out.npy"]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "error: " in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]

@@ -1,0 +1,172 @@
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from whiten_runtime import DataError, UsageError
+from whiten_runtime.files.texts import read_texts
+
+TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
+
+
+def _texts(kind: str) -> list[str]:
+    """Fields of a .tsv file are taken as they are, so they cannot hold a tab."""
+    return [text for text in TEXTS if kind != "tsv" or "\t" not in text]
+
+
+def _write(path: Path, kind: str) -> Path:
+    rows = [{"id": index, "text": text} for index, text in enumerate(TEXTS)]
+    if kind == "jsonl":
+        content = "\n".join(json.dumps(row, ensure_ascii=index % 2 == 0) for index, row in enumerate(rows))
+    elif kind == "tsv":
+        content = "".join(f"{row}\t{text}\n" for row, text in [("id", "text"), *enumerate(_texts("tsv"))])
+    elif kind == "csv":
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, ["id", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
+        content = stream.getvalue()
+    elif kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return path
+    else:
+        content = "\n".join(TEXTS) + "\n"
+    path.write_text(content, "utf-8", newline="")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_every_kind_gives_the_texts(tmp_path: Path, kind: str, compressed: bool) -> None:
+    path = _write(tmp_path / f"texts.{kind}", kind)
+    if compressed:
+        packed = path.with_suffix(f"{path.suffix}.gz")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        path = packed
+    assert list(read_texts(path)) == _texts(kind)
+    if kind != "txt":
+        assert list(read_texts(path, "text")) == _texts(kind)
+        with pytest.raises(UsageError, match="has no column 'sentense', only 'id', 'text'"):
+            list(read_texts(path, "sentense"))
+
+
+def test_a_quoted_field_may_span_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,n\n"two\nlines",1\nnext,2\n', "utf-8")
+    assert list(read_texts(path)) == ["two\nlines", "next"]
+
+
+def test_lines_of_strings(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('"one"\n\n"two"\n', "utf-8")
+    assert list(read_texts(path)) == ["one", "two"]
+
+
+def test_byte_order_mark_and_windows_newlines(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffone\r\ntwo".encode())
+    assert list(read_texts(path)) == ["one", "two"]
+
+
+def _damaged_gzip() -> bytes:
+    """A valid header, then a stream that zlib refuses."""
+    content = bytearray(gzip.compress(b"some text\n" * 200))
+    content[10:14] = b"\xff\xff\xff\xff"
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error", "message"),
+    [
+        ("a.doc", b"x", UsageError, "unknown kind of file"),
+        ("a", b"x", UsageError, "unknown kind of file"),
+        ("a.txt", b"fine\ncaf\xe9\n", DataError, "line 2 is not UTF-8 .byte 0xe9"),
+        ("a.txt", b"\x00\x01\x02", DataError, "NUL byte"),
+        ("a.txt.gz", b"not gzip", DataError, "not a complete gzip file"),
+        ("a.txt.gz", gzip.compress(b"text\n" * 999)[:-20], DataError, "not a complete gzip file"),
+        ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2 is not JSON"),
+        ("a.jsonl", b'{"text": 7}\n', DataError, "line 1 holds a int"),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', UsageError, "has no column 'text', only 'body'"),
+        ("a.csv", b"a,b\n1,2\n", UsageError, "choose one with --column"),
+        ("a.csv", b"id,text\n1,x\n2\n", DataError, "line 3 has 1 columns"),
+        ("a.csv", b"text\nHello, world\n", DataError, "line 2 has 2 columns; wanted 1"),
+        ("a.csv", b'text\n"never closed\nnext\n', DataError, "unexpected end of data"),
+        ("a.jsonl", b'"a"\n' + b"[" * 100_000, DataError, "line 2 is not JSON"),
+        ("a.txt.gz", _damaged_gzip(), DataError, "not a complete gzip file"),
+        ("a.parquet", b"nonsense", DataError, "not a parquet file"),
+    ],
+)
+def test_files_that_are_not_what_they_say(
+    tmp_path: Path, name: str, content: bytes, error: type[Exception], message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(error, match=message) as caught:
+        list(read_texts(path))
+    assert str(path) in str(caught.value)
+
+
+def test_missing_and_directory(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        list(read_texts(tmp_path / "a.txt"))
+    (tmp_path / "b.txt").mkdir()
+    with pytest.raises(UsageError, match="is a directory"):
+        list(read_texts(tmp_path / "b.txt"))
+
+
+def test_plain_text_has_no_columns(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no column 'x'"):
+        list(read_texts(_write(tmp_path / "a.txt", "txt"), "x"))
+
+
+def test_numbers_in_parquet(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="column 'n' holds a int"):
+        list(read_texts(tmp_path / "a.parquet"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.binary(max_size=200), st.sampled_from(["txt", "jsonl", "csv", "tsv", "parquet", "txt.gz"]))
+def test_any_bytes_are_texts_or_a_typed_error(tmp_path: Path, content: bytes, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(content)
+    try:
+        assert all(isinstance(text, str) for text in read_texts(path))
+    except (DataError, UsageError) as error:
+        assert str(path) in str(error)
+
+
+def test_quotes_in_a_tsv_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tn\n"Hello he said\t1\nsecond\t2\nthird "q"\t3\n', "utf-8")
+    assert list(read_texts(path)) == ['"Hello he said', "second", 'third "q"']
+
+
+def test_files_can_be_read_side_by_side(tmp_path: Path) -> None:
+    """The limit on a field's length belongs to the whole process."""
+    path = _write(tmp_path / "a.csv", "csv")
+    first, second = read_texts(path), read_texts(path)
+    next(second)
+    assert list(first) == TEXTS
+    assert list(second) == TEXTS[1:]
+
+
+def test_lone_surrogates_in_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(r'{"text": "\ud83d half"}', "utf-8")
+    assert list(read_texts(path)) == ["\ud83d half"]
+
+
+def test_standard_input_has_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="has no column 'x'"):
+        list(read_texts("-", "x"))
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="is closed"):
+        list(read_texts("-"))

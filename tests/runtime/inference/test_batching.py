@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whiten_runtime.inference.batching import (
+    GPU_LANES,
+    GPU_TOKEN_BUDGET,
+    LANE_TOKENS,
+    TOKEN_BUDGET,
+    Schedule,
+    lanes_for,
+    pad_batch,
+    plan_batches,
+    token_budget,
+)
+
+LENGTHS = st.lists(st.integers(0, 600), max_size=200)
+
+
+@given(LENGTHS, st.integers(1, 2048), st.none() | st.integers(1, 40))
+def test_plan_is_a_partition_within_its_limits(lengths: list[int], budget: int, rows: int | None) -> None:
+    groups = plan_batches(lengths, budget, rows)
+    assert sorted(np.concatenate(groups)) == list(range(len(lengths))) if groups else lengths == []
+    for group in groups:
+        longest = max(max(lengths[index] for index in group), 1)
+        assert len(group) == 1 or len(group) * longest <= budget
+        assert rows is None or len(group) <= rows
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 16])
+def test_little_padding_is_computed_for_mixed_lengths(lanes: int) -> None:
+    lengths = np.random.default_rng(0).integers(3, 513, 4000)
+    groups = plan_batches(lengths, token_budget(lengths.tolist(), lanes))
+    padded = sum(len(group) * lengths[group].max() for group in groups)
+    assert padded / lengths.sum() <= 1.05
+
+
+@given(st.integers(1, 64), st.integers(1, 400), st.integers(1, 16))
+def test_every_lane_has_a_batch_if_there_is_enough_for_it(length: int, texts: int, lanes: int) -> None:
+    lengths = [length] * texts
+    lanes = lanes_for(lengths, lanes)
+    budget = token_budget(lengths, lanes)
+    groups = plan_batches(lengths, budget)
+    assert len(groups) >= min(lanes, texts)
+    assert max(len(group) for group in groups) * length <= max(1.25 * TOKEN_BUDGET, length)
+
+
+def test_a_small_call_is_one_batch() -> None:
+    assert lanes_for([12, 10, 14], 2) == lanes_for([], 2) == 1
+    assert lanes_for([LANE_TOKENS] * 2, 64) == 2
+    assert len(plan_batches([12, 10, 14], token_budget([12, 10, 14], 1))) == 1
+    assert len(plan_batches([0] * 200, token_budget([0] * 200, 1))) == 1
+    assert token_budget([], 1) == 1
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=7), min_size=1, max_size=6), st.integers(0, 3))
+def test_padding_is_on_the_right_and_masked(ids: list[list[int]], pad: int) -> None:
+    feed = pad_batch(ids, pad)
+    width = max(1, *map(len, ids))
+    assert {array.shape for array in feed.values()} == {(len(ids), width)}
+    assert {array.dtype for array in feed.values()} == {np.dtype(np.int64)}
+    for row, got, mask in zip(ids, feed["input_ids"], feed["attention_mask"], strict=True):
+        assert got.tolist() == row + [pad] * (width - len(row))
+        assert mask.tolist() == [1] * len(row) + [0] * (width - len(row))
+
+
+def test_longest_texts_come_first() -> None:
+    groups = plan_batches([3, 100, 7], 100)
+    assert [group.tolist() for group in groups] == [[1], [2, 0]]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_nothing_to_do(lengths: list[int]) -> None:
+    assert sum(len(group) for group in plan_batches(lengths)) == len(lengths)
+
+
+@given(LENGTHS, st.none() | st.integers(1, 40))
+def test_a_gpu_gets_large_runs(lengths: list[int], rows: int | None) -> None:
+    groups, lanes = Schedule.on_gpu().plan(lengths, rows)
+    assert sorted(np.concatenate(groups)) == list(range(len(lengths))) if groups else lengths == []
+    padded = [len(group) * max(*(lengths[index] for index in group), 1) for group in groups if len(group) > 1]
+    assert all(tokens <= GPU_TOKEN_BUDGET for tokens in padded)
+    assert lanes == min(GPU_LANES, len(groups))
+
+
+def test_a_gpu_gets_a_small_call_whole() -> None:
+    groups, lanes = Schedule.on_gpu().plan([100] * 100)
+    assert (len(groups), lanes) == (1, 1)
+    groups, lanes = Schedule.on_gpu().plan([100] * 1000)
+    assert (len(groups), lanes) == (8, GPU_LANES)

@@ -1,0 +1,164 @@
+"""Texts that come alone, in arrays that stay where they are. On the CPU all of it runs but the recording itself."""
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.corpus import sentences
+from whiten_runtime import Encoder, ProviderError, UsageError, WhitenError, encoder
+from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.inference import cuda_graphs as recorded
+from whiten_runtime.inference import engine
+from whiten_runtime.inference.cuda_graphs import device_of, recorded_lengths, recording
+from whiten_runtime.inference.engine import Engine
+from whiten_runtime.ort.providers import CUDA_PROVIDER
+from whiten_runtime.ort.session import SessionOptions
+
+CUDA, CPU = CUDA_PROVIDER, "CPUExecutionProvider"
+
+
+@pytest.fixture
+def made(tiny_bundle: Path) -> Engine:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    made.record(48)
+    return made
+
+
+def alone(made: Engine, ids: list[int]) -> np.ndarray:
+    ((group, rows),) = made.run([ids])
+    assert group.tolist() == [0]
+    return rows
+
+
+def test_vectors_are_those_of_the_usual_session(made: Engine, tiny_bundle: Path) -> None:
+    plain = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    texts = [[5 + (3 * length + place) % 90 for place in range(length)] for length in range(1, 49)]
+    # Shorter and longer ones in turn: nothing of the text before may be left in the arrays.
+    got = np.concatenate([alone(made, text) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
+    want = np.concatenate([alone(plain, text) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
+    assert GATES["fp32"].passes(compare(got, want))
+
+
+def test_a_vector_does_not_change_with_the_next_text(made: Engine) -> None:
+    first = alone(made, [5, 6, 7])
+    kept = first.copy()
+    alone(made, [9, 8, 7])
+    assert (first == kept).all()
+
+
+def test_texts_without_a_token_and_texts_that_are_too_long(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert np.isfinite(alone(made, [])).all()
+    made.record(16)
+    monkeypatch.setattr(recorded.Recorded, "run", lambda *_: pytest.fail("not recorded"))
+    assert alone(made, [5] * 17).shape == (1, made.width_of("sentence_embedding"))
+
+
+def test_several_threads(made: Engine) -> None:
+    texts = [[5 + place for place in range(length)] for length in range(1, 21)]
+    want = [alone(made, text) for text in texts]
+    wrong: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            wrong.extend(index for index, text in enumerate(texts) if not (alone(made, text) == want[index]).all())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_closed(made: Engine) -> None:
+    made.close()
+    with pytest.raises(WhitenError, match="was closed"):
+        alone(made, [5])
+
+
+def test_what_cannot_be_recorded(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise WhitenError("onnxruntime failed: operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(recorded.Recorded, "run", fail)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    with pytest.raises(ProviderError, match="leave cuda_graphs out: texts of 48 tokens cannot be recorded"):
+        made.record(48)
+
+
+def test_one_thread_does_it_all(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime keeps recordings by thread: another one would record anew."""
+    found: list[str] = []
+    create, run = engine.create_session, recorded.Recorded._run
+
+    def create_here(*arguments: Any) -> Any:
+        found.append(threading.current_thread().name)
+        return create(*arguments)
+
+    def run_here(*arguments: Any) -> Any:
+        found.append(threading.current_thread().name)
+        return run(*arguments)
+
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    monkeypatch.setattr(engine, "create_session", create_here)
+    monkeypatch.setattr(recorded.Recorded, "_run", run_here)
+    made.record(48)
+    threads = [threading.Thread(target=alone, args=(made, [5, 6])) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) > 3
+    assert len(set(found)) == 1
+    assert found[0].startswith("whiten-recorded")
+
+
+def test_a_replay_that_gives_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recorded.Recorded._run
+    monkeypatch.setattr(recorded.Recorded, "_run", lambda self, slot, feed: run(self, slot, feed)[:, ::-1])
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    with pytest.raises(ProviderError, match="another vector when it is replayed as a CUDA graph"):
+        made.record(48)
+
+
+def test_the_option_that_records_every_run_is_refused(tiny_bundle: Path) -> None:
+    for value in (1, "1", True):
+        with pytest.raises(UsageError, match="pass cuda_graphs=True instead"):
+            Encoder(tiny_bundle, [(CUDA, {"enable_cuda_graph": value})])
+
+
+def test_lengths() -> None:
+    assert recorded_lengths(512) == (8, 16, 32, 64, 128)
+    assert recorded_lengths(128) == (8, 16, 32, 64, 128)
+    assert recorded_lengths(48) == (8, 16, 32, 48)
+    assert recorded_lengths(5) == (5,)
+
+
+def test_the_session_of_recordings() -> None:
+    options = SessionOptions(((CUDA, {"device_id": 1, "gpu_mem_limit": 1 << 30}), CPU), threads=2, spinning=False)
+    assert not recording(options).spinning
+    (name, given), other = recording(options).providers
+    assert (name, other) == (CUDA, CPU)
+    assert given == {**options.providers[0][1], "enable_cuda_graph": 1}
+    assert device_of(options.providers[0]) == ("cuda", 1)
+    assert device_of(CUDA) == ("cuda", 0)
+    assert device_of(CPU) == device_of("TensorrtExecutionProvider") == ("cpu", 0)
+
+
+def test_an_encoder_with_cuda_graphs(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="cuda_graphs is for CUDAExecutionProvider, not CPUExecutionProvider"):
+        Encoder(tiny_bundle, cuda_graphs=True)
+    monkeypatch.setattr(encoder, "CUDA_PROVIDER", CPU)
+    texts = ["", "a", *sentences(10)]
+    with Encoder(tiny_bundle) as plain, Encoder(tiny_bundle, cuda_graphs=True) as made:
+        assert GATES["fp32"].passes(made.verify())
+        want = plain.encode(texts)
+        assert GATES["fp32"].passes(compare(np.stack([made.encode(text) for text in texts]), want))
+        made.warmup()
+        with pickle.loads(pickle.dumps(made)) as again:
+            assert again._engine._recorded is not None

@@ -1,0 +1,232 @@
+"""Which session runs what."""
+
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.bundles import copy_bundle
+from whiten_runtime import Encoder, ProviderError, WhitenError
+from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.inference import batching, engine
+from whiten_runtime.inference import loading as opening
+from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.loading import open_parts
+from whiten_runtime.ort.session import SessionOptions, create_session
+
+QUERY = [[5, 6, 7]]
+MANY = [[5 + length % 9] * length for length in range(1, 33)] * 4
+
+
+@pytest.fixture
+def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Threads of the sessions that are created: None for all."""
+    sessions: list[int | None] = []
+
+    def create(model: Path, options: SessionOptions, threads: int | None, value: str | None) -> Any:
+        sessions.append(threads)
+        return create_session(model, options, threads, value)
+
+    monkeypatch.setattr(engine, "create_session", create)
+    return sessions
+
+
+def vectors(made: Engine, ids: list[list[int]]) -> np.ndarray:
+    result = np.full((len(ids), made.width_of(OUTPUT)), np.nan, np.float32)
+    for group, rows in made.run(ids):
+        result[group] = rows
+    return result
+
+
+def test_a_little_batch_has_one_thread(tiny_bundle: Path, created: list[int | None]) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    vectors(made, QUERY)
+    vectors(made, MANY)
+    assert created == [1]
+
+
+def test_a_batch_alone_has_all_threads_and_several_have_one_each(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    alone = vectors(made, QUERY)
+    assert created == [None]
+    many = vectors(made, [*MANY, *QUERY])
+    assert created == [None, 1]
+    assert np.isfinite(many).all()
+    np.testing.assert_allclose(many[-1:], alone, rtol=1e-4, atol=1e-4)
+    vectors(made, QUERY)
+    assert created == [None, 1]
+
+
+def test_a_session_that_never_ran_makes_room(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    vectors(made, MANY)
+    vectors(made, QUERY)
+    assert created == [None, 1, None]
+
+
+def test_runs_on_a_gpu_share_a_session(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
+    monkeypatch.setattr(batching, "GPU_TOKEN_BUDGET", 128)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    many = vectors(made, [*MANY, *QUERY])
+    assert np.isfinite(many).all()
+    np.testing.assert_allclose(vectors(made, QUERY), many[-1:], rtol=1e-4, atol=1e-4)
+    assert created == [None]
+
+
+def test_a_gpu_does_not_wait_for_the_whole_window(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"sentence {index} of some words" for index in range(300)]
+    with Encoder(tiny_bundle) as encoder:
+        want = encoder.encode(texts)
+        sizes = []
+        tokenize = encoder._embedder.tokenizer.tokenize
+        encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)
+        monkeypatch.setattr(
+            encoder._embedder.tokenizer, "tokenize", lambda window: sizes.append(len(window)) or tokenize(window)
+        )
+        np.testing.assert_allclose(encoder.encode(texts), want, rtol=1e-4, atol=1e-4)
+        assert sizes == [64, 236]
+        assert encoder.encode(texts[:64]).shape == (64, want.shape[1])
+
+
+@pytest.mark.parametrize(("threads", "limit"), [(1, 1 << 30), (2, 0)])
+def test_one_thread_or_a_large_graph_has_one_session(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch, threads: int, limit: int
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    monkeypatch.setattr(engine, "_ONCE_ONLY", limit)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=threads))
+    vectors(made, QUERY)
+    vectors(made, MANY)
+    assert created == [None]
+
+
+def test_a_service_outlives_the_file_that_it_opened(
+    tiny_bundle: Path, tmp_path: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    model = copy_bundle(tiny_bundle, tmp_path) / MODEL_FILE
+    made = Engine(model, 0, SessionOptions(threads=2))
+    want = vectors(made, MANY)
+    shutil.copy(model, model.with_suffix(".new"))
+    model.with_suffix(".new").replace(model)
+    np.testing.assert_array_equal(vectors(made, MANY), want)
+    np.testing.assert_allclose(vectors(made, QUERY), vectors(made, [*QUERY, *MANY])[:1], rtol=1e-4, atol=1e-4)
+    assert created == [None, 1]
+
+
+def test_replaced_weights_are_not_mixed_with_the_old_ones(tmp_path: Path, minilm_bundle: Path) -> None:
+    copy = copy_bundle(minilm_bundle, tmp_path)
+    made = Engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))
+    weights = (copy / MODEL_FILE).with_name("model.onnx_data")
+    changed = bytearray(weights.read_bytes())
+    changed[: len(changed) // 2] = bytes(len(changed) // 2)
+    weights.with_suffix(".new").write_bytes(changed)
+    weights.with_suffix(".new").replace(weights)
+    with Encoder(minilm_bundle) as original:
+        ids = original._tokenizer.tokenize(["a short text"] * 40)
+        np.testing.assert_allclose(vectors(made, ids), original.encode(["a short text"] * 40), rtol=1e-3, atol=1e-3)
+
+
+def test_warming_up_makes_no_session_that_queries_do_not_use(
+    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
+    with Encoder(tiny_bundle, threads=2) as encoder:
+        encoder.warmup()
+        encoder.encode("a query")
+        encoder.encode(["two", "short ones"])
+    assert created == [None]
+
+
+def test_a_call_at_the_end_of_the_program(tiny_bundle: Path) -> None:
+    """The interpreter starts no threads any more when it runs this."""
+    code = """
+import atexit, sys
+from whiten_runtime import Encoder
+encoder = Encoder(sys.argv[1], threads=2)
+atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
+"""
+    command = [sys.executable, "-c", code, str(tiny_bundle)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.stdout == "300\n", result.stderr
+
+
+def test_one_failing_batch_fails_the_call(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    with pytest.raises(WhitenError, match="onnxruntime failed"):
+        vectors(made, [*MANY, [10**9]])
+    assert np.isfinite(vectors(made, MANY)).all()
+
+
+def test_a_padded_text_must_not_have_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    for longest in (1, 2, 5, 9, 12, 48):
+        made.check_padding(longest)
+    run = made.run_batch
+
+    def blind(feed: dict[str, np.ndarray], values: tuple[str, ...]) -> np.ndarray:
+        return run({**feed, "attention_mask": np.ones_like(feed["attention_mask"])}, values)
+
+    monkeypatch.setattr(made, "run_batch", blind)
+    with pytest.raises(ProviderError, match="gives a padded text another vector than the same text alone"):
+        made.check_padding(48)
+    monkeypatch.setattr(made, "run_batch", lambda feed, values: np.full((len(feed["input_ids"]), 8), np.nan))
+    with pytest.raises(ProviderError, match="nan of the norm away"):
+        made.check_padding(48)
+
+
+def test_padding_is_checked_wherever_cuda_takes_part(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[int, str]] = []
+    monkeypatch.setattr(Engine, "check_padding", lambda self, longest, value: checked.append((longest, value)))
+    monkeypatch.setattr(opening, "CUDA_PROVIDER", "CPUExecutionProvider")
+    open_parts(tiny_bundle, SessionOptions(), True, UNWHITENED_OUTPUT)
+    assert checked == [(48, UNWHITENED_OUTPUT)]
+
+
+def test_callers_of_a_gpu_take_turns(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
+    monkeypatch.setattr(batching, "GPU_TOKEN_BUDGET", 64)
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    session = made._together.get()
+    running, most = [], []
+
+    class Counting:
+        def run(self, *arguments: object) -> object:
+            running.append(1)
+            most.append(len(running))
+            time.sleep(0.001)
+            result = session.run(*arguments)
+            running.pop()
+            return result
+
+    made._together._session = Counting()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda _: vectors(made, MANY), range(6)))
+    assert max(most) == batching.GPU_LANES
+
+
+def test_a_fit_has_the_same_windows_everywhere(tiny_bundle: Path) -> None:
+    with Encoder(tiny_bundle) as encoder:
+        embedder = encoder._embedder
+        encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)
+        output = embedder.whole(OUTPUT)
+        sizes = [len(window) for window, _ in embedder.windows(["a text"] * 100, output, first=4096)]
+        assert sizes == [100]
+        assert [len(window) for window, _ in embedder.windows(["a text"] * 100, output)] == [64, 36]

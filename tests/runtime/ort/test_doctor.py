@@ -1,0 +1,119 @@
+"""`whiten doctor`, on this machine and on made ones."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from support.providers import elf_of_cuda
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.ort import doctor, providers
+from whiten_runtime.ort.doctor import check_provider, diagnose
+from whiten_runtime.ort.nvidia import Driver, Gpu
+from whiten_runtime.ort.processor import processor
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(whiten, ["doctor", *arguments], catch_exceptions=False)
+
+
+def test_this_machine() -> None:
+    result = run()
+    assert result.exit_code == 0, result.stderr
+    assert f"{CPU}: works" in result.stdout
+    document = json.loads(run("--json").stdout)
+    assert document["problems"] == []
+    assert document["processor"]["threads"] >= 1
+    assert any(check == {"name": CPU, "works": True, "problem": None, "missing": []} for check in document["providers"])
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+@pytest.mark.parametrize("provider", ["cuda", CUDA])
+def test_what_does_not_work_is_an_error_if_it_was_asked_for(provider: str) -> None:
+    result = run("--provider", provider)
+    assert result.exit_code == 1
+    assert f"error: {CUDA}: " in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert f"{CPU}: works" in result.stdout
+
+
+def test_a_provider_that_cannot_be_read() -> None:
+    result = run("--provider", "cuda:x")
+    assert result.exit_code == 2
+    assert "wanted cpu, cuda or cuda:N" in result.stderr
+
+
+def test_two_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
+    monkeypatch.setattr(doctor, "installed_packages", lambda: both)
+    result = run()
+    assert result.exit_code == 1
+    assert "are both installed and overwrite each other's files; pip uninstall -y" in result.stderr
+
+
+def test_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Any:
+        raise providers.WhitenError("onnxruntime cannot be imported; install it")
+
+    monkeypatch.setattr(doctor, "import_onnxruntime", fail)
+    found = diagnose()
+    assert found.onnxruntime is None
+    assert found.problems == ("onnxruntime cannot be imported; install it",)
+
+
+def test_the_missing_library_is_named(tmp_path: Path) -> None:
+    elf_of_cuda(tmp_path / "capi", "libcublasLt.so.13", "libcudnn.so.9")
+    module = SimpleNamespace(__file__=str(tmp_path / "__init__.py"))
+
+    def opened(graph: bytes, options: object) -> Any:
+        raise RuntimeError("Failed to load a shared library")
+
+    found = check_provider(module, CUDA, opened)
+    assert found.missing == ("libcublasLt.so.13", "libcudnn.so.9")
+    assert found.problem == (
+        "cannot load libcublasLt.so.13, libcudnn.so.9: pip install 'whiten[gpu,cuda]' for CUDA and cuDNN"
+    )
+
+
+def test_a_provider_that_computes_wrongly() -> None:
+    class Session:
+        def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return [feed["x"]]
+
+    found = check_provider(SimpleNamespace(__file__=__file__), CPU, lambda graph, options: Session())
+    assert not found.works
+    assert "multiplies wrongly" in str(found.problem)
+
+
+def test_gpus_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Driver("13.1", None, (Gpu("NVIDIA L4", 24_000_000_000, "8.9"),))
+    monkeypatch.setattr(doctor, "driver", lambda: found)
+    monkeypatch.setattr(doctor, "library_versions", lambda: {"CUDA": "13.5"})
+    monkeypatch.setattr(doctor, "check_provider", lambda ort, provider: doctor.ProviderCheck(str(provider), True))
+    result = run("--provider", CUDA)
+    assert result.exit_code == 0
+    assert "driver for CUDA 13.1" in result.stdout
+    assert "libraries: CUDA 13.5, cuDNN not found" in result.stdout
+    assert "NVIDIA L4, 24.00 GB, compute capability 8.9" in result.stdout
+
+
+def test_processors(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    info = tmp_path / "proc/cpuinfo"
+    info.write_text(
+        "model name\t: Xeon\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16 amx_tile\nmodel name : other\n"
+    )
+    found = processor(tmp_path, "x86_64")
+    assert (found.model, found.features) == ("Xeon", ("AVX2", "AVX-512", "VNNI", "BF16", "AMX"))
+    assert found.exact_int8
+    info.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp i8mm bf16 sve\n")
+    found = processor(tmp_path, "aarch64")
+    assert found.features == ("BF16", "NEON", "DOTPROD", "I8MM", "SVE")
+    info.write_text("model name : old\nflags : avx2\n")
+    assert not processor(tmp_path, "x86_64").exact_int8

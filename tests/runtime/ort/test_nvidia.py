@@ -1,0 +1,127 @@
+"""NVIDIA's driver and libraries, faked: there is no GPU where this is tested."""
+
+import ctypes
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support.providers import elf_of_cuda
+from whiten_runtime.ort.nvidia import (
+    Driver,
+    Gpu,
+    advice,
+    driver,
+    library_versions,
+    missing_libraries,
+    needed_libraries,
+    provider_library,
+)
+
+
+class FakeDriver:
+    """As libcuda, with these GPUs: name, bytes, capability."""
+
+    def __init__(self, *gpus: tuple[str, int, tuple[int, int]], status: int = 0) -> None:
+        self.gpus, self.status = gpus, status
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return self.status
+
+    def cuDriverGetVersion(self, version: Any) -> None:  # noqa: N802
+        version._obj.value = 13010
+
+    def cuDeviceGetCount(self, count: Any) -> None:  # noqa: N802
+        count._obj.value = len(self.gpus)
+
+    def cuDeviceGet(self, device: Any, index: int) -> None:  # noqa: N802
+        device._obj.value = index
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> None:  # noqa: N802
+        name.value = self.gpus[device.value][0].encode()
+
+    def cuDeviceTotalMem_v2(self, memory: Any, device: Any) -> None:  # noqa: N802
+        memory._obj.value = self.gpus[device.value][1]
+
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> None:  # noqa: N802
+        value._obj.value = self.gpus[device.value][2][attribute - 75]
+
+
+def test_a_driver_and_its_gpus() -> None:
+    fake: Any = FakeDriver(("NVIDIA L4", 23 << 30, (8, 9)), ("NVIDIA H100", 80 << 30, (9, 0)))
+    gpus = (Gpu("NVIDIA L4", 23 << 30, "8.9"), Gpu("NVIDIA H100", 80 << 30, "9.0"))
+    assert driver(lambda name: fake) == Driver("13.1", None, gpus)
+
+
+def test_what_can_be_wrong_with_a_driver() -> None:
+    def absent(name: str) -> ctypes.CDLL:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    assert "no NVIDIA driver: libcuda.so.1: cannot open" in str(driver(absent).problem)
+    broken: Any = FakeDriver(status=999)
+    assert "cuInit gave 999" in str(driver(lambda name: broken).problem)
+    empty: Any = FakeDriver()
+    assert driver(lambda name: empty) == Driver("13.1", "the NVIDIA driver shows this process no GPU")
+
+
+def test_the_libraries_that_are_missing(tmp_path: Path) -> None:
+    path = elf_of_cuda(
+        tmp_path, "libcublasLt.so.13", "libcudnn.so.9", "libcudart.so.13", "libstdc++.so.6", "libnowhere.so"
+    )
+
+    def load(name: str) -> None:
+        if name != "libcudart.so.13":
+            raise OSError(name)
+
+    assert missing_libraries(path, load) == ["libcublasLt.so.13", "libcudnn.so.9"]
+    (tmp_path / "text").write_text("not a library, but long enough")
+    assert needed_libraries(tmp_path / "text") == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are ELF files on Linux")
+def test_a_real_library() -> None:
+    import onnxruntime
+
+    (module,) = (Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*.so")
+    assert {"libc.so.6", "libm.so.6"} <= set(needed_libraries(module))
+    assert missing_libraries(module) == []
+
+
+def test_where_onnxruntime_has_its_provider(tmp_path: Path) -> None:
+    assert provider_library(tmp_path, "cuda") is None
+    path = elf_of_cuda(tmp_path / "capi")
+    assert provider_library(tmp_path, "cuda") == path
+
+
+def test_versions_of_the_libraries() -> None:
+    class Runtime:
+        @staticmethod
+        def cudaRuntimeGetVersion(number: Any) -> None:  # noqa: N802
+            number._obj.value = 12090
+
+    class Version:
+        def __call__(self) -> int:
+            return 92800
+
+    def load(name: str) -> Any:
+        found = {"libcudart.so.12": Runtime, "libcudnn.so.9": SimpleNamespace(cudnnGetVersion=Version())}
+        if name not in found:
+            raise OSError(name)
+        return found[name]
+
+    def absent(name: str) -> Any:
+        raise OSError(name)
+
+    assert library_versions(load) == {"CUDA": "12.9", "cuDNN": "9.28.0"}
+    assert library_versions(absent) == {}
+
+
+def test_what_to_do_about_missing_libraries() -> None:
+    assert advice(["libcuda.so.1"]) == "install NVIDIA's driver, or give this container a GPU"
+    assert advice(["libcublas.so.13"]) == "pip install 'whiten[gpu,cuda]' for CUDA and cuDNN"
+    both = advice(["libcublas.so.13", "libcuda.so.1"])
+    assert both.startswith("pip install 'whiten[gpu,cuda]'")
+    assert both.endswith("give this container a GPU")
+    assert advice(["libnvinfer.so.10"]) == "pip install tensorrt"

@@ -1,0 +1,67 @@
+"""Where onnxruntime puts nodes, from faked reports and from a real session."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from whiten_runtime import Encoder, ProviderError
+from whiten_runtime.ort.placement import Placement, check_placement, placement_of
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+@dataclass
+class Node:
+    op_type: str
+
+
+@dataclass
+class Subgraph:
+    ep_name: str
+    operators: tuple[str, ...]
+
+    def get_nodes(self) -> list[Node]:
+        return [Node(name) for name in self.operators]
+
+
+@dataclass
+class Session:
+    subgraphs: list[Subgraph]
+
+    def get_provider_graph_assignment_info(self) -> list[Subgraph]:
+        return self.subgraphs
+
+
+def test_shapes_on_the_cpu_are_no_matter() -> None:
+    placement = placement_of(
+        Session([Subgraph(CUDA, ("MatMul", "Add")), Subgraph(CUDA, ("MatMul",)), Subgraph(CPU, ("Shape",))])
+    )
+    assert placement == Placement({CUDA: {"Add": 1, "MatMul": 2}, CPU: {"Shape": 1}})
+    assert placement.nodes() == 4
+    assert placement.share(CUDA) == 0.75
+    check_placement(placement, CUDA)
+
+
+def test_products_on_the_cpu_are_an_error() -> None:
+    placement = placement_of(Session([Subgraph(CUDA, ("MatMul",)), Subgraph(CPU, ("MatMulInteger", "MatMulInteger"))]))
+    with pytest.raises(ProviderError, match="no kernel for 2 MatMulInteger of this graph, which would run on the CPU"):
+        check_placement(placement, CUDA)
+
+
+def test_a_provider_that_got_nothing_is_an_error() -> None:
+    with pytest.raises(ProviderError, match="is active but runs no node"):
+        check_placement(placement_of(Session([Subgraph(CPU, ("Gather",))])), CUDA)
+
+
+def test_an_onnxruntime_that_does_not_tell() -> None:
+    placement = placement_of(object())
+    assert placement.share(CPU) == 0
+    check_placement(placement, CUDA)
+
+
+def test_of_an_encoder(tiny_bundle: Path) -> None:
+    with Encoder(tiny_bundle, device="cpu") as encoder:
+        assert encoder.placement.share(CPU) == 1
+        assert encoder.placement.operators[CPU]["MatMul"] > 4
+        assert encoder.placement.products_elsewhere(CPU) == {}

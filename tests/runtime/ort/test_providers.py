@@ -1,0 +1,102 @@
+"""Choosing providers, with faked lists of what onnxruntime has."""
+
+from typing import Any
+
+import pytest
+
+from whiten_runtime import ProviderError, UsageError
+from whiten_runtime.ort.providers import (
+    check_available,
+    conflict,
+    on_device,
+    parse_provider,
+    preload_libraries,
+    providers_for,
+)
+from whiten_runtime.ort.session import SessionOptions
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+GPU_BUILD = ["TensorrtExecutionProvider", CUDA, CPU]
+
+
+@pytest.mark.parametrize(
+    ("text", "provider"),
+    [
+        ("cpu", CPU),
+        ("cuda", (CUDA, {"device_id": 0})),
+        ("cuda:3", (CUDA, {"device_id": 3})),
+        (CUDA, CUDA),
+        (f"{CUDA}:gpu_mem_limit=1000,device_id=1", (CUDA, {"gpu_mem_limit": "1000", "device_id": "1"})),
+        ("TensorrtExecutionProvider:trt_fp16_enable=1", ("TensorrtExecutionProvider", {"trt_fp16_enable": "1"})),
+        ("OpenVINOExecutionProvider:device_type=GPU.0", ("OpenVINOExecutionProvider", {"device_type": "GPU.0"})),
+    ],
+)
+def test_providers_of_the_command_line(text: str, provider: object) -> None:
+    assert parse_provider(text) == provider
+
+
+@pytest.mark.parametrize("text", ["", ":", "cuda:x", "cuda:-1", "CPU:0", f"{CUDA}:", f"{CUDA}:fast", f"{CUDA}:=1"])
+def test_what_is_no_provider(text: str) -> None:
+    with pytest.raises(UsageError, match="wanted"):
+        parse_provider(text)
+
+
+def test_cuda_is_exact_unless_asked_to_be_fast() -> None:
+    exact = {"use_tf32": 0, "enable_skip_layer_norm_strict_mode": 1}
+    assert providers_for(device="cuda:1") == ((CUDA, {**exact, "device_id": 1}),)
+    assert providers_for([CUDA, CPU]) == ((CUDA, exact), CPU)
+    fast = {"use_tf32": 1, "enable_skip_layer_norm_strict_mode": 0}
+    assert providers_for([(CUDA, fast)]) == ((CUDA, fast),)
+    assert SessionOptions.on_device("cuda").providers == providers_for(device="cuda")
+    assert SessionOptions((CUDA,)).providers == ((CUDA, exact),)
+
+
+def test_other_providers_get_what_is_given() -> None:
+    tensorrt = ("TensorrtExecutionProvider", {"trt_fp16_enable": 1, "trt_engine_cache_path": "engines"})
+    openvino = ("OpenVINOExecutionProvider", {"device_type": "NPU"})
+    assert providers_for([tensorrt, openvino, CPU]) == (tensorrt, openvino, CPU)
+
+
+def test_device_or_providers() -> None:
+    assert providers_for() == (CPU,)
+    with pytest.raises(UsageError, match="both providers and device 'cuda'"):
+        providers_for([CUDA], "cuda")
+    with pytest.raises(UsageError, match="device is 'gpu'; wanted cpu, cuda or cuda:N"):
+        on_device("gpu")
+
+
+def test_what_to_install() -> None:
+    def check(provider: str, available: list[str], *packages: str) -> str:
+        with pytest.raises(ProviderError) as caught:
+            check_available([provider], available, lambda: dict.fromkeys(packages, "1.31.1"))
+        return str(caught.value)
+
+    check_available([CUDA, CPU], GPU_BUILD, lambda: {"onnxruntime-gpu": "1.31.1"})
+    assert "pip install onnxruntime-gpu (whiten[gpu] in place of whiten[cpu])" in check(CUDA, [CPU], "onnxruntime")
+    both = check(CUDA, [CPU], "onnxruntime", "onnxruntime-gpu")
+    assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.31.1 are both installed" in both
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in both
+    assert check("CoreMLExecutionProvider", [CPU], "onnxruntime").endswith(f"only {CPU}")
+
+
+def test_one_package_is_no_conflict() -> None:
+    assert conflict({}) is None
+    assert conflict({"onnxruntime-gpu": "1.31.1"}) is None
+
+
+def test_libraries_are_loaded_before_for_nvidia_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = []
+
+    class Module:
+        @staticmethod
+        def preload_dlls() -> None:
+            calls.append(1)
+            print("Failed to load libcublas")
+            raise RuntimeError
+
+    module: Any = Module
+    preload_libraries(module, [CPU])
+    assert not calls
+    preload_libraries(module, [(CUDA, {"device_id": 0}), CPU])
+    assert calls == [1]
+    assert capsys.readouterr().out == ""

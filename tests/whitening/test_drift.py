@@ -1,0 +1,224 @@
+"""Drift against samples whose distance is known."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save
+
+from support.bundles import copy_bundle, edit_manifest, rewrite_file
+from support.corpus import sentences
+from whiten_export.commands.export import export
+from whiten_runtime import BundleError, DriftMonitor, Encoder, UsageError
+from whiten_runtime.commands.main import whiten
+from whiten_whitening.drift import expected_iso_score
+
+WIDTH = 8
+
+
+@pytest.fixture(scope="module")
+def corpus() -> np.ndarray:
+    generator = np.random.default_rng(0)
+    mixed = generator.normal(size=(12000, WIDTH)) @ generator.normal(size=(WIDTH, WIDTH))
+    return (mixed + 5 * generator.normal(size=WIDTH)).astype(np.float32)
+
+
+def bundle_of(corpus: np.ndarray, folder: Path, *options: str) -> Path:
+    np.save(folder / "corpus.npy", corpus[:6000])
+    arguments = ["x", "--from-vectors", str(folder / "corpus.npy"), "--out", str(folder / "b"), *options]
+    result = CliRunner().invoke(export, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return folder / "b"
+
+
+@pytest.fixture(scope="module")
+def bundle(corpus: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundle_of(corpus, tmp_path_factory.mktemp("drift"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--dim", "5"), ("--whitening", "zca"), ("--whitening", "pca-cor", "--beta", "0.5"), ("--shrinkage", "0.3")],
+)
+def test_distance_does_not_depend_on_the_whitening(
+    corpus: np.ndarray, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    bundle = bundle_of(corpus, tmp_path, *options)
+    own, new = (DriftMonitor(bundle).update(part, unwhitened=True).report() for part in (corpus[:6000], corpus[6000:]))
+    assert own.mean_shift == pytest.approx(0, abs=1e-3)
+    assert own.spectrum_ratio == pytest.approx(1, abs=1e-4)
+    assert own.iso_score == pytest.approx(1, abs=1e-4)
+    assert new.verdict == "close"
+    assert new.mean_shift < 0.03
+    assert new.iso_score == pytest.approx(new.expected_iso_score, abs=0.02)
+
+
+def test_a_known_shift_and_spread_are_found(corpus: np.ndarray, bundle: Path) -> None:
+    monitor = DriftMonitor(bundle)
+    white = np.random.default_rng(1).normal(size=(20000, WIDTH))
+    found = monitor.update(1.5 * white + 0.7).report()
+    assert found.mean_shift == pytest.approx(0.7, abs=0.02)
+    assert found.spectrum_ratio == pytest.approx(2.25, rel=0.03)
+    assert found.average_cosine > 0.1
+    assert found.verdict == "far"
+    monitor.reset()
+    assert monitor.update(white + 0.1).report().verdict == "drifting"
+
+
+def test_batches_and_merged_monitors_are_one(corpus: np.ndarray, bundle: Path) -> None:
+    whole = DriftMonitor(bundle).update(corpus, unwhitened=True).report()
+    parts = DriftMonitor(bundle), DriftMonitor(bundle)
+    for index, part in enumerate(np.array_split(corpus, 7)):
+        parts[index % 2].update(part, unwhitened=True)
+    both = parts[0].merge(parts[1]).report()
+    assert both.n == whole.n
+    np.testing.assert_allclose(
+        [both.mean_shift**2, both.spectrum_ratio, both.iso_score],
+        [whole.mean_shift**2, whole.spectrum_ratio, whole.iso_score],
+        atol=1e-9,
+    )
+
+
+def test_few_vectors_raise_no_alarm(corpus: np.ndarray, bundle: Path) -> None:
+    """Chance moves the mean of 100 vectors by a tenth of a standard deviation in each direction."""
+    verdicts = [
+        DriftMonitor(bundle).update(corpus[6000 + start : 6100 + start], unwhitened=True).report().verdict
+        for start in range(0, 6000, 100)
+    ]
+    assert verdicts.count("close") >= 0.9 * len(verdicts)
+    assert "far" not in verdicts
+
+
+@pytest.mark.parametrize("n", [200, 3000])
+def test_expected_iso_score(n: int) -> None:
+    from whiten_whitening.isotropy import iso_score
+
+    generator = np.random.default_rng(0)
+    measured = [iso_score(np.cov(generator.normal(size=(n, 40)).T)) for _ in range(20)]
+    assert np.mean(measured) == pytest.approx(expected_iso_score(n, 40, 10**9), rel=0.01)
+    assert expected_iso_score(n, 1, 100) == 1
+
+
+@pytest.mark.parametrize("corpus_n", [160, 800])
+def test_what_other_texts_like_a_small_corpus_look_like(corpus_n: int) -> None:
+    from whiten_whitening.isotropy import iso_score
+
+    generator, measured = np.random.default_rng(0), []
+    for _ in range(20):
+        values, basis = np.linalg.eigh(np.cov(generator.normal(size=(corpus_n, 40)).T))
+        measured.append(iso_score(np.cov((generator.normal(size=(2000, 40)) @ (basis / np.sqrt(values))).T)))
+    assert np.mean(measured) == pytest.approx(expected_iso_score(2000, 40, corpus_n), rel=0.06)
+
+
+@pytest.mark.parametrize("options", [("--shrinkage", "oas"), ("--dim", "3"), ("--shrinkage", "0.2")])
+@pytest.mark.parametrize("n", [7, 12, 40, 160])
+def test_a_small_corpus_is_close_to_itself_and_to_its_like(tmp_path: Path, options: tuple[str, ...], n: int) -> None:
+    if options[0] == "--dim" and n < 12:
+        options = ("--shrinkage", "oas")
+    mixing = np.random.default_rng(3).normal(size=(WIDTH, WIDTH))
+    for seed in range(5):
+        corpus = np.random.default_rng(seed).normal(size=(n + 2000, WIDTH)) @ mixing
+        (folder := tmp_path / str(seed)).mkdir()
+        np.save(folder / "corpus.npy", corpus[:n].astype(np.float32))
+        arguments = ["x", "--from-vectors", str(folder / "corpus.npy"), "--out", str(folder / "b"), *options]
+        assert CliRunner().invoke(export, arguments, catch_exceptions=False).exit_code == 0
+        own = np.tile(corpus[:n].astype(np.float32), (1 + 100 // n, 1))
+        for vectors in (own, corpus[n:]):
+            found = DriftMonitor(folder / "b").update(vectors, unwhitened=True).report()
+            allowed = ("too few",) if n < 16 else ("close", "drifting") if n < 100 else ("close",)
+            assert found.verdict in allowed, (seed, found)
+            assert ("too few for 8 dimensions" in str(found)) == (n < 16)
+
+
+def test_directions_that_died_are_drift(bundle: Path) -> None:
+    """Mean 0 and mean variance 1, as for the corpus, but all of it in a quarter of the directions."""
+    vectors = np.random.default_rng(0).normal(size=(3000, WIDTH)) * np.array([2, 2, 0, 0, 0, 0, 0, 0])
+    found = DriftMonitor(bundle).update(vectors).report()
+    assert found.spectrum_ratio == pytest.approx(1, abs=0.05)
+    assert found.verdict == "drifting"
+
+
+def test_lower_precision_is_no_drift(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    texts = sentences(3000)
+    (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
+    for precision in ("fp32", "int8"):
+        options = ("--layers", "0,-1", "--precision", precision, "--dim", "16", "--corpus", str(tmp_path / "c.txt"))
+        arguments = [str(checkpoint("bert")), *options, "--out", str(tmp_path / precision)]
+        result = CliRunner().invoke(export, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        with Encoder(tmp_path / precision) as encoder:
+            found = DriftMonitor(tmp_path / precision).update(encoder.encode(texts)).report()
+        assert found.mean_shift < 0.02
+        assert found.verdict == "close"
+
+
+def test_the_command(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "same.txt").write_text("\n".join(sentences(400)) + "\n\n")
+    (tmp_path / "other.txt").write_text("\n".join(f"{n} {n + 1}" for n in range(300)))
+    (tmp_path / "few.txt").write_text("a\nb\n")
+    for name, code, verdict in (("same", 0, "close"), ("other", 4, "far")):
+        arguments = ["drift", str(tiny_bundle), "--input", str(tmp_path / f"{name}.txt"), "--json"]
+        result = CliRunner().invoke(whiten, arguments, catch_exceptions=False)
+        assert result.exit_code == code, result.stderr
+        found = json.loads(result.stdout)
+        assert found["verdict"] == verdict
+        assert verdict in result.stderr
+    assert found["n"] == 300
+    result = CliRunner().invoke(whiten, ["drift", str(tiny_bundle), "--input", str(tmp_path / "few.txt")])
+    assert (result.exit_code, "too few to tell" in result.stderr) == (2, True)
+
+
+def test_a_service_feeds_the_vectors_that_it_has(tiny: Encoder, tiny_bundle: Path) -> None:
+    monitor = DriftMonitor(tiny_bundle)
+    for start in range(0, 400, 50):
+        monitor.update(tiny.encode(sentences(400)[start : start + 50]))
+    found = monitor.report()
+    assert found.n == 400
+    assert found.verdict == "close"
+    assert found.spectrum_ratio == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (np.zeros((3, 5)), "wanted numbers .n, 8."),
+        (np.zeros(8), "wanted numbers"),
+        (np.array([["a"] * 8]), "wanted numbers"),
+        ([[1.0, 2.0], [3.0]], "not rows of one length"),
+        (np.eye(8), "as if they were normalised"),
+        (np.array([[0.0] * 8, [np.nan] * 8]), "vectors.1. is not finite"),
+    ],
+)
+def test_vectors_that_cannot_be_taken(bundle: Path, vectors: np.ndarray, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        DriftMonitor(bundle).update(vectors)
+
+
+@pytest.mark.parametrize("name", ["covariance", "W", "mean"])
+@pytest.mark.parametrize("value", [0.0, np.nan, -1.0])
+def test_whitening_files_of_strangers(
+    bundle: Path, corpus: np.ndarray, tmp_path: Path, name: str, value: float
+) -> None:
+    copy = copy_bundle(bundle, tmp_path)
+    arrays = load_file(copy / "whitening.safetensors")
+    arrays[name] = np.full_like(arrays[name], value)
+    rewrite_file(copy, "whitening.safetensors", save(arrays))
+    try:
+        found = DriftMonitor(copy).update(corpus, unwhitened=True).report()
+    except BundleError:
+        return
+    assert np.isfinite(found.mean_shift)
+
+
+def test_nothing_to_compare(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="0 vectors have no spread"):
+        DriftMonitor(bundle).report()
+    with pytest.raises(UsageError, match="unwhitened=True"):
+        DriftMonitor(bundle_of(corpus, tmp_path, "--normalize")).update(corpus)
+    copy = copy_bundle(bundle, tmp_path)
+    edit_manifest(copy, lambda manifest: manifest.update(whitening=None))
+    with pytest.raises(BundleError, match="has no whitening"):
+        DriftMonitor(copy)

@@ -1,0 +1,250 @@
+"""Drift: how far today's vectors are from those that a bundle's whitening was fitted on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.errors import BundleError, UsageError
+from whiten_whitening.isotropy import average_cosine, iso_score
+from whiten_whitening.moments import Float64Array, Moments
+
+Verdict = Literal["close", "drifting", "far", "too few"]
+
+LEAST_VECTORS = 100
+"""Vectors below which nothing is said."""
+
+LEAST_RATIO = 2
+"""Vectors of the corpus per dimension, below which its own covariance says too little to compare with."""
+
+_SAME_LENGTH = 1e-4
+"""Largest difference of the lengths of vectors that were normalised."""
+
+_NULL = 1e-6
+"""Variance, relative to the largest, of directions that hold next to nothing."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is still close, and from what on it is far; `benchmarks/whitening.md` has what they were chosen from.
+
+    Attributes:
+        shift: largest mean shift.
+        ratio: largest factor by which the variance may be outside of what is expected, up or down.
+        isotropy: least IsoScore, as a part of what is expected.
+    """
+
+    shift: float
+    ratio: float
+    isotropy: float
+
+
+CLOSE, DRIFTING = Bounds(shift=0.05, ratio=1.25, isotropy=0.5), Bounds(shift=0.3, ratio=2.0, isotropy=0.0)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Distance of vectors from a whitening's corpus, in units in which each direction of the corpus has variance 1.
+
+    Attributes:
+        n: vectors seen.
+        corpus_n: vectors of the corpus.
+        width: dimensions of a vector before whitening.
+        rank: directions that are compared.
+        mean_shift: how far the mean has moved, root mean square over the directions, in standard deviations of the
+            corpus. What chance adds to it on average is subtracted.
+        shift_noise: what chance may add besides, two standard deviations.
+        spectrum_ratio: mean variance over the directions; 1 for the corpus itself.
+        expected_spectrum_ratio: for other texts like the corpus: above 1, as no corpus shows all of its variance. What
+            lies between 1 and this is as expected.
+        average_cosine: over all pairs; near 0 for the corpus.
+        iso_score: 1 for the corpus itself, less for few vectors.
+        expected_iso_score: for as many other texts like the corpus, were their vectors normal.
+    """
+
+    n: int
+    corpus_n: int
+    width: int
+    rank: int
+    mean_shift: float
+    shift_noise: float
+    spectrum_ratio: float
+    expected_spectrum_ratio: float
+    average_cosine: float
+    iso_score: float
+    expected_iso_score: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """In a word."""
+        if self.n < LEAST_VECTORS or self.corpus_n < LEAST_RATIO * self.width:
+            return "too few"
+        if self.keeps(CLOSE):
+            return "close"
+        return "drifting" if self.keeps(DRIFTING) else "far"
+
+    def keeps(self, bounds: Bounds) -> bool:
+        """Whether everything is within bounds, beyond what chance may do."""
+        return (
+            self.mean_shift**2 - self.shift_noise**2 <= bounds.shift**2
+            and 1 / bounds.ratio <= self.spectrum_ratio <= bounds.ratio * self.expected_spectrum_ratio
+            and self.iso_score >= bounds.isotropy * self.expected_iso_score
+        )
+
+    def __str__(self) -> str:
+        if self.corpus_n < LEAST_RATIO * self.width:
+            return (
+                f"the whitening was fitted on {self.corpus_n} texts, too few for {self.width} dimensions to tell what "
+                f"is like them; fit it on {LEAST_RATIO * self.width} or more (whiten refit)"
+            )
+        return {
+            "close": "these texts are like the corpus; the whitening fits them",
+            "drifting": "these texts differ from the corpus; fit the whitening again soon (whiten refit)",
+            "far": "these texts are unlike the corpus; fit the whitening again on them (whiten refit)",
+            "too few": f"{self.n} texts are too few to tell; give {LEAST_VECTORS} or more",
+        }[self.verdict]
+
+
+class DriftMonitor:
+    """Takes the vectors that a service computes anyway, batch by batch, and tells how far they are from the corpus.
+
+    Its memory does not depend on their number. Several monitors of one bundle can be merged. Not thread-safe: give each
+    thread its own.
+
+    Args:
+        bundle: the directory of a bundle that has a whitening.
+
+    Attributes:
+        manifest: of the bundle.
+
+    Raises:
+        BundleError: not a bundle, an altered one, or one without a whitening.
+    """
+
+    def __init__(self, bundle: str | Path) -> None:
+        opened = open_bundle(bundle)
+        self.manifest: Manifest = opened.manifest
+        self._mean, self._weight, corpus_mean, covariance = _read(opened.path, self.manifest)
+        self._centre = (corpus_mean - self._mean) @ self._weight
+        variances, basis = np.linalg.eigh(self._weight.T @ covariance @ self._weight)
+        kept = variances > max(_NULL * variances[-1], 0)
+        if not kept.any() or self.manifest.whitening is None or self.manifest.whitening.n_samples < 2:
+            raise BundleError(f"{opened.path}: its whitening has no spread to compare with; export the model again")
+        self._to_units = basis[:, kept] / np.sqrt(variances[kept])
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all vectors."""
+        self._moments = Moments.empty(self._to_units.shape[1])
+
+    def update(self, vectors: ArrayLike, unwhitened: bool = False) -> "DriftMonitor":
+        """Add vectors.
+
+        Args:
+            vectors: of `Encoder.encode`, all coordinates and not normalised, [n, k]; or those before whitening, of
+                `Encoder.encode_both`, [n, d].
+            unwhitened: they are those before whitening; bundles whose graph normalises need those.
+
+        Raises:
+            UsageError: vectors of another shape, not finite, or normalised ones.
+        """
+        if self.manifest.normalize and not unwhitened:
+            raise UsageError(
+                "this bundle's vectors have length 1 and do not tell how far from the mean they were; give those "
+                "before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
+            )
+        try:
+            rows = np.asarray(vectors)
+        except ValueError:
+            raise UsageError("vectors are not rows of one length; wanted numbers [n, k]") from None
+        width = len(self._mean) if unwhitened else len(self._centre)
+        if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind not in "fiu":
+            raise UsageError(f"vectors are {rows.dtype} {rows.shape}; wanted numbers [n, {width}]")
+        if not np.isfinite(rows).all():
+            raise UsageError(f"vectors[{int(np.isfinite(rows).all(axis=1).argmin())}] is not finite; leave it out")
+        if not unwhitened and len(rows) > 1 and width > 1 and np.ptp(np.linalg.norm(rows, axis=1)) < _SAME_LENGTH:
+            raise UsageError(
+                "all vectors have the same length, as if they were normalised; give those of encode() without "
+                "normalize_embeddings"
+            )
+        white = (rows.astype(np.float64) - self._mean) @ self._weight if unwhitened else rows.astype(np.float64)
+        self._moments = self._moments.merge(Moments.of((white - self._centre) @ self._to_units))
+        return self
+
+    def merge(self, other: "DriftMonitor") -> "DriftMonitor":
+        """Add what another monitor of the same bundle has seen.
+
+        Raises:
+            UsageError: it is of another bundle.
+        """
+        if other.manifest.files.get(WHITENING_FILE) != self.manifest.files.get(WHITENING_FILE):
+            raise UsageError("the monitors are of bundles with different whitenings; their vectors cannot be compared")
+        self._moments = self._moments.merge(other._moments)
+        return self
+
+    def report(self) -> Drift:
+        """How far the vectors seen so far are from the corpus.
+
+        Raises:
+            UsageError: fewer than 2 vectors were seen.
+        """
+        moments, whitening = self._moments, self.manifest.whitening
+        assert whitening is not None
+        n, rank, corpus_n = moments.n, len(moments.mean), whitening.n_samples
+        if n < 2:
+            raise UsageError(f"{n} vectors have no spread; give {LEAST_VECTORS} or more")
+        covariance = moments.covariance
+        ratio = float(np.trace(covariance)) / rank
+        by_chance = ratio * (1 / n + 1 / corpus_n)
+        shift = float(moments.mean @ moments.mean) / rank
+        return Drift(
+            n=n,
+            corpus_n=corpus_n,
+            width=len(self._mean),
+            rank=rank,
+            mean_shift=float(np.sqrt(max(shift - by_chance, 0))),
+            shift_noise=float(np.sqrt(2 * np.sqrt(2 * np.square(covariance).sum()) * (1 / n + 1 / corpus_n) / rank)),
+            spectrum_ratio=ratio,
+            expected_spectrum_ratio=(corpus_n - 1) / max(corpus_n - rank - 2, 1),
+            average_cosine=average_cosine(moments),
+            iso_score=iso_score(covariance),
+            expected_iso_score=expected_iso_score(n, rank, corpus_n),
+        )
+
+
+def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:
+    """IsoScore of the covariance of n normal vectors like the corpus, in the corpus's units, to first order.
+
+    E[tr(S)²] = d² + 2d/(n-1) and E|S|_F² = dq + d(d+1)/(n-1). q is how uneven the true covariance is in units of the
+    covariance of corpus_n vectors, 1 / (1 - d/corpus_n): from the moments of the inverse Marchenko-Pastur law.
+    """
+    if rank == 1:
+        return 1.0
+    uneven = 1 / max(1 - rank / corpus_n, 1 / corpus_n)
+    trace, square = rank**2 + 2 * rank / (n - 1), rank * uneven + rank * (rank + 1) / (n - 1)
+    return (trace / square - 1) / (rank - 1)
+
+
+def _read(root: Path, manifest: Manifest) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
+    """Mean, W, the corpus's mean and covariance."""
+    if manifest.whitening is None or WHITENING_FILE not in manifest.files:
+        raise BundleError(f"{root}: has no whitening, so there is nothing to drift from; whiten refit gives it one")
+    try:
+        arrays: dict[str, NDArray[np.float64]] = load_file(root / WHITENING_FILE)
+        found = tuple(arrays[name] for name in ("mean", "W", "corpus_mean", "covariance"))
+    except (OSError, SafetensorError, KeyError) as error:
+        raise BundleError(f"{root / WHITENING_FILE}: is damaged or too old ({error}); export the model again") from None
+    mean, weight, corpus_mean, covariance = found
+    d, k = manifest.source.hidden_size, manifest.dimension
+    shapes = [array.shape for array in found]
+    if shapes != [(d,), (d, k), (d,), (d, d)] or not all(np.isfinite(array).all() for array in found):
+        raise BundleError(
+            f"{root / WHITENING_FILE}: holds shapes {shapes} or no numbers, unlike its manifest; export again"
+        )
+    return mean, weight, corpus_mean, covariance

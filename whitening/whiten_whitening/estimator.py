@@ -1,0 +1,261 @@
+"""`Whitening`: the whitening of vectors as scikit-learn estimators are written, streamed and merged. numpy alone."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from whiten_runtime.errors import DataError, UsageError
+from whiten_whitening.maps import Method, WhiteningMap, WhiteningSpec, check_sample_count, fit_map
+from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.shrinkage import Shrinkage, parse_shrinkage
+
+_ROWS_AT_ONCE = 4096
+
+_FLOAT64_ROUNDING = 2.0**-50
+
+
+class NotFittedError(UsageError, AttributeError):
+    """Nothing was learnt yet, so that attributes of what was learnt are not there."""
+
+
+class Whitening:
+    """Whitens vectors: y = (x - mean_) weight_. Its state is float64 moments, whose size does not depend on n.
+
+    Fitting on parts and merging gives what fitting on all gives, to float64 rounding, and the same bits for the same
+    parts in the same order. Works in scikit-learn's pipelines and with its `clone`.
+
+    Warns where there are fewer than four vectors per dimension.
+
+    Args:
+        method: "pca", "zca", "cholesky", "pca-cor" or "zca-cor"; see `WhiteningSpec`.
+        n_components: leading columns to keep (pca and pca-cor); None for all.
+        beta: 1 whitens, 0 centres and rotates (the -cor methods divide by the standard deviation besides).
+        shrinkage: "none", "ledoit-wolf", "oas", or a weight from 0 to 1. The first three are what scikit-learn's
+            covariance estimators compute, from moments and exactly.
+
+    Attributes:
+        mean_: [d], float64.
+        weight_: W, [d, k], float64.
+        eigenvalues_: of the covariance before shrinkage, descending, [d].
+        rank_: eigenvalues above 1e-6 of the largest.
+        shrinkage_: weight that was applied.
+        n_samples_seen_: vectors seen so far.
+        n_features_in_: d.
+        moments_: all that was learnt.
+    """
+
+    def __init__(
+        self,
+        method: Method = "pca",
+        n_components: int | None = None,
+        beta: float = 1.0,
+        shrinkage: Shrinkage = "none",
+    ) -> None:
+        self.method = method
+        self.n_components = n_components
+        self.beta = beta
+        self.shrinkage = shrinkage
+        self._fitted: WhiteningMap | None = None
+
+    def fit(self, X: ArrayLike, y: object = None) -> "Whitening":
+        """Forget everything, and learn the moments of X, [n, d].
+
+        Raises:
+            UsageError: a parameter cannot be used as given, X is not finite numbers [n, d], or n is d + 1 or less
+                without shrinkage or a small `n_components`.
+        """
+        self._fitted = None
+        self.__dict__.pop("moments_", None)
+        self.partial_fit(X)
+        self._map()
+        return self
+
+    def partial_fit(self, X: ArrayLike, y: object = None) -> "Whitening":
+        """Add the moments of X, [n, d], to what was learnt.
+
+        Raises:
+            UsageError: X is not finite numbers [n, d], or d is not that of before.
+        """
+        rows = self._checked(X)
+        moments = Moments.empty(rows.shape[1])
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused below
+                moments = moments.merge(Moments.of(_finite(rows[start : start + _ROWS_AT_ONCE], start)))
+        return self._add(moments)
+
+    def merge(self, other: "Whitening") -> "Whitening":
+        """Add what another one has learnt.
+
+        Raises:
+            UsageError: it has learnt nothing, or vectors of another size.
+        """
+        if not hasattr(other, "moments_"):
+            raise UsageError("the other Whitening has seen no vectors; fit it first")
+        if hasattr(self, "moments_") and other.n_features_in_ != self.n_features_in_:
+            raise UsageError(
+                f"the other Whitening has seen vectors of {other.n_features_in_} dimensions; wanted "
+                f"{self.n_features_in_}, as this one"
+            )
+        return self._add(other.moments_)
+
+    def transform(self, X: ArrayLike) -> NDArray[np.floating]:
+        """Whiten X, [n, d] to [n, k], in float64; the result is float32 for float32.
+
+        Raises:
+            NotFittedError: nothing was learnt yet.
+            UsageError: the parameters do not fit what was learnt, or X is not finite numbers [n, d].
+        """
+        fitted, rows = self._map(), self._checked(X)
+        kind = np.float32 if rows.dtype == np.float32 else np.float64
+        white = np.empty((len(rows), fitted.weight.shape[1]), kind)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = _finite(rows[start : start + _ROWS_AT_ONCE], start)
+            white[start : start + len(part)] = (part.astype(np.float64) - fitted.mean) @ fitted.weight
+        return white
+
+    def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.floating]:
+        """`fit`, then `transform`."""
+        return self.fit(X).transform(X)
+
+    def save(self, path: str | Path) -> None:
+        """Write parameters and moments as safetensors."""
+        parameters = {name: str(value) for name, value in self.get_params().items()}
+        save_file(_moments(self).to_arrays(), path, metadata=parameters)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Whitening":
+        """Read what `save` wrote.
+
+        Raises:
+            DataError: it is something else.
+        """
+        try:
+            with safe_open(path, "numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                parameters = file.metadata()
+            kept = parameters["n_components"]
+            whitening = cls(
+                parameters["method"],
+                None if kept == "None" else int(kept),
+                float(parameters["beta"]),
+                parse_shrinkage(parameters["shrinkage"]),
+            )
+            return whitening._add(Moments.from_arrays(arrays))
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: not a saved Whitening ({error}); save it again") from None
+
+    @property
+    def mean_(self) -> Float64Array:
+        """What is subtracted, [d]."""
+        return self._map().mean
+
+    @property
+    def weight_(self) -> Float64Array:
+        """W, [d, k]."""
+        return self._map().weight
+
+    @property
+    def eigenvalues_(self) -> Float64Array:
+        """Of the covariance before shrinkage, descending, [d]."""
+        return self._map().eigenvalues
+
+    @property
+    def rank_(self) -> int:
+        """Eigenvalues above 1e-6 of the largest."""
+        return self._map().rank
+
+    @property
+    def shrinkage_(self) -> float:
+        """Weight of the shrinkage that was applied."""
+        return self._map().alpha
+
+    @property
+    def n_samples_seen_(self) -> int:
+        """Vectors seen so far."""
+        return _moments(self).n
+
+    @property
+    def n_features_in_(self) -> int:
+        """Dimensions of the vectors seen, d."""
+        return len(_moments(self).mean)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {name: getattr(self, name) for name in ("method", "n_components", "beta", "shrinkage")}
+
+    def set_params(self, **parameters: Any) -> "Whitening":
+        """Change arguments of the constructor; what was learnt stays.
+
+        Raises:
+            UsageError: there is no such argument.
+        """
+        known = self.get_params()
+        for name, value in parameters.items():
+            if name not in known:
+                raise UsageError(f"Whitening has no parameter '{name}', only {', '.join(known)}")
+            setattr(self, name, value)
+        self._fitted = None
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "moments_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(preserves_dtype=["float64", "float32"]),
+            input_tags=InputTags(),
+        )
+
+    def __repr__(self) -> str:
+        return f"Whitening({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+    def _add(self, moments: Moments) -> "Whitening":
+        if not np.isfinite(moments.scatter).all() or not np.isfinite(moments.fourth):
+            raise UsageError("X holds numbers too large for float64 moments; scale it down")
+        known: Moments | None = getattr(self, "moments_", None)
+        self.moments_ = known.merge(moments) if known else moments
+        self._fitted = None
+        return self
+
+    def _map(self) -> WhiteningMap:
+        moments = _moments(self)
+        spec = WhiteningSpec(self.method, self.n_components, self.beta, self.shrinkage)
+        if self._fitted is None or self._fitted.spec != spec:
+            if warning := check_sample_count(moments.n, len(moments.mean), spec, "vectors"):
+                warnings.warn(warning, stacklevel=3)
+            self._fitted = fit_map(moments, spec, what="vectors", rounding=_FLOAT64_ROUNDING)
+        return self._fitted
+
+    def _checked(self, X: ArrayLike) -> NDArray[np.generic]:
+        try:
+            rows = np.asarray(X)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"X is not numbers [n, d] ({' '.join(str(error).split())})") from None
+        if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind not in "fiub":
+            raise UsageError(f"X is {rows.dtype} of shape {rows.shape}; wanted real numbers [n, d]")
+        if hasattr(self, "moments_") and rows.shape[1] != self.n_features_in_:
+            raise UsageError(f"X has {rows.shape[1]} dimensions; wanted {self.n_features_in_}, as before")
+        return rows
+
+
+def _finite(part: NDArray[np.generic], start: int) -> NDArray[np.generic]:
+    finite = np.isfinite(part).all(axis=1)
+    if not finite.all():
+        raise UsageError(f"X[{start + int(finite.argmin())}] is not finite; leave it out")
+    return part
+
+
+def _moments(whitening: Whitening) -> Moments:
+    if not hasattr(whitening, "moments_"):
+        raise NotFittedError("this Whitening has seen no vectors; call fit or partial_fit first")
+    moments: Moments = whitening.moments_
+    return moments

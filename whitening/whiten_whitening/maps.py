@@ -1,0 +1,238 @@
+"""Whitening: affine maps that make a covariance the identity, or nearly so. numpy alone.
+
+With row vectors x̂ = (x - μ) W, Σ = cov(x) = U Λ Uᵀ, σ = sqrt(diag Σ), P = D⁻¹ Σ D⁻¹ = G Θ Gᵀ with D = diag(σ). The five
+methods are those of Kessy, Lewin & Strimmer, "Optimal whitening and decorrelation" (2018), section 3; columns cut to k
+and exponents below 1 follow Su et al., arXiv 2103.15316, section 3.2.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from whiten_runtime.bundle.manifest import NESTED_METHODS
+from whiten_runtime.checks import whole_number
+from whiten_runtime.errors import UsageError
+from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.shrinkage import Shrinkage, check_shrinkage, shrinkage_weight
+
+Method = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor"]
+
+EIGENVALUE_FLOOR = 1e-6
+"""Smallest eigenvalue that is divided by, relative to the largest: smaller ones are raised to it."""
+
+NULL_EIGENVALUE = 1e-10
+"""Relative eigenvalue under which a direction holds nothing but the rounding of float32 vectors, and is mapped to 0.
+Every layer that ends in a LayerNorm has such a direction: pooling keeps the sum of (h - bias) / scale at 0."""
+
+FLOAT32_ROUNDING = 2.0**-23
+
+ADVISED_RATIO, WARNED_RATIO = 10, 4
+"""Sentences per dimension that are advised, and under which a warning is due."""
+
+
+@dataclass(frozen=True)
+class WhiteningSpec:
+    """Which whitening.
+
+    Attributes:
+        method: "pca" W = U Λ^(-β/2); "zca" U Λ^(-β/2) Uᵀ; "cholesky" lower triangular with W Wᵀ = Σ^(-β); "pca-cor"
+            D⁻¹ G Θ^(-β/2); "zca-cor" D⁻¹ G Θ^(-β/2) Gᵀ. With β = 1, all of them have Wᵀ Σ W = I.
+        dimension: leading columns to keep, k; None for all d. Only where columns are nested: pca and pca-cor.
+        beta: β from 0 to 1. 1 whitens; 0 centres and rotates, the -cor methods divide by σ besides.
+        shrinkage: of the covariance towards a multiple of the identity, before all else: "none", "ledoit-wolf", "oas",
+            or a number α from 0 to 1.
+
+    Raises:
+        UsageError: no such method, a number out of range, or a dimension for a method whose columns are not nested.
+    """
+
+    method: Method = "pca"
+    dimension: int | None = None
+    beta: float = 1.0
+    shrinkage: Shrinkage = "none"
+
+    @property
+    def estimator(self) -> str:
+        """What gives the weight of the shrinkage: "none", "ledoit-wolf", "oas" or "fixed"."""
+        if isinstance(self.shrinkage, str):
+            return self.shrinkage
+        return "fixed" if self.shrinkage else "none"
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise UsageError(f"whitening is {self.method!r}; wanted {', '.join(get_args(Method))}")
+        if isinstance(self.beta, bool) or not isinstance(self.beta, int | float) or not 0 <= self.beta <= 1:
+            raise UsageError(f"beta is {self.beta!r}; wanted a number from 0 (centred only) to 1 (whitened)")
+        check_shrinkage(self.shrinkage)
+        if self.dimension is not None:
+            whole_number("dim", self.dimension, 1)
+            if self.method not in NESTED_METHODS:
+                raise UsageError(
+                    f"dim {self.dimension} cannot be kept of {self.method}: its columns are not ordered by variance, "
+                    "so the first ones are no whitening to fewer dimensions; use pca or pca-cor, or leave dim out"
+                )
+
+
+@dataclass(frozen=True)
+class WhiteningMap:
+    """The affine map y = (x - mean) W, and what it was fitted on.
+
+    Attributes:
+        mean: [d].
+        weight: W, [d, k].
+        spec: how W was made; None if only common components are taken away.
+        alpha: weight of the shrinkage that was applied.
+        corpus_mean: of the vectors, [d]; without common components, if those are taken away, as all that follows.
+        covariance: of the vectors, before shrinkage, [d, d].
+        eigenvalues: of the covariance, all d, descending.
+        rank: eigenvalues above the floor.
+        n_samples: vectors it was fitted on.
+        common_components: directions that it takes away before.
+    """
+
+    mean: Float64Array
+    weight: Float64Array
+    spec: WhiteningSpec | None
+    alpha: float
+    corpus_mean: Float64Array
+    covariance: Float64Array
+    eigenvalues: Float64Array
+    rank: int
+    n_samples: int
+    common_components: int = 0
+
+
+def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sentences") -> str | None:
+    """Whether n vectors are enough to whiten `width` dimensions.
+
+    n vectors have a covariance of rank n - 1 at most; whitened in full, every pair of them has cosine -1 / (n - 1),
+    whatever they are: up to n = d + 1, then, unless the covariance is shrunk.
+
+    Returns:
+        A warning, or None.
+
+    Raises:
+        UsageError: too few: n <= d + 1 without shrinkage, and not four per kept dimension either.
+    """
+    dimension = spec.dimension or width
+    if n <= width + 1 and n < WARNED_RATIO * dimension and spec.beta > 0:
+        if spec.shrinkage in ("none", 0):
+            fewer = f", keep --dim {n // WARNED_RATIO} or fewer dimensions" if n >= WARNED_RATIO else ""
+            raise UsageError(
+                f"{n} {what} cannot whiten {width} dimensions: the covariance has rank {max(n - 1, 0)} at most, and "
+                f"all pairs would come out equally similar; give more than {width + 1} {what} "
+                f"({ADVISED_RATIO * width} are advised){fewer}, or shrink (--shrinkage oas)"
+            )
+        return f"{n} {what} for {width} dimensions: what they do not show is guessed by shrinkage; give more"
+    if n < WARNED_RATIO * width:
+        return f"{n} {what} for {width} dimensions give a rough whitening; {ADVISED_RATIO * width} or more are advised"
+    return None
+
+
+def fit_map(
+    moments: Moments,
+    spec: WhiteningSpec | None = None,
+    floor: float = EIGENVALUE_FLOOR,
+    what: str = "sentences",
+    rounding: float = FLOAT32_ROUNDING,
+) -> WhiteningMap:
+    """Fit a whitening. Columns of pca and pca-cor come by descending eigenvalue, their largest entry positive.
+
+    Args:
+        moments: of at least 2 vectors of d coordinates.
+        spec: which whitening; None for pca in full.
+        floor: eigenvalues below floor · λ_max are raised to it; below `NULL_EIGENVALUE` · λ_max, directions go to 0.
+            The -cor methods do so with Θ, and a coordinate that is constant goes to 0.
+        what: what the vectors are of, for messages.
+        rounding: of the vectors, relative; a coordinate that varies no more than that around its mean is constant.
+
+    Raises:
+        UsageError: fewer than 2 vectors, all of them equal, or more dimensions to keep than there are.
+    """
+    spec = spec or WhiteningSpec()
+    width = len(moments.mean)
+    kept = spec.dimension or width
+    if kept > width:
+        raise UsageError(f"dim is {kept}, but the vectors have {width} dimensions; wanted 1 to {width}")
+    if moments.n < 2:
+        raise UsageError(f"{moments.n} {what} have no covariance; give at least 2")
+    covariance = moments.covariance
+    eigenvalues, basis = _spectrum(covariance)
+    noise = np.square(rounding * moments.mean)
+    if not (np.diag(covariance) > noise).any():
+        hint = "" if what == "vectors" else ", and not cls pooling where the first token never changes"
+        raise UsageError(
+            f"all {moments.n} {what} have the same vector, so there is nothing to whiten; give different {what}{hint}"
+        )
+    alpha = shrinkage_weight(moments, spec.shrinkage)
+    if spec.method.endswith("-cor"):
+        shrunk = (1 - alpha) * covariance + alpha * np.trace(covariance) / width * np.eye(width)
+        variances = np.diag(shrunk)
+        varying = variances > np.maximum(noise, NULL_EIGENVALUE * variances.max())
+        inverse = np.where(varying, 1 / np.sqrt(np.where(varying, variances, 1)), 0)
+        theta, basis = _spectrum(inverse[:, None] * shrunk * inverse)
+        root = inverse[:, None] * (basis * _powers(theta, spec.beta, floor))
+    else:
+        shrunk_eigenvalues = (1 - alpha) * eigenvalues + alpha * eigenvalues.mean()
+        root = basis * _powers(shrunk_eigenvalues, spec.beta, floor)
+    if spec.method == "cholesky":
+        root = _triangular(root)
+    elif spec.method.startswith("zca"):
+        root = root @ basis.T
+    return WhiteningMap(
+        mean=moments.mean,
+        weight=np.ascontiguousarray(root[:, :kept]),
+        spec=spec,
+        alpha=alpha,
+        corpus_mean=moments.mean,
+        covariance=covariance,
+        eigenvalues=eigenvalues,
+        rank=int((eigenvalues > floor * eigenvalues[0]).sum()),
+        n_samples=moments.n,
+    )
+
+
+def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
+    """Take away the direction that all sentences share (Arora et al., ICLR 2017, algorithm 1), then whiten or not.
+
+    Both are linear: (x (I - uuᵀ) - m) W = (x - m) (I - uuᵀ) W, m being the mean of what is left, which has no part
+    along u.
+
+    Args:
+        moments: of weighted averages, at least 2 of them.
+        spec: which whitening; None for the map x (I - uuᵀ) alone, with mean 0.
+
+    Raises:
+        UsageError: as `fit_map`.
+    """
+    basis = moments.common_components(1)
+    keep = np.eye(len(basis)) - basis @ basis.T
+    fitted = fit_map(moments.without_components(basis), spec)
+    if spec is not None:
+        return replace(fitted, weight=keep @ fitted.weight, common_components=1)
+    return replace(fitted, mean=np.zeros(len(basis)), weight=keep, spec=None, common_components=1)
+
+
+def _spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Eigenvalues, descending, and eigenvectors in columns whose largest entry is positive."""
+    ascending, vectors = np.linalg.eigh(matrix)
+    basis = vectors[:, ::-1]
+    signs = np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1.0, 1.0)
+    return np.ascontiguousarray(ascending[::-1]), basis * signs
+
+
+def _powers(eigenvalues: Float64Array, beta: float, floor: float) -> Float64Array:
+    """λ^(-β/2) of descending eigenvalues; floored, and 0 where there is only rounding."""
+    largest = eigenvalues[0]
+    powers = np.maximum(eigenvalues, floor * largest) ** (-beta / 2)
+    return np.asarray(np.where(eigenvalues > NULL_EIGENVALUE * largest, powers, 0))
+
+
+def _triangular(root: Float64Array) -> Float64Array:
+    """Lower triangular L with L Lᵀ = root rootᵀ and no negative diagonal, also where that is singular.
+
+    root = L Q, from the QR decomposition of rootᵀ: unlike Cholesky's own algorithm it needs no full rank.
+    """
+    lower = np.asarray(np.linalg.qr(root.T, mode="r")).T
+    return np.asarray(np.tril(lower * np.where(np.diag(lower) < 0, -1, 1)))
