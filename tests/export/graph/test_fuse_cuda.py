@@ -20,8 +20,8 @@ from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
 from whiten_export.graph.head import pool_graph, set_ending
 from whiten_export.graph.partial_run import Trial
+from whiten_export.pipeline import export_model as pipeline
 from whiten_export.pipeline.export_model import export_bundle
-from whiten_export.pipeline.export_model import export_model as pipeline
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.checkpoint import resolve

@@ -19,8 +19,8 @@ from support.checkpoints import WIDTH
 from support.corpus import sentences
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.graph.files import files as graph
-from whiten_export.pipeline.export_model import refit
+from whiten_export.graph import files as graph
+from whiten_export.pipeline import refit
 from whiten_export.pipeline.refit import fit_bundle
 from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
