@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.bundle.graph_names import OUTPUT, unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.inference.embedder import Embedder, unit
-from whiten_runtime.inference.engine import OUTPUT
-from whiten_runtime.inference.loading import open_parts, unwhitened_output
+from whiten_runtime.inference.embedder import unit
+from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WARNED_RATIO, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
@@ -172,16 +172,10 @@ def embed_texts(
     own = whitening.source == "bundle"
     width = _kept(bundle, manifest, whitening.dimension) if own else None
     value = OUTPUT if own else unwhitened_output(manifest)
-    _, tokenizer, engine = open_parts(bundle.absolute(), options or SessionOptions(), True, value)
-    embedder = Embedder(tokenizer, engine)
     distinct = list(dict.fromkeys(texts))
-    vectors = np.empty((len(distinct), engine.width_of(value)), np.float32)
-    done = 0
-    with (reporter or Reporter()).bar("texts", len(distinct)) as advance:
-        for window, part in embedder.windows(distinct, embedder.whole(value), advance):
-            vectors[done : done + len(window)] = part
-            done += len(window)
-    engine.close()
+    _, embedder = load_bundle(bundle, options, value=value)
+    with embedder, (reporter or Reporter()).bar("texts", len(distinct)) as advance:
+        vectors = embedder.embed(distinct, embedder.whole(value), advance)
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         text = distinct[int(finite.argmin())]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.commands.console_reporter import needing
+from whiten_runtime.checks import needing
 from whiten_runtime.encoder import Encoder
 
 with needing("mteb"):
@@ -84,4 +84,4 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
             float32 [n, k].
         """
         texts = [text for batch in inputs for text in batch["text"]]
-        return self.model.encode(texts, batch_size, show_progress_bar)
+        return self.model.encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)

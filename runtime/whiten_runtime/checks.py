@@ -1,9 +1,11 @@
-"""Checks of arguments that several modules make."""
+"""Check arguments and installed packages, for several modules."""
 
 import operator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import SupportsIndex
 
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import TextError, UsageError, WhitenError
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
@@ -27,3 +29,49 @@ def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | N
     if isinstance(value, bool) or number < minimum or (maximum is not None and number > maximum):
         raise UsageError(f"{name} is {value!r}; wanted a whole number {wanted}{why}")
     return number
+
+
+def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
+    """The texts as a list.
+
+    Args:
+        texts: what should be strings.
+        offset: index of the first, for the message.
+
+    Raises:
+        TextError: `texts` cannot be iterated, or something in it is not a string.
+    """
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str")
+    items = list(texts)
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            raise TextError(f"texts[{offset + index}] is {_described(item)}; wanted a str")
+    return items
+
+
+def encodable(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD; pairs of them are joined."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """For imports that need the packages of an extra.
+
+    Raises:
+        WhitenError: one is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise WhitenError(f"this needs {error.name}; install it with pip install 'whiten[{extra}]'") from error
+
+
+def _described(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

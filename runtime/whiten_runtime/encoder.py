@@ -1,7 +1,6 @@
 """`Encoder`: sentence vectors from a bundle."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -10,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.parity import Agreement, compare
+from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
-from whiten_runtime.checks import whole_number
+from whiten_runtime.checks import checked_texts
 from whiten_runtime.errors import TextError, UsageError
-from whiten_runtime.inference.embedder import Embedder, Output, checked_texts, unit
-from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.inference.loading import open_parts
+from whiten_runtime.inference.embedder import EncodeOptions, progress_bar, unit
+from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.placement import Placement
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
 from whiten_runtime.ort.session import SessionOptions
@@ -61,16 +60,24 @@ class Encoder:
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
-        path = Path(path).absolute()  # the process may change its directory before it forks or pickles
+        # The process may change its directory before it forks or pickles.
+        self._open(Path(path).absolute(), options, verify_hashes, cuda_graphs)
+
+    def _open(self, path: Path, options: SessionOptions, verify_hashes: bool, cuda_graphs: bool) -> None:
         self._arguments = (path, options, verify_hashes, cuda_graphs)
-        self._bundle, self._tokenizer, self._engine = open_parts(path, options, verify_hashes)
+        self._bundle, self._embedder = load_bundle(path, options, verify_hashes)
+        self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
         if cuda_graphs:
-            self._engine.record(self.max_seq_length)
-        self._embedder = Embedder(self._tokenizer, self._engine)
+            try:
+                self._engine.record(self.max_seq_length)
+            except BaseException:
+                self.close()
+                raise
 
     def encode(
         self,
         texts: str | Iterable[str],
+        *,
         batch_size: int | None = None,
         show_progress_bar: bool = False,
         normalize_embeddings: bool = False,
@@ -98,12 +105,12 @@ class Encoder:
             TooLongError: a text is too long and `truncate` is False.
             UsageError: `batch_size` or `truncate_dim` is out of range, or the bundle's vectors cannot be truncated.
         """
-        output = self._output(batch_size, normalize_embeddings, truncate_dim, truncate)
-        vectors = self._vectors(texts, output, show_progress_bar)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate)
+        vectors = self._vectors(texts, options, show_progress_bar)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def encode_both(
-        self, texts: str | Iterable[str], batch_size: int | None = None, truncate: bool = True
+        self, texts: str | Iterable[str], *, batch_size: int | None = None, truncate: bool = True
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Embed texts, and give their vectors before whitening too, from one pass through the graph.
 
@@ -122,15 +129,16 @@ class Encoder:
         """
         if self.manifest.outputs != "both":
             raise UsageError("this bundle gives one vector a text; export it with --outputs both")
-        plain = self._output(batch_size, False, None, truncate)
+        plain = self._options(batch_size, False, None, truncate)
         values = (OUTPUT, UNWHITENED_OUTPUT)
-        output = replace(plain, width=self._engine.width_of(*values), values=values)
-        white, raw = np.split(self._vectors(texts, output, False), [self.dimension], axis=1)
+        options = replace(plain, width=self._engine.width_of(*values), values=values)
+        white, raw = np.split(self._vectors(texts, options, False), [self.dimension], axis=1)
         return (white[0], raw[0]) if isinstance(texts, str) else (white, raw)
 
     def encode_iter(
         self,
         texts: Iterable[str],
+        *,
         batch_size: int | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
@@ -157,8 +165,8 @@ class Encoder:
         """
         if isinstance(texts, str):
             raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
-        output = self._output(batch_size, normalize_embeddings, truncate_dim, truncate)
-        return (row for _, rows in self._embedder.windows(texts, output) for row in rows)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate)
+        return (row for _, rows in self._embedder.windows(texts, options) for row in rows)
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
         """Tokens of a text, or of each text, special tokens included, before any cutting."""
@@ -195,11 +203,8 @@ class Encoder:
         """
         probes = read_probes(self._bundle)
         ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
-        batched = np.empty((len(ids), self.dimension), np.float32)
-        for group, rows in self._engine.run(ids):
-            batched[group] = rows
-        alone = [rows for row in ids for _, rows in self._engine.run([row])]
-        return compare(np.concatenate([batched, *alone]), np.tile(probes.embeddings, (2, 1)))
+        alone, batched = alone_and_batched(self._engine.vectors, ids)
+        return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
 
     def warmup(self) -> None:
         """Run the shortest and the longest text, so that the next one meets no first-time costs."""
@@ -240,7 +245,7 @@ class Encoder:
 
     def close(self) -> None:
         """Free the model. The encoder cannot be used any more."""
-        self._engine.close()
+        self._embedder.close()
 
     def __enter__(self) -> "Encoder":
         return self
@@ -253,54 +258,22 @@ class Encoder:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, self._arguments
 
-    def _vectors(self, texts: str | Iterable[str], output: Output, show_progress_bar: bool) -> NDArray[np.float32]:
+    def _vectors(
+        self, texts: str | Iterable[str], options: EncodeOptions, show_progress_bar: bool
+    ) -> NDArray[np.float32]:
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
-        vectors = np.empty((len(items), output.width), np.float32)
-        with _progress(len(items), show_progress_bar) as advance:
-            start = 0
-            for window, rows in self._embedder.windows(items, output, advance):
-                vectors[start : start + len(window)] = rows
-                start += len(window)
-        return vectors
+        with progress_bar(len(items), show_progress_bar) as advance:
+            return self._embedder.embed(items, options, advance)
 
-    def _output(self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool) -> Output:
+    def _options(
+        self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool
+    ) -> EncodeOptions:
         self._engine.check_open()
-        width = self.dimension
-        if truncate_dim is not None:
-            width = whole_number("truncate_dim", truncate_dim, 1, width, ", the bundle's dimension")
-            self._check_nested(width)
-            normalize = normalize or self.manifest.normalize
-        rows = None if batch_size is None else whole_number("batch_size", batch_size, 1)
-        return Output(width, rows, normalize, truncate)
-
-    def _check_nested(self, width: int) -> None:
-        manifest = self.manifest
-        if width < manifest.dimension and not manifest.nested:
-            method = manifest.whitening.method if manifest.whitening else "none"
-            why = "there is no whitening" if method == "none" else f"the whitening is {method}"
-            raise UsageError(
-                f"truncate_dim is {width}, but {why}, whose first coordinates mean no more than the others; use a "
-                "bundle whitened with pca or pca-cor, or leave it out"
-            )
+        return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate)
 
 
 def _restore(path: Path, options: SessionOptions, verify_hashes: bool, cuda_graphs: bool) -> Encoder:
-    return Encoder(
-        path,
-        options.providers,
-        options.threads,
-        verify_hashes=verify_hashes,
-        spinning=options.spinning,
-        cuda_graphs=cuda_graphs,
-    )
-
-
-@contextmanager
-def _progress(total: int, show: bool) -> Iterator[Callable[[int], object]]:
-    if not show:  # a service that never draws a bar need not import one
-        yield lambda count: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="text") as bar:
-        yield bar.update
+    """Open an encoder again in the process that unpickles it."""
+    encoder = Encoder.__new__(Encoder)
+    encoder._open(path, options, verify_hashes, cuda_graphs)
+    return encoder

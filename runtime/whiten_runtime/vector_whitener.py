@@ -1,6 +1,6 @@
-"""`VectorWhitener`: the whitening of vectors that come from elsewhere, such as an API."""
+"""`VectorWhitener`: the whitening of precomputed embeddings, such as those of an API."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.parity import Agreement, compare
+from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.errors import BundleError, TextError, UsageError
-from whiten_runtime.inference.engine import OUTPUT
+from whiten_runtime.inference.embedder import EncodeOptions, progress_bar, unit
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
-
-VECTORS_INPUT = "vectors"
 
 _ROWS_AT_ONCE = 4096
 
@@ -29,40 +28,69 @@ class VectorWhitener:
         path: the bundle's directory.
         providers: onnxruntime execution providers, all of which must be active; None for the CPU.
         threads: threads per call; None for WHITEN_THREADS, else all the CPUs this process may use.
+        device: "cpu", "cuda" or "cuda:N", in place of `providers`.
+        verify_hashes: compare each file's SHA-256 with the manifest before using it.
+        spinning: let threads spin while one operator waits for the next. They never spin between calls.
 
     Raises:
         BundleError: not a bundle, or one that takes texts, or incomplete, altered or unsafe.
         ProviderError: a provider is not available or not active.
+        UsageError: an option cannot be used as given.
     """
 
     def __init__(
-        self, path: str | Path, providers: Sequence[Provider] | None = None, threads: int | None = None
+        self,
+        path: str | Path,
+        providers: Sequence[Provider] | None = None,
+        threads: int | None = None,
+        *,
+        device: str | None = None,
+        verify_hashes: bool = True,
+        spinning: bool = True,
     ) -> None:
-        options = SessionOptions(providers_for(providers), threads)
-        path = Path(path).absolute()
-        self._arguments = (path, providers, threads)
-        self._bundle = open_bundle(path)
+        self._open(
+            Path(path).absolute(), SessionOptions(providers_for(providers, device), threads, spinning), verify_hashes
+        )
+
+    def _open(self, path: Path, options: SessionOptions, verify_hashes: bool) -> None:
+        self._arguments = (path, options, verify_hashes)
+        self._bundle = open_bundle(path, verify_hashes)
         if self.manifest.input != "vectors":
             raise BundleError(f"{path}: takes texts, not vectors; open it with whiten_runtime.Encoder")
         self._session = ForkSafeSession(lambda: create_session(self._bundle.model, options))
-        self.providers: list[str] = self._session.get().get_providers()
-        shapes = [value.shape for value in (*self._session.get().get_inputs(), *self._session.get().get_outputs())]
+        session = self._session.get()
+        self.providers: list[str] = session.get_providers()
+        shapes = [value.shape for value in (*session.get_inputs(), *session.get_outputs())]
         if [shape[1:] for shape in shapes] != [[self.width], [self.dimension]]:
             raise BundleError(f"{self._bundle.model}: has shapes {shapes}, not those of its manifest; export it again")
 
-    def transform(self, vectors: ArrayLike) -> NDArray[np.float32]:
+    def transform(
+        self,
+        vectors: ArrayLike,
+        *,
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+    ) -> NDArray[np.float32]:
         """Whiten vectors: y = (x - mean) W, then divided by its norm if the bundle says so.
 
         Args:
             vectors: shape [n, d], or [d] for a single one; taken as float32.
+            batch_size: vectors per run at most; None for some thousands.
+            show_progress_bar: draw a bar on stderr.
+            normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
+            truncate_dim: keep the first coordinates only, as in `Encoder.encode`.
 
         Returns:
             float32 [n, k], or [k].
 
         Raises:
-            UsageError: the vectors have another number of dimensions.
+            UsageError: the vectors have another number of dimensions, or an option cannot be used as given.
             TextError: they are not numbers, or not finite; the message has the first index.
         """
+        self._session.check_open()
+        options = EncodeOptions.of(self.manifest, batch_size, normalize_embeddings, truncate_dim)
         try:
             with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
                 rows = np.asarray(vectors, np.float32)
@@ -74,10 +102,8 @@ class VectorWhitener:
         finite = np.isfinite(table).all(axis=1)
         if not finite.all():
             raise TextError(f"vectors[{int(finite.argmin())}] is not finite; leave it out")
-        result = np.empty((len(table), self.dimension), np.float32)
-        for start in range(0, len(table), _ROWS_AT_ONCE):
-            part = np.ascontiguousarray(table[start : start + _ROWS_AT_ONCE])
-            result[start : start + len(part)] = self._session.run([OUTPUT], {VECTORS_INPUT: part})[0]
+        with progress_bar(len(table), show_progress_bar, "vector") as advance:
+            result = self._transform(table, options, advance)
         return result[0] if rows.ndim == 1 else result
 
     def verify(self) -> Agreement:
@@ -87,9 +113,8 @@ class VectorWhitener:
             BundleError: the probes are missing or damaged.
         """
         probes = read_probes(self._bundle)
-        alone = np.stack([self.transform(row) for row in probes.unwhitened])
-        both = np.concatenate([self.transform(probes.unwhitened), alone])
-        return compare(both, np.tile(probes.embeddings, (2, 1)))
+        alone, batched = alone_and_batched(self.transform, probes.unwhitened)
+        return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
 
     @property
     def manifest(self) -> Manifest:
@@ -119,4 +144,23 @@ class VectorWhitener:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return VectorWhitener, self._arguments
+        return _restore, self._arguments
+
+    def _transform(
+        self, table: NDArray[np.float32], options: EncodeOptions, advance: Callable[[int], object]
+    ) -> NDArray[np.float32]:
+        result = np.empty((len(table), options.width), np.float32)
+        step = options.batch_size or _ROWS_AT_ONCE
+        for start in range(0, len(table), step):
+            part = np.ascontiguousarray(table[start : start + step])
+            (rows,) = self._session.run([OUTPUT], {VECTORS_INPUT: part})
+            result[start : start + len(part)] = rows[:, : options.width]
+            advance(len(part))
+        return unit(result) if options.normalize else result
+
+
+def _restore(path: Path, options: SessionOptions, verify_hashes: bool) -> VectorWhitener:
+    """Open a whitener again in the process that unpickles it."""
+    whitener = VectorWhitener.__new__(VectorWhitener)
+    whitener._open(path, options, verify_hashes)
+    return whitener

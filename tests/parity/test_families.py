@@ -23,7 +23,7 @@ from whiten_export.commands.export import export
 from whiten_export.corpus.fitting import embed_value
 from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.graph.files import save_graph
-from whiten_export.graph.head import pool_graph, set_ending
+from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.int8 import halve_weights, quantize_int8
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -33,10 +33,11 @@ from whiten_export.sources.checkpoint import resolve
 from whiten_export.sources.opening import open_model
 from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Pooling, Precision
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.estimator import Whitening
@@ -177,7 +178,7 @@ def check(
     """Whiten the traced graph as an export does, and compare it with the full model."""
     graph, path = exported.graph(layers, pooling), folder / "model.onnx"
     fitted = Whitening(n_components=dim).fit(exported.vectors(graph, CORPUS, UNWHITENED_OUTPUT, path))
-    set_ending(graph, (fitted.mean_, fitted.weight_), normalize=False)
+    set_head(graph, (fitted.mean_, fitted.weight_), normalize=False)
     if precision == "fp16":
         halve_weights(graph)
     elif precision == "int8":

@@ -13,9 +13,10 @@ from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import BundleError, Encoder, UsageError
 from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph, with_output
-from whiten_runtime.inference.embedder import Embedder, Output
-from whiten_runtime.inference.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.embedder import Embedder, EncodeOptions
+from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.maps import Method
 
@@ -69,7 +70,7 @@ def test_any_bundle_gives_its_vectors_before_whitening(make: Callable[..., Encod
     model = normalised._bundle.model
     assert UNWHITENED_OUTPUT not in scan_graph(model).outputs
     engine = Engine(model, normalised.manifest.pad_token_id, SessionOptions(), UNWHITENED_OUTPUT)
-    output = Output(engine.width_of(UNWHITENED_OUTPUT), values=(UNWHITENED_OUTPUT,))
+    output = EncodeOptions(engine.width_of(UNWHITENED_OUTPUT), values=(UNWHITENED_OUTPUT,))
     ((_, rows),) = Embedder(normalised._tokenizer, engine).windows(sentences(40), output)
     np.testing.assert_allclose(rows, raw.encode(sentences(40)), atol=1e-6)
     engine.close()

@@ -38,7 +38,7 @@ class Family:
         tokenizer_config: content of tokenizer_config.json, besides the length; None for no such file.
         unused: ids that the embeddings have besides the vocabulary's.
         noise: standard deviation of what is added to every parameter.
-        faint: part of the names of parameters that get a tenth of it.
+        small: part of the names of parameters that get a tenth of it.
     """
 
     model_type: str
@@ -48,7 +48,7 @@ class Family:
     tokenizer_config: dict[str, Any] | None = field(default_factory=dict)
     unused: int = 0
     noise: float = 0.3
-    faint: str = "-"
+    small: str = "-"
 
 
 _SIZES = {
@@ -97,7 +97,7 @@ FAMILIES = {
         _SIZES | {"max_2d_position_embeddings": 64},
         _LIKE_BERT,
         _UNCASED,
-        faint="position_embeddings",
+        small="position_embeddings",
     ),
     "squeezebert": Family("squeezebert", write_wordpiece, _SIZES | {"embedding_size": WIDTH}, _LIKE_BERT, _UNCASED),
     # It does not normalize: with the noise of the others, values would grow to tens of thousands.
@@ -291,6 +291,6 @@ def save_checkpoint(family: str, directory: Path, widened: int = 1) -> Path:
     network = transformers.AutoModel.from_config(config)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.add_(torch.randn_like(parameter) * made.noise / widened**0.5 * (0.1 if made.faint in name else 1))
+            parameter.add_(torch.randn_like(parameter) * made.noise / widened**0.5 * (0.1 if made.small in name else 1))
     network.save_pretrained(directory)
     return directory

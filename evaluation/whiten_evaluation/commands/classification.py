@@ -19,8 +19,9 @@ from whiten_evaluation.commands.options import (
 from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
 from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
+from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import one_line_errors
-from whiten_runtime.commands.console_reporter import ConsoleReporter, needing
+from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 

@@ -6,14 +6,13 @@ from pathlib import Path
 import click
 import msgspec
 
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, table, threads_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
-from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.inference.loading import open_parts
+from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.drift import Drift, DriftMonitor
@@ -67,12 +66,11 @@ def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: 
     """Embed the texts that are not blank, and show the monitor their vectors."""
     raw = monitor.manifest.normalize
     value = UNWHITENED_OUTPUT if raw else OUTPUT
-    _, tokenizer, engine = open_parts(bundle.absolute(), options, True, value)
     texts = (text for text in read_texts(source, column) if text.strip())
-    embedder = Embedder(tokenizer, engine)
-    for _, vectors in embedder.windows(texts, embedder.whole(value)):
-        monitor.update(vectors, unwhitened=raw)
-    engine.close()
+    _, embedder = load_bundle(bundle, options, value=value)
+    with embedder:
+        for _, vectors in embedder.windows(texts, embedder.whole(value)):
+            monitor.update(vectors, unwhitened=raw)
 
 
 def _described(found: Drift) -> str:

@@ -14,9 +14,10 @@ from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.pipeline.recipe import parse_layers
 from whiten_export.writing.staging import Kind, check_target, staged
 from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option
-from whiten_runtime.commands.console_reporter import ConsoleReporter, needing
+from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 

@@ -18,7 +18,7 @@ from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.errors import ParityError
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 
@@ -55,7 +55,7 @@ class LayerGraph:
     def embedder(self, options: SessionOptions, model: Path | None = None, value: str = LAYERS_OUTPUT) -> Embedder:
         """What embeds with it, or with another graph of the folder."""
         tokenizer = Tokenizer(self.folder / TOKENIZER_FILE, self.max_seq_length)
-        return Embedder(tokenizer, Engine(model or self.path, self.pad_token_id, options, value))
+        return load_graph(model or self.path, tokenizer, self.pad_token_id, options, value)
 
     def split(self, rows: np.ndarray) -> np.ndarray:
         """Rows of its output, [m, poolings * layers * d], as [poolings, layers, m, d]."""
@@ -92,11 +92,10 @@ def check_layers(
         ParityError: the graph is not what the reference computes.
     """
     texts = probe_texts(min(graph.max_seq_length, 64))[1 : _CHECKED_TEXTS + 1]
-    embedder = graph.embedder(options)
-    tokenizer = embedder.tokenizer
-    ids = [tokenizer.cut(row) for row in tokenizer.tokenize(list(texts))]
-    (_, rows), *_ = embedder.windows(texts, embedder.whole(LAYERS_OUTPUT))
-    embedder.engine.close()
+    with graph.embedder(options) as embedder:
+        tokenizer = embedder.tokenizer
+        ids = [tokenizer.cut(row) for row in tokenizer.tokenize(list(texts))]
+        rows = embedder.embed(texts, embedder.whole(LAYERS_OUTPUT))
     got = graph.split(rows)
     for index, pooling in enumerate(graph.poolings):
         reference = model.reference(graph.layers, pooling)

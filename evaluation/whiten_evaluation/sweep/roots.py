@@ -35,19 +35,19 @@ class InverseRoot:
     """W with W Wᵀ = Σ⁻¹, eigenvalues floored.
 
     Attributes:
-        triangle: upper triangular, of Σ with the faint directions raised out of the way, [d, d], columns contiguous.
-        faint: unit vectors of the smallest eigenvalues, [d, m]; m may be 0.
+        triangle: upper triangular, of Σ with the small directions raised out of the way, [d, d], columns contiguous.
+        small_directions: unit vectors of the smallest eigenvalues, [d, m]; m may be 0.
         weights: of coordinates along them, [m].
     """
 
     triangle: Float32Array
-    faint: Float64Array
+    small_directions: Float64Array
     weights: Float64Array
 
     def __call__(self, centred: Float32Array) -> Float32Array:
-        """Whitened vectors [n, d + m] of centred ones [n, d], which are overwritten where there is nothing faint."""
-        along = centred @ self.faint if len(self.weights) else None
-        rest = centred if along is None else (centred - along @ self.faint.T).astype(np.float32)
+        """Whiten centred vectors, [n, d] to [n, d + m]; without small directions, the input is overwritten."""
+        along = centred @ self.small_directions if len(self.weights) else None
+        rest = centred if along is None else (centred - along @ self.small_directions.T).astype(np.float32)
         # Transposed, both lie in memory as BLAS wants them.
         white = blas.strmm(1.0, self.triangle, rest.T, trans_a=1, overwrite_b=1).T
         if along is None:
@@ -77,15 +77,15 @@ def inverse_root(covariance: Float64Array) -> InverseRoot | None:
     found = None if largest is None else _faint(covariance, inverse, largest)
     if found is None or largest is None:
         return None
-    values, faint = found
+    values, small_directions = found
     if not len(values):
         return nothing
-    inverse = _inverse_triangle(nudged + (faint * (largest - values)) @ faint.T)
+    inverse = _inverse_triangle(nudged + (small_directions * (largest - values)) @ small_directions.T)
     if inverse is None:
         return None
     floored = np.maximum(values, EIGENVALUE_FLOOR * largest)
     weights = np.where(values > NULL_EIGENVALUE * largest, 1 / np.sqrt(floored), 0)
-    return InverseRoot(np.asfortranarray(inverse, np.float32), faint, weights)
+    return InverseRoot(np.asfortranarray(inverse, np.float32), small_directions, weights)
 
 
 def _inverse_triangle(matrix: Float64Array) -> Float64Array | None:
@@ -119,6 +119,6 @@ def _faint(covariance: Float64Array, inverse: Float64Array, largest: float) -> t
     small = values < _BELOW * floor
     if small.all():
         return None
-    values, faint, image = values[small], (block @ turn)[:, small], (image @ turn)[:, small]
-    residuals = np.linalg.norm(image - faint * values, axis=0)
-    return None if (residuals > _RESIDUAL * floor).any() else (values, faint)
+    values, small_directions, image = values[small], (block @ turn)[:, small], (image @ turn)[:, small]
+    residuals = np.linalg.norm(image - small_directions * values, axis=0)
+    return None if (residuals > _RESIDUAL * floor).any() else (values, small_directions)

@@ -33,12 +33,11 @@ def measure_depths(
     found: list[list[float]] = [[] for _ in graph.layers]
     for _ in range(_ROUNDS):
         for index in reversed(range(len(names))):  # the whole network first: it tells how many texts to take
-            embedder = graph.embedder(options, _path(graph, graph.layers[index]), names[index])
-            rate = _rate(embedder, names[index], sample[:_LEAST])
-            if count == _LEAST:
-                count = max(_LEAST + 1, min(len(sample), round(rate * _SECONDS)))
-            found[index].append(_rate(embedder, names[index], sample[:count]))
-            embedder.engine.close()
+            with graph.embedder(options, _path(graph, graph.layers[index]), names[index]) as embedder:
+                rate = _rate(embedder, names[index], sample[:_LEAST])
+                if count == _LEAST:
+                    count = max(_LEAST + 1, min(len(sample), round(rate * _SECONDS)))
+                found[index].append(_rate(embedder, names[index], sample[:count]))
             advance(1)
     for layer in graph.layers:
         _path(graph, layer).unlink()

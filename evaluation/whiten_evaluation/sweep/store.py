@@ -93,20 +93,18 @@ def embed_layers(
     order = np.array(sorted(range(len(texts)), key=lambda row: (-len(texts[row]), row)), np.intp)
     if done < len(texts):
         table = open_memmap(path, "r+")
-        embedder = graph.embedder(options)
         step = int(np.clip(_PART_BYTES // (4 * shape[0] * shape[1] * shape[3]), 16, _PART_TEXTS))
-        for start in range(done, len(texts), step):
-            rows = order[start : start + step]
-            part = [texts[row] for row in rows]
-            found = [vectors for _, vectors in embedder.windows(part, embedder.whole(LAYERS_OUTPUT), advance)]
-            vectors = np.concatenate(found)
-            if not np.isfinite(vectors).all():
-                worst = part[int(np.isfinite(vectors).all(axis=1).argmin())]
-                raise DataError(f"a layer's vector is not finite, that of {worst[:80]!r}; check the model")
-            table[:, :, rows] = graph.split(vectors)
-            table.flush()
-            _keep(progress, start + len(rows))
-        embedder.engine.close()
+        with graph.embedder(options) as embedder:
+            for start in range(done, len(texts), step):
+                rows = order[start : start + step]
+                part = [texts[row] for row in rows]
+                vectors = embedder.embed(part, embedder.whole(LAYERS_OUTPUT), advance)
+                if not np.isfinite(vectors).all():
+                    worst = part[int(np.isfinite(vectors).all(axis=1).argmin())]
+                    raise DataError(f"a layer's vector is not finite, that of {worst[:80]!r}; check the model")
+                table[:, :, rows] = graph.split(vectors)
+                table.flush()
+                _keep(progress, start + len(rows))
         del table
     rows_of = {text: row for row, text in enumerate(texts)}
     return LayerVectors(graph, rows_of, open_memmap(path, "r"))

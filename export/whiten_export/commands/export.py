@@ -10,9 +10,10 @@ import click
 from whiten_export.pipeline.recipe import BUILTIN_CORPUS, Recipe, VectorRecipe, parse_layers
 from whiten_runtime.bundle.manifest import Manifest, Outputs, Pooling, Precision, Target
 from whiten_runtime.bundle.parity import GATES, in_words
+from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import human_size, json_option, one_line_errors, say
-from whiten_runtime.commands.console_reporter import ConsoleReporter, needing
+from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_whitening.maps import Method, WhiteningSpec
 from whiten_whitening.shrinkage import parse_shrinkage

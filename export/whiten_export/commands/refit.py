@@ -11,6 +11,7 @@ from whiten_export.corpus.statistics import Origin, Statistics, load_finished, s
 from whiten_export.pipeline.recipe import BUILTIN_CORPUS
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import GATES, in_words
+from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     human_size,
@@ -20,7 +21,7 @@ from whiten_runtime.commands.console import (
     say,
     threads_option,
 )
-from whiten_runtime.commands.console_reporter import ConsoleReporter, needing
+from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider

@@ -97,8 +97,7 @@ def fit_corpus(
 
 def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
     """A value of the graph for each text, float64 [n, d]."""
-    rows = [part for _, part in embedder.windows(texts, embedder.whole(value))]
-    return np.concatenate(rows).astype(np.float64)
+    return embedder.embed(texts, embedder.whole(value)).astype(np.float64)
 
 
 def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:

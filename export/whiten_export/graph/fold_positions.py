@@ -14,7 +14,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
-from whiten_export.graph.partial_run import Trial
+from whiten_export.graph.partial_run import PartialRun
 
 _MOST = 1 << 24
 """Numbers of tables that a summand may depend on."""
@@ -103,13 +103,13 @@ def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) ->
     """
     if summand.is_initializer() or summand.is_graph_input():
         return None
-    trial = Trial(model, summand, _MOST)
-    if not trial.allowed:
+    part = PartialRun(model, summand, _MOST)
+    if not part.allowed:
         return None
     random = np.random.default_rng(0)
     table: NDArray[np.float32] | None = None
     for batch in _batches(longest, vocabulary, random):
-        found = trial(batch)
+        found = part(batch)
         found = found if found.ndim == 3 else found[None]
         if found.ndim != 3 or found.shape[1] != batch["input_ids"].shape[1]:
             return None

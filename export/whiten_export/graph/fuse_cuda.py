@@ -12,8 +12,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
-from whiten_export.graph.partial_run import Trial
-from whiten_runtime.commands.console_reporter import needing
+from whiten_export.graph.partial_run import PartialRun
+from whiten_runtime.checks import needing
 
 CONTRIB = "com.microsoft"
 
@@ -167,13 +167,13 @@ def _head_size(node: ir.Node) -> int | None:
 
 def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
     """Whether a bias is 0 for every real token and hides every other one, whoever looks, and however far away."""
-    trial = Trial(model, bias, _LEARNT)
-    return trial.allowed and all(_hides(trial, lengths) for lengths in (*_TRIED, (longest,)))
+    part = PartialRun(model, bias, _LEARNT)
+    return part.allowed and all(_hides(part, lengths) for lengths in (*_TRIED, (longest,)))
 
 
-def _hides(trial: Trial, lengths: tuple[int, ...]) -> bool:
+def _hides(part: PartialRun, lengths: tuple[int, ...]) -> bool:
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    found = trial({"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)})
+    found = part({"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)})
     count, width = real.shape
     if found.ndim != 4:
         return False

@@ -11,9 +11,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from whiten_export.graph.builder import GraphBuilder, describe
 from whiten_export.proof.reference import LEAST_NORM
 from whiten_export.sources.base import HiddenStates
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import Pooling
-from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.vector_whitener import VECTORS_INPUT
 
 OPSET = 20
 MEAN, WEIGHT = "whitening.mean", "whitening.weight"
@@ -37,7 +36,7 @@ def pool_graph(hidden: HiddenStates, pooling: Pooling, width: int) -> ir.Model:
         The graph with the output `unwhitened_embedding` [batch_size, d].
     """
     builder = GraphBuilder(hidden.model)
-    shares = _token_shares(builder, pooling) if hidden.weights is None else hidden.weights
+    shares = _token_weights(builder, pooling) if hidden.weights is None else hidden.weights
     vectors = _pool(builder, hidden.states, shares)
     builder.close(describe(vectors, UNWHITENED_OUTPUT, "batch_size", width))
     return hidden.model
@@ -59,7 +58,7 @@ def layers_graph(hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[
     builder = GraphBuilder(hidden.model)
     vectors = []
     for pooling in poolings:
-        shares = _token_shares(builder, pooling)
+        shares = _token_weights(builder, pooling)
         for layer, state in zip(layers, hidden.states, strict=True):
             name = layer_value(layer, pooling)
             vectors.append(describe(_pool(builder, (state,), shares), name, "batch_size", width))
@@ -81,7 +80,7 @@ def vectors_graph(width: int) -> ir.Model:
     return ir.Model(graph, ir_version=10, producer_name="whiten")
 
 
-def set_ending(model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False) -> None:
+def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False) -> None:
     """Make what follows the vector before whitening; whatever followed it is replaced.
 
     Args:
@@ -129,8 +128,8 @@ def unwhitened_value(model: ir.Model) -> ir.Value:
     return values.get(UNWHITENED_OUTPUT) or values[OUTPUT]
 
 
-def _token_shares(builder: GraphBuilder, pooling: Pooling) -> ir.Value:
-    """As `reference.token_shares`, float32."""
+def _token_weights(builder: GraphBuilder, pooling: Pooling) -> ir.Value:
+    """As `reference.token_weights`, float32."""
     shares = builder.cast(builder.input("attention_mask"), ir.DataType.FLOAT)
     count = builder.op("ReduceSum", shares, builder.integers(1), keepdims=1)
     if pooling == "mean":

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 
-class Trial:
+class PartialRun:
     """One value of a model, computed alone.
 
     Args:

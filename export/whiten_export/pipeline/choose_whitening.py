@@ -7,10 +7,11 @@ from whiten_export.corpus.fitting import embed_value, fit_corpus
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.pipeline.plan import Plan
 from whiten_export.writing.result import warn_of_rank
+from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import ChoiceRecord
 from whiten_runtime.files.pairs import Pairs
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -51,17 +52,15 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
     if plan.corpus is None:
         return Decision(None, None, _record(plan.settled, None))
     report.stage(f"fitting on {plan.sentences:,} sentences")
-    engine = Engine(graph, plan.model.tokenizer.pad_token_id, options, UNWHITENED_OUTPUT)
-    embedder = Embedder(tokenizer, engine)
-    with report.bar("sentences", plan.sentences) as advance:
-        statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
     recipe, choice = plan.recipe, None
     spec = recipe.spec
-    if recipe.whitening == "auto":
-        choice = _choose(plan, statistics.moments, embedder)
-        spec = choice.spec
-        report.stage(choice.why)
-    engine.close()
+    with load_graph(graph, tokenizer, plan.model.tokenizer.pad_token_id, options, UNWHITENED_OUTPUT) as embedder:
+        with report.bar("sentences", plan.sentences) as advance:
+            statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
+        if recipe.whitening == "auto":
+            choice = _choose(plan, statistics.moments, embedder)
+            spec = choice.spec
+            report.stage(choice.why)
     fitted = fit(statistics.moments, spec, plan.pooling == "sif")
     if fitted is not None:
         warn_of_rank(fitted, report)

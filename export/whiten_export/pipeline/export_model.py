@@ -19,26 +19,26 @@ from whiten_export.graph.files import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
-from whiten_export.graph.head import pool_graph, set_ending
+from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.int8 import halve_weights, quantize_int8
 from whiten_export.pipeline.choose_whitening import Decision, decide
 from whiten_export.pipeline.describe import parity_record
 from whiten_export.pipeline.plan import Plan, make_plan
 from whiten_export.pipeline.provenance import describe_export
 from whiten_export.pipeline.recipe import BUILTIN_CORPUS, Recipe
-from whiten_export.proof.gate import Wanted, check_bundle, check_tokens, compute_wanted, failure
+from whiten_export.proof.gate import Expected, check_bundle, check_tokens, compute_expected, failure
 from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts, token_batches
-from whiten_export.proof.reference import Ending
+from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import write_client_files, write_tokenizer
 from whiten_export.writing.result import Export, write_whitening
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import write_probes
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.providers import import_onnxruntime
@@ -101,7 +101,7 @@ def export_bundle(
             report.stage("fusing operators for CUDA")
             if not fuse_for_cuda(graph, plan.max_seq_length, recipe.precision == "fp16"):
                 report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
-        set_ending(graph, affine, recipe.normalize, both)
+        set_head(graph, affine, recipe.normalize, both)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
         write_client_files(stage, plan.model.client_config, dimension, plan.max_seq_length)
         if recipe.precision != "fp32":
@@ -158,9 +158,8 @@ def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: Ses
     sentences = list(islice(plan.corpus, 0, step * _SHIFT_SENTENCES, step))
     pad, means = plan.model.tokenizer.pad_token_id, []
     for path in (stage / _WORK / MODEL_NAME, stage / MODEL_FILE):
-        engine = Engine(path, pad, options, UNWHITENED_OUTPUT)
-        means.append(embed_value(sentences, Embedder(tokenizer, engine), UNWHITENED_OUTPUT).mean(axis=0))
-        engine.close()
+        with load_graph(path, tokenizer, pad, options, UNWHITENED_OUTPUT) as embedder:
+            means.append(embed_value(sentences, embedder, UNWHITENED_OUTPUT).mean(axis=0))
     return np.asarray(means[1] - means[0])
 
 
@@ -174,19 +173,18 @@ def _prove(
 ) -> Manifest:
     """Compute the reference's vectors, write the manifest, and let the bundle through the gate."""
     report.stage("computing the reference's vectors")
-    wanted = _wanted(plan, decision.fitted, stage, report)
-    write_probes(stage, wanted.probes)
+    expected = _expected(plan, decision.fitted, stage, report)
+    write_probes(stage, expected.probes)
     manifest = describe_export(plan, decision, opset, stage)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-    report.stage(f"checking against {wanted.reference}")
+    report.stage(f"checking against {expected.reference}")
     if plan.recipe.target == "cuda":
         options = _on_cuda(options, report)
-    agreement = check_bundle(stage, wanted, options)
+    agreement = check_bundle(stage, expected, options)
     if not GATES[plan.recipe.precision].passes(agreement):
-        raise failure(
-            agreement, wanted, _wanted(plan, decision.fitted, stage, report, True), plan.recipe.precision, _named(plan)
-        )
-    manifest = msgspec.structs.replace(manifest, parity=parity_record(wanted.reference, agreement, options))
+        in_float32 = _expected(plan, decision.fitted, stage, report, True)
+        raise failure(agreement, expected, in_float32, plan.recipe.precision, _named(plan))
+    manifest = msgspec.structs.replace(manifest, parity=parity_record(expected.reference, agreement, options))
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return manifest
 
@@ -205,17 +203,17 @@ def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
     return options
 
 
-def _wanted(
+def _expected(
     plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Reporter, single_precision: bool = False
-) -> Wanted:
+) -> Expected:
     texts = probe_texts(plan.max_seq_length)
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
     ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     batches = token_batches(plan.max_seq_length, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
-    ending = Ending.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.normalize)
+    head = Head.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.normalize)
     reference = plan.model.reference(plan.layers, plan.pooling, single_precision)
     with report.bar("checks", len(texts) + len(batches)) as advance:
-        return compute_wanted(reference, ending, texts, ids, batches, plan.width, advance)
+        return compute_expected(reference, head, texts, ids, batches, plan.width, advance)
 
 
 def _named(plan: Plan) -> str:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from whiten_export.corpus.fitting import fit_vectors
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.graph.files import save_graph
-from whiten_export.graph.head import OPSET, set_ending, vectors_graph
+from whiten_export.graph.head import OPSET, set_head, vectors_graph
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.pipeline.recipe import VectorRecipe, whitening_name
-from whiten_export.proof.reference import Ending
+from whiten_export.proof.reference import Head
 from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
@@ -62,10 +62,10 @@ def export_vectors(
     affine = fitted.mean, fitted.weight
     with staged(target, replace) as stage:
         graph = vectors_graph(width)
-        set_ending(graph, affine, recipe.normalize)
+        set_head(graph, affine, recipe.normalize)
         save_graph(graph, stage / MODEL_FILE)
         write_whitening(stage, fitted)
-        write_probes(stage, _probes(recipe, statistics.moments.n, Ending.of(affine, recipe.normalize)))
+        write_probes(stage, _probes(recipe, statistics.moments.n, Head.of(affine, recipe.normalize)))
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             name=target.absolute().name,
@@ -124,11 +124,11 @@ def _statistics(recipe: VectorRecipe, report: Reporter) -> Statistics:
     return dataclasses.replace(statistics, corpus=(record,))
 
 
-def _probes(recipe: VectorRecipe, count: int, ending: Ending) -> Probes:
+def _probes(recipe: VectorRecipe, count: int, head: Head) -> Probes:
     """Vectors spread evenly over the file, and what numpy makes of them in float64."""
     wanted = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.intp))
     rows = np.concatenate(list(_picked(recipe, wanted))).astype(np.float64)
-    return Probes((), ending(rows), rows)
+    return Probes((), head(rows), rows)
 
 
 def _picked(recipe: VectorRecipe, wanted: NDArray[np.intp]) -> Iterator[NDArray[np.float32]]:

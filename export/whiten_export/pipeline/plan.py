@@ -88,7 +88,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
             f"texts will be cut to {max_seq_length} tokens of the {model.positions} that {checkpoint.name} takes; "
             "--max-length takes more, and attention's memory grows with its square"
         )
-    if not model.tried:
+    if not model.supported:
         report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
     top_is_fine_tuned = record.sentence_similarity and layers[-1] == count
     pairs = read_pairs(Path(recipe.dev)) if recipe.dev is not None else None

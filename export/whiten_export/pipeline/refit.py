@@ -18,10 +18,10 @@ from whiten_export.corpus.statistics import (
     save_statistics,
 )
 from whiten_export.graph.files import save_graph
-from whiten_export.graph.head import set_ending
+from whiten_export.graph.head import set_head
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
-from whiten_export.proof.gate import Wanted, check_bundle
-from whiten_export.proof.reference import Ending
+from whiten_export.proof.gate import Expected, check_bundle
+from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import write_pooling
 from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
@@ -35,13 +35,13 @@ from whiten_runtime.bundle.bundle import (
     list_files,
     open_bundle,
 )
+from whiten_runtime.bundle.graph_names import unwhitened_output
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord, read_manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.loading import open_parts, unwhitened_output
+from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
@@ -50,8 +50,8 @@ _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VEC
 
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
 
-_SECONDS_BETWEEN = 20.0
-"""Between two savings of an unfinished fit."""
+SECONDS_BETWEEN = 20.0
+"""Seconds between two savings of an unfinished fit."""
 
 
 def fit_bundle(
@@ -61,6 +61,7 @@ def fit_bundle(
     options: SessionOptions | None = None,
     restart: bool = False,
     reporter: Reporter | None = None,
+    seconds_between: float = SECONDS_BETWEEN,
 ) -> Statistics:
     """Statistics of a corpus's vectors before whitening, as a bundle's graph gives them.
 
@@ -71,6 +72,7 @@ def fit_bundle(
         options: how the session is created.
         restart: begin anew, whatever an interrupted fit left.
         reporter: told about progress.
+        seconds_between: two savings of the unfinished fit.
 
     Raises:
         UsageError: the bundle takes vectors, or the corpus is not that of the interrupted fit.
@@ -86,11 +88,10 @@ def fit_bundle(
     resume = None if restart or partial is None else _resume(partial, origin, report)
     report.stage(f"fitting on {sentences:,} sentences")
     value = unwhitened_output(manifest)
-    _, tokenizer, engine = open_parts(path.absolute(), options or SessionOptions(), True, value)
-    keeper = _Keeper(partial, origin)
-    with report.bar("sentences", sentences) as advance, keeper:
-        statistics = fit_corpus(corpus, Embedder(tokenizer, engine), value, advance, resume, keeper.keep)
-    engine.close()
+    _, embedder = load_bundle(path, options, value=value)
+    keeper = _Keeper(partial, origin, seconds_between)
+    with embedder, report.bar("sentences", sentences) as advance, keeper:
+        statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep)
     if out is not None and partial is not None:
         save_statistics(out, statistics, origin)
         partial.unlink(missing_ok=True)
@@ -141,12 +142,12 @@ def refit_bundle(
     with staged(out, replace) as stage:
         _copy(bundle, stage)
         graph = ir.load(bundle.model)
-        set_ending(graph, affine, old.normalize, old.outputs == "both")
+        set_head(graph, affine, old.normalize, old.outputs == "both")
         save_graph(graph, stage / MODEL_FILE)
         del graph
         write_whitening(stage, fitted)
         write_pooling(stage, dimension)
-        probes = dataclasses.replace(probes, embeddings=Ending.of(affine, old.normalize)(probes.unwhitened))
+        probes = dataclasses.replace(probes, embeddings=Head.of(affine, old.normalize)(probes.unwhitened))
         write_probes(stage, probes)
         manifest = _describe(old, fitted, statistics, stage, out)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
@@ -185,8 +186,9 @@ def _check_input(path: Path, manifest: Manifest) -> None:
 class _Keeper:
     """Keeps the state of a fit in a file: every now and then, and when it is interrupted."""
 
-    def __init__(self, path: Path | None, origin: Origin) -> None:
+    def __init__(self, path: Path | None, origin: Origin, seconds_between: float) -> None:
         self._path = path
+        self._seconds_between = seconds_between
         self._origin = origin
         self._saved = time.monotonic()
         self._last: tuple[Statistics, Progress] | None = None
@@ -195,7 +197,7 @@ class _Keeper:
         if self._path is None:
             return
         self._last = statistics, progress
-        if time.monotonic() - self._saved >= _SECONDS_BETWEEN:
+        if time.monotonic() - self._saved >= self._seconds_between:
             self._save()
 
     def __enter__(self) -> None:
@@ -247,7 +249,7 @@ def _describe(old: Manifest, fitted: WhiteningMap, statistics: Statistics, stage
 
 
 def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:
-    agreement = check_bundle(stage, Wanted("", probes, (), ()), options)
+    agreement = check_bundle(stage, Expected("", probes, (), ()), options)
     gate = GATES[manifest.precision]
     if not gate.passes(agreement):
         raise ParityError(

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.proof.reference import Ending, Float64Array, Reference
-from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.parity import GATES, Agreement, compare
+from whiten_export.proof.reference import Float64Array, Head, Reference
+from whiten_runtime.bundle.parity import GATES, Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import Probes
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.embedder import EncodeOptions
+from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
 
 Advance = Callable[[int], object]
@@ -21,7 +20,7 @@ Feed = dict[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Expected:
     """What a reference gives, so that it need not stay in memory.
 
     Attributes:
@@ -52,15 +51,15 @@ def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence
             )
 
 
-def compute_wanted(
+def compute_expected(
     reference: Reference,
-    ending: Ending,
+    head: Head,
     texts: tuple[str, ...],
     token_ids: list[list[int]],
     batches: Sequence[Feed],
     width: int,
     advance: Advance,
-) -> Wanted:
+) -> Expected:
     """The reference's vectors of each text, and of each row of a batch, alone and without padding.
 
     A text without a token has the zero vector, by definition: a network that sees nothing gives anything.
@@ -75,8 +74,8 @@ def compute_wanted(
         return np.concatenate(found)
 
     unwhitened = np.concatenate([vectors([ids]) for ids in token_ids])
-    batch_vectors = [ending(vectors(_rows(feed))) for feed in batches]
-    return Wanted(reference.name, Probes(texts, ending(unwhitened), unwhitened), batches, batch_vectors)
+    batch_vectors = [head(vectors(_rows(feed))) for feed in batches]
+    return Expected(reference.name, Probes(texts, head(unwhitened), unwhitened), batches, batch_vectors)
 
 
 def _rows(feed: Feed) -> list[list[int]]:
@@ -84,50 +83,47 @@ def _rows(feed: Feed) -> list[list[int]]:
     return [ids[mask.astype(bool)].tolist() for ids, mask in pairs]
 
 
-def check_bundle(root: Path, wanted: Wanted, options: SessionOptions) -> Agreement:
+def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agreement:
     """Compare a bundle with the reference: its probes alone and batched, and batches of odd shapes.
 
     Args:
         root: the bundle.
-        wanted: the reference's vectors.
+        expected: the reference's vectors.
         options: how the bundle's session is created.
 
     Returns:
         The agreement over all vectors.
     """
-    texts = wanted.probes.texts
-    with Encoder(root, options.providers, options.threads) as bundle:
-        got = [bundle.encode([text]) for text in texts]
-        got.append(bundle.encode(texts))
-        manifest = bundle.manifest
-    engine = Engine(root / MODEL_FILE, manifest.pad_token_id, options)
-    got.extend(engine.run_batch(feed) for feed in wanted.batches)
-    engine.close()
-    want = [wanted.probes.embeddings, wanted.probes.embeddings, *wanted.batch_vectors]
+    bundle, embedder = load_bundle(root, options)
+    with embedder:
+        whole = EncodeOptions.of(bundle.manifest)
+        got = [*alone_and_batched(lambda texts: embedder.embed(texts, whole), expected.probes.texts)]
+        got.extend(embedder.engine.run_batch(feed) for feed in expected.batches)
+    want = [expected.probes.embeddings, expected.probes.embeddings, *expected.batch_vectors]
     return compare(np.concatenate(got), np.concatenate(want))
 
 
-def failure(agreement: Agreement, wanted: Wanted, own: Wanted, precision: str, what: str) -> ParityError:
+def failure(agreement: Agreement, expected: Expected, own: Expected, precision: str, what: str) -> ParityError:
     """Why the gate failed: a wrong graph, or vectors that a precision cannot carry; the reference's float32 tells.
 
     Args:
         agreement: of the bundle.
-        wanted: the reference's vectors.
+        expected: the reference's vectors.
         own: the same computed in float32.
         precision: of the bundle.
         what: the model, its layers and pooling, in words.
     """
     gate = GATES["fp32" if precision == "fp32" else "int8"]
-    own_agreement = compare(own.probes.embeddings, wanted.probes.embeddings)
+    own_agreement = compare(own.probes.embeddings, expected.probes.embeddings)
     if precision != "fp32":
         reason = (
             f"{precision} costs these vectors too much accuracy: {agreement}; use --precision fp32, a smaller --dim or "
             "other layers"
         )
-    elif not np.isfinite(wanted.probes.embeddings).all():
-        reason = f"{wanted.reference} gives vectors of {what} that are not finite; check the model"
+    elif not np.isfinite(expected.probes.embeddings).all():
+        reason = f"{expected.reference} gives vectors of {what} that are not finite; check the model"
     elif gate.passes(own_agreement):
-        reason = f"the exported graph of {what} is not what {wanted.reference} computes: {agreement}"
+        reason = f"the exported graph of {what} is not what {expected.reference} computes: {agreement}"
     else:
         reason = (
             f"{what} cannot be whitened in float32: texts differ so little there that whitening magnifies rounding; "

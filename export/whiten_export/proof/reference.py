@@ -32,7 +32,7 @@ class Reference(Protocol):
 
 
 @dataclass(frozen=True)
-class Ending:
+class Head:
     """What follows the pooling.
 
     Attributes:
@@ -44,7 +44,7 @@ class Ending:
     normalize: bool
 
     @classmethod
-    def of(cls, affine: tuple[ArrayLike, ArrayLike] | None, normalize: bool) -> "Ending":
+    def of(cls, affine: tuple[ArrayLike, ArrayLike] | None, normalize: bool) -> "Head":
         """With the map rounded to float32, as a graph holds it."""
         rounded = [np.asarray(part, np.float32).astype(np.float64) for part in affine or ()]
         return cls((rounded[0], rounded[1]) if rounded else None, normalize)
@@ -59,7 +59,7 @@ class Ending:
         return vectors
 
 
-def token_shares(attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
+def token_weights(attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
     """Share of each token in its sentence vector, [batch_size, sequence_length]; a text without a token has none.
 
     Args:

@@ -76,7 +76,7 @@ class TokenModel(Protocol):
         positions: tokens that it has positions for; None for any number.
         vocab_size: token ids that it knows.
         client_config: `config.json` for other programs.
-        tried: whether its family is in the registry.
+        supported: whether its family is in the registry.
     """
 
     record: Source
@@ -86,7 +86,7 @@ class TokenModel(Protocol):
     positions: int | None
     vocab_size: int
     client_config: Mapping[str, Any]
-    tried: bool
+    supported: bool
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """The graph that gives these layers, without what they do not need.

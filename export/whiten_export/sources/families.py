@@ -16,7 +16,7 @@ class Family:
 
     Attributes:
         model_class: class of transformers whose `hidden_states` are those of the encoder.
-        tried: the tests take a network of it through the command.
+        supported: the tests take a network of it through the command.
         positions_after_pad: position ids start at the pad id + 1, so that many positions cannot be used.
         mixes_embeddings: a token's first hidden state holds its neighbours' word embeddings, so those of padding must
             be zeros for a vector not to depend on padding.
@@ -25,7 +25,7 @@ class Family:
     """
 
     model_class: str = "AutoModel"
-    tried: bool = True
+    supported: bool = True
     positions_after_pad: bool = False
     mixes_embeddings: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Family:
 
 _ENCODER = Family()
 _AFTER_PAD = Family(positions_after_pad=True)
-_UNKNOWN = Family(tried=False)
+_UNKNOWN = Family(supported=False)
 _DECODER = Family(arguments={"use_cache": False})
 
 FAMILIES = {
@@ -48,11 +48,11 @@ FAMILIES = {
     "llama": _DECODER,
     "mobilebert": Family(mixes_embeddings=True),
     "mpnet": _AFTER_PAD,
-    "mt5": Family(model_class="MT5EncoderModel", tried=False),
+    "mt5": Family(model_class="MT5EncoderModel", supported=False),
     "roberta": _AFTER_PAD,
     "squeezebert": _ENCODER,
     "t5": Family(model_class="T5EncoderModel"),
-    "umt5": Family(model_class="UMT5EncoderModel", tried=False),
+    "umt5": Family(model_class="UMT5EncoderModel", supported=False),
     "xlm": _ENCODER,
     "xlm-roberta": _AFTER_PAD,
 }

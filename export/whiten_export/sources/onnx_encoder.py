@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.graph.builder import describe_input
-from whiten_export.proof.reference import Float64Array, Reference, pool, token_shares
+from whiten_export.proof.reference import Float64Array, Reference, pool, token_weights
 from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
@@ -87,7 +87,7 @@ class OnnxEncoder:
             "num_hidden_layers": count,
             "architectures": content.get("architectures") or ["AutoModel"],
         }
-        self.tried = family_of(config.model_type).tried
+        self.supported = family_of(config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """The graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs.
@@ -125,7 +125,7 @@ class OnnxReference:
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Of each layer, [layers, batch_size, d]."""
         states = self._session.run(self._outputs, feed_of(self._inputs, input_ids, attention_mask))
-        return pool(states, token_shares(attention_mask, self._pooling))
+        return pool(states, token_weights(attention_mask, self._pooling))
 
 
 def _layers(session: Any, count: int) -> dict[int, str]:

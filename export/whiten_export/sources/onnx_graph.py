@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 import onnx_ir as ir
 
 from whiten_export.graph.files import strip
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.errors import UnsafeModelError, WhitenError
-from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT
 
 _OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})
 """Names that a finished graph gives to values of its own."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from whiten_export.graph.files import strip
 from whiten_export.graph.head import OPSET
-from whiten_export.proof.reference import Float64Array, Reference, pool, token_shares
+from whiten_export.proof.reference import Float64Array, Reference, pool, token_weights
 from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
@@ -56,7 +56,7 @@ class PyTorchModel:
         self.positions = usable_positions(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
-        self.tried = family_of(self._config.model_type).tried
+        self.supported = family_of(self._config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. What the layers do not need, such as the blocks above them, is not in the graph.
@@ -94,7 +94,7 @@ class TorchReference:
         with torch.no_grad():
             states = _hidden_states(self._network, ids, mask)
         chosen = [states[layer].cpu().numpy() for layer in self._layers]
-        return pool(chosen, token_shares(attention_mask, self._pooling))
+        return pool(chosen, token_weights(attention_mask, self._pooling))
 
 
 class _Layers(nn.Module):

@@ -1,9 +1,11 @@
 """How far vectors are from a reference, and how far each precision may be."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.manifest import ParityRecord, Precision
 
@@ -64,6 +66,21 @@ GATES: dict[Precision, Gate] = {
     "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf),
     "int8": Gate(min_cosine=0.98, mean_cosine=0.99, max_difference=np.inf),
 }
+
+
+def alone_and_batched(
+    embed: Callable[[Any], NDArray[np.float32]], items: Sequence[Any] | NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embed items one by one, and again all together, as every proof does.
+
+    Args:
+        embed: gives float32 [n, k] for n items.
+        items: n texts, token ids or vectors.
+
+    Returns:
+        Both results, float32 [n, k].
+    """
+    return np.concatenate([embed(items[index : index + 1]) for index in range(len(items))]), embed(items)
 
 
 def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:

@@ -1,10 +1,8 @@
 """What the command lines share: people read stderr, programs read stdout, errors are one line."""
 
 import functools
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -12,6 +10,7 @@ import msgspec
 
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
+from whiten_runtime.process import unwind_on_sigterm
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -88,7 +87,7 @@ def run(command: click.Command) -> None:
 
     SIGTERM unwinds the stack like Ctrl-C, so that nothing half-written stays behind.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    unwind_on_sigterm()
     silence_log()
     command.main(prog_name=command.name)
 
@@ -103,7 +102,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _fail(message: str, code: int) -> None:
     say(f"{click.style('error:', fg='red', bold=True)} {' '.join(message.split())}")
     sys.exit(code)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)

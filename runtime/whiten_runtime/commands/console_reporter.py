@@ -1,4 +1,4 @@
-"""What the command lines of the export share."""
+"""Report stages, warnings and progress of long commands on stderr."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,7 +8,6 @@ import click
 
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import say
-from whiten_runtime.errors import WhitenError
 from whiten_runtime.reporter import Reporter
 
 
@@ -34,16 +33,3 @@ class ConsoleReporter(Reporter):
 
         with tqdm(total=total, unit=f" {unit}", leave=False, disable=not sys.stderr.isatty()) as bar:
             yield bar.update
-
-
-@contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """For imports that need the packages of an extra.
-
-    Raises:
-        WhitenError: one is missing.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise WhitenError(f"this needs {error.name}; install it with pip install 'whiten[{extra}]'") from error

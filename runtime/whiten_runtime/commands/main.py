@@ -104,7 +104,9 @@ def embed(
     with Encoder(bundle, providers or None, threads) as encoder:
         source = "-" if text == ("-",) else input_file
         texts, read = itertools.tee(text if source is None else read_texts(source, column))
-        vectors = encoder.encode_iter(read, batch_size, normalize, truncate_dim)
+        vectors = encoder.encode_iter(
+            read, batch_size=batch_size, normalize_embeddings=normalize, truncate_dim=truncate_dim
+        )
         rows = zip(texts, vectors, strict=True)
         if out is not None:
             summary = {"texts": _write(out, rows, truncate_dim or encoder.dimension), "out": str(out)}

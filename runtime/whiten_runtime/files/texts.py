@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from whiten_runtime.errors import DataError, UsageError, WhitenError
+from whiten_runtime.process import allow_long_csv_fields
 
 USUAL_COLUMNS = ("text", "sentence")
 """Columns that are taken when none is named."""
 
-csv.field_size_limit(2**31 - 1)  # of the whole process; the default refuses texts of 131,072 characters
+allow_long_csv_fields()
 
 
 def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:

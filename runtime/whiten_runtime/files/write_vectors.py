@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.checks import encodable
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.texts import import_parquet
-from whiten_runtime.inference.tokenizer import encodable
 
 Vectors = NDArray[np.float32]
 

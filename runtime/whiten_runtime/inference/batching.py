@@ -8,16 +8,18 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.ort.session import Tuning
+
 TOKEN_BUDGET = 256
 """Padded tokens at most of a run that has one thread: enough to keep it busy, few enough to keep memory small."""
 
 ALONE_TOKEN_BUDGET = 1024
 """The same of a run that several threads share."""
 
-GPU_TOKEN_BUDGET = 16384
-"""The same of a run on a GPU: enough to fill it. Not measured on one yet."""
+GPU_TOKEN_BUDGET = Tuning.gpu_token_budget
+"""Padded tokens at most of a run on a GPU."""
 
-GPU_LANES = 2
+GPU_WORKERS = 2
 """Runs side by side on a GPU: while one copies and pads, the other computes. Not measured on one yet."""
 
 WINDOW = 4096
@@ -26,7 +28,7 @@ WINDOW = 4096
 GPU_FIRST_WINDOW = 512
 """Texts that are tokenised before a GPU starts: it would wait longer for more. Not measured on one yet."""
 
-LANE_TOKENS = 48
+WORKER_TOKENS = 48
 """Tokens from which a thread of its own is worth while: with fewer, all threads on one run are faster."""
 
 _TOLERATED_PADDING = 1.25
@@ -38,27 +40,27 @@ class Schedule:
     """How the texts of a call become runs.
 
     Attributes:
-        lanes: runs side by side at most.
+        workers: runs side by side at most.
         budget: padded tokens of a run at most, if it has more than one text; a quarter more where one run does for all.
-        split: share a small call among the lanes, which have a thread each and a session of their own; a GPU is better
-            given all of it at once.
+        split: share a small call among the workers, each of which has one thread; a GPU is better given all of it at
+            once.
         first_window: texts that are tokenised before the first run.
     """
 
-    lanes: int
+    workers: int
     budget: int
     split: bool = True
     first_window: int = WINDOW
 
     @classmethod
-    def on_cpu(cls, threads: int, lanes: int) -> "Schedule":
+    def on_cpu(cls, threads: int, workers: int) -> "Schedule":
         """Runs with one thread each, or one run with all threads."""
-        return cls(lanes, TOKEN_BUDGET if lanes == threads else ALONE_TOKEN_BUDGET)
+        return cls(workers, TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET)
 
     @classmethod
-    def on_gpu(cls) -> "Schedule":
-        """Large runs, and always another one to come."""
-        return cls(GPU_LANES, GPU_TOKEN_BUDGET, split=False, first_window=GPU_FIRST_WINDOW)
+    def on_gpu(cls, budget: int = GPU_TOKEN_BUDGET) -> "Schedule":
+        """Return a schedule of large runs, of which the next one waits while one computes."""
+        return cls(GPU_WORKERS, budget, split=False, first_window=GPU_FIRST_WINDOW)
 
     def plan(self, lengths: Sequence[int], max_texts: int | None = None) -> tuple[list[NDArray[np.intp]], int]:
         """Index arrays that partition the texts, as `plan_batches` has them, and how many should run side by side.
@@ -67,29 +69,29 @@ class Schedule:
             lengths: tokens of each text, shape [n].
             max_texts: texts per run, or None for no limit.
         """
-        lanes = lanes_for(lengths, self.lanes) if self.split else 1
-        groups = plan_batches(lengths, token_budget(lengths, lanes, self.budget), max_texts)
-        return groups, min(lanes if self.split else self.lanes, len(groups))
+        workers = workers_for(lengths, self.workers) if self.split else 1
+        groups = plan_batches(lengths, token_budget(lengths, workers, self.budget), max_texts)
+        return groups, min(workers if self.split else self.workers, len(groups))
 
 
-def lanes_for(lengths: Sequence[int], lanes: int) -> int:
+def workers_for(lengths: Sequence[int], workers: int) -> int:
     """Runs that should go on side by side for texts of these lengths, where so many can."""
-    return max(1, min(lanes, sum(lengths) // LANE_TOKENS))
+    return max(1, min(workers, sum(lengths) // WORKER_TOKENS))
 
 
-def token_budget(lengths: Sequence[int], lanes: int, most: int = TOKEN_BUDGET) -> int:
-    """Padded tokens per run: one run for a small call, else runs that keep all lanes busy until the end.
+def token_budget(lengths: Sequence[int], workers: int, most: int = TOKEN_BUDGET) -> int:
+    """Padded tokens per run: one run for a small call, else runs that keep all workers busy until the end.
 
     Args:
         lengths: tokens of each text.
-        lanes: runs that go on side by side.
+        workers: runs that go on side by side.
         most: what a run may have.
     """
     total = sum(max(length, 1) for length in lengths)
-    rounds = max(1, math.ceil(total / (lanes * most)))
-    if lanes == rounds == 1:
+    rounds = max(1, math.ceil(total / (workers * most)))
+    if workers == rounds == 1:
         return max(1, math.floor(total * _TOLERATED_PADDING))
-    return math.ceil(total / (lanes * rounds))
+    return math.ceil(total / (workers * rounds))
 
 
 def plan_batches(

@@ -25,11 +25,11 @@ LENGTHS = (8, 16, 32, 64, 128)
 _GRAPH_ID, _OPTION = "gpu_graph_id", "enable_cuda_graph"
 
 
-class Recorded:
+class CudaGraphRunner:
     """A session that runs one text at a time, of lengths that it has recorded. Thread-safe.
 
     Args:
-        create: makes a session, with options as by `recording`; called once, in the thread that uses it.
+        create: makes a session, with options as by `with_cuda_graph`; called once, in the thread that uses it.
         provider: the first of its providers.
         output: float32 [batch_size, k].
         width: k.
@@ -55,9 +55,7 @@ class Recorded:
 
         def record() -> Any:
             session, device = create(), device_of(provider)
-            self._slots = {
-                length: _slot(session, device, output, width, length) for length in recorded_lengths(longest)
-            }
+            self._slots = {length: _slot(session, device, output, width, length) for length in graph_lengths(longest)}
             return session
 
         self._session = self._thread.submit(record).result()
@@ -102,12 +100,12 @@ class _Slot(NamedTuple):
     options: Any
 
 
-def recorded_lengths(longest: int) -> tuple[int, ...]:
+def graph_lengths(longest: int) -> tuple[int, ...]:
     """Those of `LENGTHS` that a text may have, and the longest if it is shorter than the last of them."""
     return tuple(sorted({min(length, longest) for length in LENGTHS}))
 
 
-def recording(options: SessionOptions) -> SessionOptions:
+def with_cuda_graph(options: SessionOptions) -> SessionOptions:
     """As these, for a session that is recorded."""
     first, *others = options.providers
     if provider_name(first) != CUDA_PROVIDER:
@@ -115,7 +113,7 @@ def recording(options: SessionOptions) -> SessionOptions:
     return replace(options, providers=((CUDA_PROVIDER, {**provider_options(first), _OPTION: 1}), *others))
 
 
-def records(provider: Provider) -> bool:
+def enables_cuda_graph(provider: Provider) -> bool:
     """Whether a provider was given the option to record every run, of whatever shape."""
     return str(provider_options(provider).get(_OPTION, 0)).lower() in ("1", "true")
 

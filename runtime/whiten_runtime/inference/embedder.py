@@ -1,23 +1,27 @@
 """Texts to vectors in order: windows of texts are tokenised ahead, sorted by length, run, and put back."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import TextError, TooLongError
+from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.checks import checked_texts, whole_number
+from whiten_runtime.errors import TooLongError, UsageError
 from whiten_runtime.inference.batching import WINDOW
-from whiten_runtime.inference.engine import OUTPUT, Engine
+from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.forks import ForkSafeLock
+from whiten_runtime.process import ForkSafeLock
 
 
 @dataclass(frozen=True)
-class Output:
+class EncodeOptions:
     """What a call wants.
 
     Attributes:
@@ -34,6 +38,28 @@ class Output:
     truncate: bool = True
     values: tuple[str, ...] = (OUTPUT,)
 
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        batch_size: int | None = None,
+        normalize: bool = False,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+    ) -> "EncodeOptions":
+        """Check a caller's options against a bundle.
+
+        Raises:
+            UsageError: `batch_size` or `truncate_dim` is out of range, or the bundle's vectors cannot be truncated.
+        """
+        width = manifest.dimension
+        if truncate_dim is not None:
+            width = whole_number("truncate_dim", truncate_dim, 1, width, ", the bundle's dimension")
+            _check_nested(manifest, width)
+            normalize = normalize or manifest.normalize
+        rows = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+        return cls(width, rows, normalize, truncate)
+
 
 class Embedder:
     """A tokenizer and an engine. Thread-safe, and usable in forked children, as both are.
@@ -48,14 +74,50 @@ class Embedder:
         self.truncated = 0
         self._count_lock = ForkSafeLock()
 
-    def whole(self, value: str) -> Output:
-        """All coordinates of one output of the graph."""
-        return Output(self.engine.width_of(value), values=(value,))
+    def close(self) -> None:
+        """Free the model. The embedder cannot be used any more."""
+        self.engine.close()
+
+    def __enter__(self) -> "Embedder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def whole(self, value: str) -> EncodeOptions:
+        """Return options for all coordinates of one output of the graph."""
+        return EncodeOptions(self.engine.width_of(value), values=(value,))
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        options: EncodeOptions,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> NDArray[np.float32]:
+        """Embed texts, and return their vectors in order, float32 [n, width].
+
+        Args:
+            texts: all of them.
+            options: what to compute.
+            advance: told how many texts were embedded since it was last called.
+
+        Raises:
+            TextError: something is not a string; the message has its index.
+            TooLongError: a text is too long and may not be cut.
+        """
+        vectors = np.empty((len(texts), options.width), np.float32)
+        start = 0
+        for window, rows in self.windows(texts, options, advance):
+            vectors[start : start + len(window)] = rows
+            start += len(window)
+        return vectors
 
     def windows(
         self,
         texts: Iterable[str],
-        output: Output,
+        options: EncodeOptions,
         advance: Callable[[int], object] = lambda count: None,
         first: int | None = None,
     ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
@@ -63,7 +125,7 @@ class Embedder:
 
         Args:
             texts: read once, one window ahead.
-            output: what is wanted.
+            options: what to compute.
             advance: told how many texts were embedded since it was last called.
             first: texts of the first window; None for what the engine begins with soonest.
 
@@ -76,7 +138,7 @@ class Embedder:
             executor = None
             size = min(WINDOW, first or self.engine.schedule.first_window)
             offset, window = 0, list(islice(stream, size))
-            ids = self._token_ids(window, offset, output.truncate)
+            ids = self._token_ids(window, offset, options.truncate)
             while window:
                 offset += len(window)
                 following = list(islice(stream, WINDOW)) if len(window) == size else []
@@ -84,17 +146,19 @@ class Embedder:
                 pending = None
                 if following:
                     executor = executor or stack.enter_context(ThreadPoolExecutor(1, "whiten-tokenize"))
-                    pending = executor.submit(self._token_ids, following, offset, output.truncate)
-                yield window, self._embed(ids, output, advance)
+                    pending = executor.submit(self._token_ids, following, offset, options.truncate)
+                yield window, self._embed(ids, options, advance)
                 ids = pending.result() if pending else []
                 window = following
 
-    def _embed(self, ids: list[list[int]], output: Output, advance: Callable[[int], object]) -> NDArray[np.float32]:
-        vectors = np.empty((len(ids), output.width), np.float32)
-        for group, rows in self.engine.run(ids, output.batch_size, output.values):
-            vectors[group] = rows[:, : output.width]
+    def _embed(
+        self, ids: list[list[int]], options: EncodeOptions, advance: Callable[[int], object]
+    ) -> NDArray[np.float32]:
+        vectors = np.empty((len(ids), options.width), np.float32)
+        for group, rows in self.engine.run(ids, options.batch_size, options.values):
+            vectors[group] = rows[:, : options.width]
             advance(len(group))
-        return unit(vectors) if output.normalize else vectors
+        return unit(vectors) if options.normalize else vectors
 
     def _token_ids(self, texts: list[str], offset: int, truncate: bool) -> list[list[int]]:
         limit = self.tokenizer.max_seq_length
@@ -114,31 +178,29 @@ class Embedder:
         return ids
 
 
-def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
-    """The texts as a list.
+def _check_nested(manifest: Manifest, width: int) -> None:
+    if width < manifest.dimension and not manifest.nested:
+        method = manifest.whitening.method if manifest.whitening else "none"
+        why = "there is no whitening" if method == "none" else f"the whitening is {method}"
+        raise UsageError(
+            f"truncate_dim is {width}, but {why}, whose first coordinates mean no more than the others; use a "
+            "bundle whitened with pca or pca-cor, or leave it out"
+        )
 
-    Args:
-        texts: what should be strings.
-        offset: index of the first, for the message.
 
-    Raises:
-        TextError: `texts` cannot be iterated, or something in it is not a string.
-    """
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str")
-    items = list(texts)
-    for index, item in enumerate(items):
-        if not isinstance(item, str):
-            raise TextError(f"texts[{offset + index}] is {_described(item)}; wanted a str")
-    return items
+@contextmanager
+def progress_bar(total: int, show: bool, unit: str = "text") -> Iterator[Callable[[int], object]]:
+    """Draw a bar on stderr if asked; the value is told how many more of `total` are done."""
+    if not show:  # a service that never draws a bar need not import one
+        yield lambda count: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=unit) as bar:
+        yield bar.update
 
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each row divided by its L2 norm; rows of zeros stay."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, np.where(norms > 0, norms, 1), dtype=np.float32)
-
-
-def _described(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -1,34 +1,41 @@
-"""From a directory to what embeds: steps that do not need one another run side by side."""
+"""Open a bundle, or a loose graph with its tokenizer, for embedding."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import BundleError
-from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime, provider_name
 from whiten_runtime.ort.session import SessionOptions
 
 
-def open_parts(
-    path: Path, options: SessionOptions, verify_hashes: bool, value: str = OUTPUT
-) -> tuple[Bundle, Tokenizer, Engine]:
+def load_bundle(
+    path: Path, options: SessionOptions | None = None, verify_hashes: bool = True, value: str = OUTPUT
+) -> tuple[Bundle, Embedder]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
+
+    Steps that do not depend on one another run side by side.
 
     Args:
         path: the bundle.
-        options: how its session is created.
+        options: how sessions are created; None for the CPU.
         verify_hashes: check the SHA-256 of every file.
         value: a value of the graph that is wanted besides its outputs.
+
+    Returns:
+        The bundle, and an embedder that the caller closes, as by `with`.
 
     Raises:
         BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe, or not what its manifest says.
         ProviderError: a provider is not available or not active, or CUDA mistakes padding for text.
     """
+    path, settings = path.absolute(), options or SessionOptions()
     with ThreadPoolExecutor(2, "whiten-open") as executor:
-        executor.submit(import_onnxruntime)  # if it fails, so will the next import, which tells
+        executor.submit(import_onnxruntime)  # if it fails, so will the next import, which raises the error
         bundle = open_bundle(path, verify_hashes, verify_weights=False)
         manifest = bundle.manifest
         if manifest.input != "text":
@@ -36,25 +43,55 @@ def open_parts(
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length)
         try:
-            engine = Engine(bundle.model, manifest.pad_token_id, options, value)
+            engine = Engine(bundle.model, manifest.pad_token_id, settings, value)
         finally:
             if weights is not None:
-                weights.result()  # what is wrong with an altered file is that it was altered
-        opened = bundle, tokenizer.result(), engine
+                weights.result()  # an altered file is reported as altered, whatever onnxruntime says of it
+    try:
+        embedder = Embedder(tokenizer.result(), engine)
+        _check_outputs(bundle, engine)
+        if CUDA_PROVIDER in map(provider_name, settings.providers):
+            engine.check_padding(manifest.max_seq_length, value)
+    except BaseException:
+        engine.close()
+        raise
+    return bundle, embedder
+
+
+def load_graph(
+    model: Path,
+    tokenizer: Tokenizer,
+    pad_token_id: int,
+    options: SessionOptions | None = None,
+    value: str = OUTPUT,
+) -> Embedder:
+    """Open a graph that is not part of a bundle yet.
+
+    Args:
+        model: an ONNX file.
+        tokenizer: for its token ids.
+        pad_token_id: what pads `input_ids`.
+        options: how sessions are created; None for the CPU.
+        value: a value of the graph that is wanted besides its outputs.
+
+    Returns:
+        An embedder that the caller closes, as by `with`.
+
+    Raises:
+        BundleError: onnxruntime does not accept the graph, or it has other inputs or outputs.
+        ProviderError: a provider is not available or not active.
+    """
+    return Embedder(tokenizer, Engine(model, pad_token_id, options, value))
+
+
+def _check_outputs(bundle: Bundle, engine: Engine) -> None:
+    manifest = bundle.manifest
     if (width := engine.width_of(OUTPUT)) != manifest.dimension:
         raise BundleError(
             f"{bundle.model}: gives {width} dimensions, but the manifest says {manifest.dimension}; "
             "export the model again"
         )
-    if CUDA_PROVIDER in map(provider_name, options.providers):
-        engine.check_padding(manifest.max_seq_length, value)
     if manifest.outputs == "both" and not engine.gives(UNWHITENED_OUTPUT):
         raise BundleError(
             f"{bundle.model}: lacks the output {UNWHITENED_OUTPUT} of its manifest; export the model again"
         )
-    return opened
-
-
-def unwhitened_output(manifest: Manifest) -> str:
-    """Name of the value that holds the vector before whitening and normalisation."""
-    return UNWHITENED_OUTPUT if manifest.whitening is not None or manifest.normalize else OUTPUT

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as _Backend
 
+from whiten_runtime.checks import encodable
 from whiten_runtime.errors import BundleError
 
 _AT_ONCE = 512
@@ -59,15 +60,6 @@ class Tokenizer:
             return ids
         kept = self.max_seq_length - self._suffix
         return ids[:kept] + ids[len(ids) - self._suffix :]
-
-
-def encodable(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD; pairs of them are joined."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 @contextmanager

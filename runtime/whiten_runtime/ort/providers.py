@@ -1,13 +1,13 @@
 """Execution providers: which were asked for, whether onnxruntime can have them, and with which options."""
 
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
+from whiten_runtime.process import environment, quiet_stdout
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -111,7 +111,7 @@ def import_onnxruntime() -> Any:
         WhitenError: neither onnxruntime nor onnxruntime-gpu is installed.
     """
     try:
-        with _environment(_TELEMETRY_OFF, "1"):
+        with environment(_TELEMETRY_OFF, "1"):
             import onnxruntime
     except ImportError as error:
         raise WhitenError(
@@ -189,10 +189,7 @@ def check_available(
 def preload_libraries(onnxruntime: Any, providers: Sequence[Provider]) -> None:
     """Load the CUDA and cuDNN of pip's nvidia packages, where they are; the system's are found without."""
     if NVIDIA.keys() & set(map(provider_name, providers)) and hasattr(onnxruntime, "preload_dlls"):
-        import contextlib
-        import io
-
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+        with quiet_stdout(), suppress(Exception):
             onnxruntime.preload_dlls()  # prints what it does not find; the session's error says it better
 
 
@@ -203,16 +200,3 @@ def _with_defaults(provider: Provider) -> Provider:
         raise UsageError(f"provider {provider!r} is neither a name nor a (name, options) pair")
     options = {**_DEFAULTS.get(name, {}), **provider_options(provider)}
     return (name, options) if options else name
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable that is not set yet, for the time of a block."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)  # another thread may have come first

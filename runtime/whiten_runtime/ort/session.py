@@ -1,7 +1,6 @@
 """onnxruntime sessions: explicit threads, no silent fallback, alive after a fork."""
 
 import ctypes
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.graph_scan import scan_graph, with_output
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, WhitenError
-from whiten_runtime.ort.forks import ForkSafeLock
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.placement import RECORD, check_placement, placement_of
 from whiten_runtime.ort.processor import default_threads, saturates_int8
@@ -30,6 +28,7 @@ from whiten_runtime.ort.providers import (
     preload_libraries,
     provider_name,
 )
+from whiten_runtime.process import ForkSafeLock, after_fork_in_child
 
 _UNWANTED_FUSIONS = {
     CPU_PROVIDER: ["SkipLayerNormFusion", "BiasGeluFusion"],
@@ -50,18 +49,35 @@ _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """Sizes that were chosen by measurement, and that only tests and benchmarks change.
+
+    Attributes:
+        little_work: bytes of a graph times tokens of a batch below which threads cost more than they save.
+        largest_held_twice: bytes of a graph up to which a second copy is held for batches side by side.
+        gpu_token_budget: padded tokens of a batch on a GPU at most: enough to fill it. Not measured on one yet.
+    """
+
+    little_work: float = 700e6
+    largest_held_twice: int = 1 << 30
+    gpu_token_budget: int = 16384
+
+
+@dataclass(frozen=True)
 class SessionOptions:
-    """What a session is created with.
+    """Options with which sessions are created.
 
     Attributes:
         providers: execution providers in order of preference; all of them must be active.
         threads: threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use.
         spinning: let threads spin while one operator waits for the next. They never spin between calls.
+        tuning: sizes chosen by measurement.
     """
 
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
     threads: int | None = None
     spinning: bool = True
+    tuning: Tuning = Tuning()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "providers", checked_providers(self.providers))
@@ -235,10 +251,9 @@ _live: WeakSet[ForkSafeSession] = WeakSet()
 _creation_lock = ForkSafeLock()  # creating sessions is not thread-safe in onnxruntime
 
 
-def _after_fork_in_child() -> None:
+def _abandon_sessions() -> None:
     for session in _live:
         session.abandon()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork_in_child(_abandon_sessions)

@@ -21,7 +21,7 @@ from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.export_vectors import export_vectors
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
-from whiten_export.proof.reference import Ending
+from whiten_export.proof.reference import Head
 from whiten_runtime import Encoder, UsageError
 
 
@@ -93,7 +93,7 @@ def test_target_keeps_leading_dimensions_and_beta(tiny_bundle: Path, data_folder
     for dimension, beta in ((8, 1.0), (None, 0.5), (None, 0.0)):
         whitening = Whitening.parse("target", dimension, beta)
         W = (basis * values ** (-beta / 2))[:, ::-1][:, :dimension]
-        white = Ending((every.mean(axis=0), W), False)(every)
+        white = Head((every.mean(axis=0), W), False)(every)
         half = len(white) // 2
         want = 100 * spearmanr(cosines(white[:half], white[half:]), data.tasks[0].subsets[0].scores).statistic
         assert score_sts(data, vectors, whitening).tasks[0].mean == pytest.approx(want, abs=1e-6)

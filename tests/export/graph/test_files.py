@@ -10,7 +10,7 @@ import pytest
 
 from support.checkpoints import LAYERS, WIDTH
 from whiten_export.graph.files import save_graph, save_with_outputs
-from whiten_export.graph.head import pool_graph, set_ending, unwhitened_value
+from whiten_export.graph.head import pool_graph, set_head, unwhitened_value
 from whiten_export.sources.checkpoint import resolve
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_runtime.bundle.graph_scan import scan_graph
@@ -19,7 +19,7 @@ from whiten_runtime.bundle.graph_scan import scan_graph
 def _graph(directory: Path, layers: tuple[int, ...], dimension: int = WIDTH) -> ir.Model:
     hidden = PyTorchModel(resolve(str(directory)), False, "cpu").hidden_states(layers, "mean")
     model = pool_graph(hidden, "mean", WIDTH)
-    set_ending(model, (np.zeros(WIDTH), np.zeros((WIDTH, dimension))), False)
+    set_head(model, (np.zeros(WIDTH), np.zeros((WIDTH, dimension))), False)
     return model
 
 
@@ -97,7 +97,7 @@ def test_setting_the_whitening_changes_nothing_else(checkpoint: Callable[[str], 
     model = _graph(checkpoint("bert"), (1,), 8)
     generator = np.random.default_rng(0)
     mean, weight = generator.normal(size=WIDTH), generator.normal(size=(WIDTH, 8))
-    set_ending(model, (mean, weight), False)
+    set_head(model, (mean, weight), False)
     save_with_outputs(model, [unwhitened_value(model)], tmp_path / "raw.onnx")
     save_graph(model, tmp_path / "model.onnx")
     feed = {"input_ids": np.array([[5, 6, 7]]), "attention_mask": np.array([[1, 1, 0]])}

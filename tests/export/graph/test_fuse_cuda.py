@@ -18,8 +18,8 @@ from whiten_export.graph.files import save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
-from whiten_export.graph.head import pool_graph, set_ending
-from whiten_export.graph.partial_run import Trial
+from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.graph.partial_run import PartialRun
 from whiten_export.pipeline import export_model as pipeline
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -28,10 +28,11 @@ from whiten_export.sources.checkpoint import resolve
 from whiten_export.sources.opening import open_model
 from whiten_runtime import Encoder, UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.commands.info import describe
-from whiten_runtime.inference.engine import OUTPUT, Engine
+from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.doctor import ProviderCheck
 from whiten_runtime.ort.session import SessionOptions, create_session
 
@@ -84,7 +85,7 @@ def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) 
     width, random = model.record.hidden_size, np.random.default_rng(1)
     hidden = model.hidden_states((0, 1, LAYERS), "mean")  # as in test_families, so that it is traced once
     graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), "mean", width)
-    set_ending(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
+    set_head(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
     for half in (False, True):
         graph = ir.load(tmp_path / "plain" / "model.onnx")
@@ -111,7 +112,7 @@ def check_attention(graph: ir.Model, family: str, half: bool) -> None:
             by_lengths.add(bias is None)
             if lengths is not None:
                 mask = (np.arange(5) < np.array([5, 3, 1])[:, None]).astype(np.int64)
-                found = Trial(graph, lengths, 100)({"attention_mask": mask, "input_ids": mask}).tolist()
+                found = PartialRun(graph, lengths, 100)({"attention_mask": mask, "input_ids": mask}).tolist()
                 assert found == [5, 3, 1, *(0, 5, 10, 15) * 2] if half else [5, 3, 1]
     if family not in NOT_FUSED:
         assert by_lengths == WITH_BIAS.get(family, {True})

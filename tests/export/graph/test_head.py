@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whiten_export.graph.builder import describe, describe_input
-from whiten_export.graph.head import pool_graph, set_ending
-from whiten_export.proof.reference import Ending, pool, token_shares
+from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.proof.reference import Head, pool, token_weights
 from whiten_export.sources.base import HiddenStates
 from whiten_runtime.bundle.manifest import Pooling
 
@@ -64,12 +64,12 @@ def test_the_graph_and_the_reference_are_the_definition(
     ids = generator.integers(0, 11, mask.shape)
     affine = (generator.normal(size=WIDTH), generator.normal(size=(WIDTH, KEPT))) if whiten else None
     want = loops([table[ids] for table in tables], mask, pooling)
-    pooled = pool([table[ids] for table in tables], token_shares(mask, pooling))
+    pooled = pool([table[ids] for table in tables], token_weights(mask, pooling))
     np.testing.assert_allclose(pooled.mean(axis=0), want, atol=1e-12)
-    want = Ending.of(affine, normalize)(want)
+    want = Head.of(affine, normalize)(want)
     graph = pool_graph(lookup(tables), pooling, WIDTH)
-    set_ending(graph, None, not normalize)  # which the next one replaces
-    set_ending(graph, affine, normalize)
+    set_head(graph, None, not normalize)  # which the next one replaces
+    set_head(graph, affine, normalize)
     session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
     got, tokens = session.run(None, {"input_ids": ids, "attention_mask": mask})
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -78,8 +78,8 @@ def test_the_graph_and_the_reference_are_the_definition(
 
 def test_normalised_vectors_have_length_one() -> None:
     vectors = np.random.default_rng(0).normal(size=(5, WIDTH))
-    np.testing.assert_allclose(np.linalg.norm(Ending.of(None, True)(vectors), axis=1), 1)
-    assert not Ending.of(None, True)(np.zeros((1, WIDTH))).any()
+    np.testing.assert_allclose(np.linalg.norm(Head.of(None, True)(vectors), axis=1), 1)
+    assert not Head.of(None, True)(np.zeros((1, WIDTH))).any()
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -87,7 +87,7 @@ def test_nothing_is_left_that_no_output_needs(layers: int) -> None:
     hidden = lookup([np.ones((3, WIDTH), np.float32)] * layers)
     chosen = HiddenStates(hidden.model, hidden.states[:1])
     model = pool_graph(chosen, "mean", WIDTH)
-    set_ending(model, None, False)
+    set_head(model, None, False)
     graph = model.graph
     assert [name for name in graph.initializers if name.startswith("table")] == ["table.0"]
     assert sum(node.op_type == "Gather" for node in graph) == 1

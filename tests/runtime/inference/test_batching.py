@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whiten_runtime.inference.batching import (
-    GPU_LANES,
     GPU_TOKEN_BUDGET,
-    LANE_TOKENS,
+    GPU_WORKERS,
     TOKEN_BUDGET,
+    WORKER_TOKENS,
     Schedule,
-    lanes_for,
     pad_batch,
     plan_batches,
     token_budget,
+    workers_for,
 )
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
@@ -28,27 +28,27 @@ def test_plan_is_a_partition_within_its_limits(lengths: list[int], budget: int, 
         assert rows is None or len(group) <= rows
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 16])
-def test_little_padding_is_computed_for_mixed_lengths(lanes: int) -> None:
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_little_padding_is_computed_for_mixed_lengths(workers: int) -> None:
     lengths = np.random.default_rng(0).integers(3, 513, 4000)
-    groups = plan_batches(lengths, token_budget(lengths.tolist(), lanes))
+    groups = plan_batches(lengths, token_budget(lengths.tolist(), workers))
     padded = sum(len(group) * lengths[group].max() for group in groups)
     assert padded / lengths.sum() <= 1.05
 
 
 @given(st.integers(1, 64), st.integers(1, 400), st.integers(1, 16))
-def test_every_lane_has_a_batch_if_there_is_enough_for_it(length: int, texts: int, lanes: int) -> None:
+def test_every_lane_has_a_batch_if_there_is_enough_for_it(length: int, texts: int, workers: int) -> None:
     lengths = [length] * texts
-    lanes = lanes_for(lengths, lanes)
-    budget = token_budget(lengths, lanes)
+    workers = workers_for(lengths, workers)
+    budget = token_budget(lengths, workers)
     groups = plan_batches(lengths, budget)
-    assert len(groups) >= min(lanes, texts)
+    assert len(groups) >= min(workers, texts)
     assert max(len(group) for group in groups) * length <= max(1.25 * TOKEN_BUDGET, length)
 
 
 def test_a_small_call_is_one_batch() -> None:
-    assert lanes_for([12, 10, 14], 2) == lanes_for([], 2) == 1
-    assert lanes_for([LANE_TOKENS] * 2, 64) == 2
+    assert workers_for([12, 10, 14], 2) == workers_for([], 2) == 1
+    assert workers_for([WORKER_TOKENS] * 2, 64) == 2
     assert len(plan_batches([12, 10, 14], token_budget([12, 10, 14], 1))) == 1
     assert len(plan_batches([0] * 200, token_budget([0] * 200, 1))) == 1
     assert token_budget([], 1) == 1
@@ -77,15 +77,15 @@ def test_nothing_to_do(lengths: list[int]) -> None:
 
 @given(LENGTHS, st.none() | st.integers(1, 40))
 def test_a_gpu_gets_large_runs(lengths: list[int], rows: int | None) -> None:
-    groups, lanes = Schedule.on_gpu().plan(lengths, rows)
+    groups, workers = Schedule.on_gpu().plan(lengths, rows)
     assert sorted(np.concatenate(groups)) == list(range(len(lengths))) if groups else lengths == []
     padded = [len(group) * max(*(lengths[index] for index in group), 1) for group in groups if len(group) > 1]
     assert all(tokens <= GPU_TOKEN_BUDGET for tokens in padded)
-    assert lanes == min(GPU_LANES, len(groups))
+    assert workers == min(GPU_WORKERS, len(groups))
 
 
 def test_a_gpu_gets_a_small_call_whole() -> None:
-    groups, lanes = Schedule.on_gpu().plan([100] * 100)
-    assert (len(groups), lanes) == (1, 1)
-    groups, lanes = Schedule.on_gpu().plan([100] * 1000)
-    assert (len(groups), lanes) == (8, GPU_LANES)
+    groups, workers = Schedule.on_gpu().plan([100] * 100)
+    assert (len(groups), workers) == (1, 1)
+    groups, workers = Schedule.on_gpu().plan([100] * 1000)
+    assert (len(groups), workers) == (8, GPU_WORKERS)

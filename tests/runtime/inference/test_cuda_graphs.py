@@ -13,13 +13,18 @@ from whiten_runtime import Encoder, ProviderError, UsageError, WhitenError, enco
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference import cuda_graphs as recorded
-from whiten_runtime.inference import engine
-from whiten_runtime.inference.cuda_graphs import device_of, recorded_lengths, recording
+from whiten_runtime.inference import engine, graph_file
+from whiten_runtime.inference.cuda_graphs import device_of, graph_lengths, with_cuda_graph
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 from whiten_runtime.ort.session import SessionOptions
 
 CUDA, CPU = CUDA_PROVIDER, "CPUExecutionProvider"
+
+
+@pytest.fixture(autouse=True)
+def _cpu_counts_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "NVIDIA", {CPU: "cpu"})
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def test_a_vector_does_not_change_with_the_next_text(made: Engine) -> None:
 def test_texts_without_a_token_and_texts_that_are_too_long(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.isfinite(alone(made, [])).all()
     made.record(16)
-    monkeypatch.setattr(recorded.Recorded, "run", lambda *_: pytest.fail("not recorded"))
+    monkeypatch.setattr(recorded.CudaGraphRunner, "run", lambda *_: pytest.fail("not recorded"))
     assert alone(made, [5] * 17).shape == (1, made.width_of("sentence_embedding"))
 
 
@@ -85,7 +90,7 @@ def test_what_cannot_be_recorded(tiny_bundle: Path, monkeypatch: pytest.MonkeyPa
     def fail(*_: Any) -> Any:
         raise WhitenError("onnxruntime failed: operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(recorded.Recorded, "run", fail)
+    monkeypatch.setattr(recorded.CudaGraphRunner, "run", fail)
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     with pytest.raises(ProviderError, match="leave cuda_graphs out: texts of 48 tokens cannot be recorded"):
         made.record(48)
@@ -94,7 +99,7 @@ def test_what_cannot_be_recorded(tiny_bundle: Path, monkeypatch: pytest.MonkeyPa
 def test_one_thread_does_it_all(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime keeps recordings by thread: another one would record anew."""
     found: list[str] = []
-    create, run = engine.create_session, recorded.Recorded._run
+    create, run = graph_file.create_session, recorded.CudaGraphRunner._run
 
     def create_here(*arguments: Any) -> Any:
         found.append(threading.current_thread().name)
@@ -105,8 +110,8 @@ def test_one_thread_does_it_all(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
         return run(*arguments)
 
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    monkeypatch.setattr(engine, "create_session", create_here)
-    monkeypatch.setattr(recorded.Recorded, "_run", run_here)
+    monkeypatch.setattr(graph_file, "create_session", create_here)
+    monkeypatch.setattr(recorded.CudaGraphRunner, "_run", run_here)
     made.record(48)
     threads = [threading.Thread(target=alone, args=(made, [5, 6])) for _ in range(3)]
     for thread in threads:
@@ -119,8 +124,8 @@ def test_one_thread_does_it_all(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_replay_that_gives_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = recorded.Recorded._run
-    monkeypatch.setattr(recorded.Recorded, "_run", lambda self, slot, feed: run(self, slot, feed)[:, ::-1])
+    run = recorded.CudaGraphRunner._run
+    monkeypatch.setattr(recorded.CudaGraphRunner, "_run", lambda self, slot, feed: run(self, slot, feed)[:, ::-1])
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     with pytest.raises(ProviderError, match="another vector when it is replayed as a CUDA graph"):
         made.record(48)
@@ -133,16 +138,16 @@ def test_the_option_that_records_every_run_is_refused(tiny_bundle: Path) -> None
 
 
 def test_lengths() -> None:
-    assert recorded_lengths(512) == (8, 16, 32, 64, 128)
-    assert recorded_lengths(128) == (8, 16, 32, 64, 128)
-    assert recorded_lengths(48) == (8, 16, 32, 48)
-    assert recorded_lengths(5) == (5,)
+    assert graph_lengths(512) == (8, 16, 32, 64, 128)
+    assert graph_lengths(128) == (8, 16, 32, 64, 128)
+    assert graph_lengths(48) == (8, 16, 32, 48)
+    assert graph_lengths(5) == (5,)
 
 
 def test_the_session_of_recordings() -> None:
     options = SessionOptions(((CUDA, {"device_id": 1, "gpu_mem_limit": 1 << 30}), CPU), threads=2, spinning=False)
-    assert not recording(options).spinning
-    (name, given), other = recording(options).providers
+    assert not with_cuda_graph(options).spinning
+    (name, given), other = with_cuda_graph(options).providers
     assert (name, other) == (CUDA, CPU)
     assert given == {**options.providers[0][1], "enable_cuda_graph": 1}
     assert device_of(options.providers[0]) == ("cuda", 1)
@@ -161,4 +166,4 @@ def test_an_encoder_with_cuda_graphs(tiny_bundle: Path, monkeypatch: pytest.Monk
         assert GATES["fp32"].passes(compare(np.stack([made.encode(text) for text in texts]), want))
         made.warmup()
         with pickle.loads(pickle.dumps(made)) as again:
-            assert again._engine._recorded is not None
+            assert again._engine._runner._cuda_graphs is not None

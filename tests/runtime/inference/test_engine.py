@@ -15,13 +15,14 @@ import pytest
 from support.bundles import copy_bundle
 from whiten_runtime import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.inference import batching, engine
-from whiten_runtime.inference import loading as opening
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.encoder import _restore as restore
+from whiten_runtime.inference import batching, engine, graph_file, loading
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.engine import OUTPUT, UNWHITENED_OUTPUT, Engine
-from whiten_runtime.inference.loading import open_parts
-from whiten_runtime.ort.session import SessionOptions, create_session
+from whiten_runtime.inference.engine import Engine
+from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 
+NO_LITTLE_WORK = Tuning(little_work=0)
 QUERY = [[5, 6, 7]]
 MANY = [[5 + length % 9] * length for length in range(1, 33)] * 4
 
@@ -35,7 +36,7 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         sessions.append(threads)
         return create_session(model, options, threads, value)
 
-    monkeypatch.setattr(engine, "create_session", create)
+    monkeypatch.setattr(graph_file, "create_session", create)
     return sessions
 
 
@@ -53,11 +54,8 @@ def test_a_little_batch_has_one_thread(tiny_bundle: Path, created: list[int | No
     assert created == [1]
 
 
-def test_a_batch_alone_has_all_threads_and_several_have_one_each(
-    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+def test_a_batch_alone_has_all_threads_and_several_have_one_each(tiny_bundle: Path, created: list[int | None]) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     alone = vectors(made, QUERY)
     assert created == [None]
     many = vectors(made, [*MANY, *QUERY])
@@ -68,11 +66,8 @@ def test_a_batch_alone_has_all_threads_and_several_have_one_each(
     assert created == [None, 1]
 
 
-def test_a_session_that_never_ran_makes_room(
-    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+def test_a_session_that_never_ran_makes_room(tiny_bundle: Path, created: list[int | None]) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     vectors(made, MANY)
     vectors(made, QUERY)
     assert created == [None, 1, None]
@@ -82,8 +77,7 @@ def test_runs_on_a_gpu_share_a_session(
     tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
-    monkeypatch.setattr(batching, "GPU_TOKEN_BUDGET", 128)
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=Tuning(gpu_token_budget=128)))
     many = vectors(made, [*MANY, *QUERY])
     assert np.isfinite(many).all()
     np.testing.assert_allclose(vectors(made, QUERY), many[-1:], rtol=1e-4, atol=1e-4)
@@ -107,22 +101,23 @@ def test_a_gpu_does_not_wait_for_the_whole_window(tiny_bundle: Path, monkeypatch
 
 @pytest.mark.parametrize(("threads", "limit"), [(1, 1 << 30), (2, 0)])
 def test_one_thread_or_a_large_graph_has_one_session(
-    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch, threads: int, limit: int
+    tiny_bundle: Path, created: list[int | None], threads: int, limit: int
 ) -> None:
-    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
-    monkeypatch.setattr(engine, "_ONCE_ONLY", limit)
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=threads))
+    made = Engine(
+        tiny_bundle / MODEL_FILE,
+        0,
+        SessionOptions(threads=threads, tuning=Tuning(little_work=0, largest_held_twice=limit)),
+    )
     vectors(made, QUERY)
     vectors(made, MANY)
     assert created == [None]
 
 
 def test_a_service_outlives_the_file_that_it_opened(
-    tiny_bundle: Path, tmp_path: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, tmp_path: Path, created: list[int | None]
 ) -> None:
-    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
     model = copy_bundle(tiny_bundle, tmp_path) / MODEL_FILE
-    made = Engine(model, 0, SessionOptions(threads=2))
+    made = Engine(model, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     want = vectors(made, MANY)
     shutil.copy(model, model.with_suffix(".new"))
     model.with_suffix(".new").replace(model)
@@ -144,11 +139,9 @@ def test_replaced_weights_are_not_mixed_with_the_old_ones(tmp_path: Path, minilm
         np.testing.assert_allclose(vectors(made, ids), original.encode(["a short text"] * 40), rtol=1e-3, atol=1e-3)
 
 
-def test_warming_up_makes_no_session_that_queries_do_not_use(
-    tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_LITTLE_WORK", 0)
-    with Encoder(tiny_bundle, threads=2) as encoder:
+def test_warming_up_makes_no_session_that_queries_do_not_use(tiny_bundle: Path, created: list[int | None]) -> None:
+    options = SessionOptions(threads=2, tuning=NO_LITTLE_WORK)
+    with restore(tiny_bundle, options, True, False) as encoder:
         encoder.warmup()
         encoder.encode("a query")
         encoder.encode(["two", "short ones"])
@@ -168,7 +161,7 @@ atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
     assert result.stdout == "300\n", result.stderr
 
 
-def test_one_failing_batch_fails_the_call(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_failing_batch_fails_the_call(tiny_bundle: Path) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
     with pytest.raises(WhitenError, match="onnxruntime failed"):
         vectors(made, [*MANY, [10**9]])
@@ -195,16 +188,15 @@ def test_a_padded_text_must_not_have_another_vector(tiny_bundle: Path, monkeypat
 def test_padding_is_checked_wherever_cuda_takes_part(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[tuple[int, str]] = []
     monkeypatch.setattr(Engine, "check_padding", lambda self, longest, value: checked.append((longest, value)))
-    monkeypatch.setattr(opening, "CUDA_PROVIDER", "CPUExecutionProvider")
-    open_parts(tiny_bundle, SessionOptions(), True, UNWHITENED_OUTPUT)
+    monkeypatch.setattr(loading, "CUDA_PROVIDER", "CPUExecutionProvider")
+    loading.load_bundle(tiny_bundle, value=UNWHITENED_OUTPUT)
     assert checked == [(48, UNWHITENED_OUTPUT)]
 
 
 def test_callers_of_a_gpu_take_turns(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
-    monkeypatch.setattr(batching, "GPU_TOKEN_BUDGET", 64)
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    session = made._together.get()
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1, tuning=Tuning(gpu_token_budget=64)))
+    session = made._runner._session.get()
     running, most = [], []
 
     class Counting:
@@ -216,10 +208,10 @@ def test_callers_of_a_gpu_take_turns(tiny_bundle: Path, monkeypatch: pytest.Monk
             running.pop()
             return result
 
-    made._together._session = Counting()
+    made._runner._session._session = Counting()
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(lambda _: vectors(made, MANY), range(6)))
-    assert max(most) == batching.GPU_LANES
+    assert max(most) == batching.GPU_WORKERS
 
 
 def test_a_fit_has_the_same_windows_everywhere(tiny_bundle: Path) -> None:

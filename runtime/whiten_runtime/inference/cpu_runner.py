@@ -1,0 +1,84 @@
+"""Batches on CPUs: one batch on all threads, or several batches of one thread each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.inference.graph_file import GraphFile
+from whiten_runtime.inference.runner import Feed, RunBatch, run_session
+from whiten_runtime.ort.processor import default_threads
+from whiten_runtime.ort.session import ForkSafeSession, SessionOptions
+
+_USUAL_TOKENS = 16
+"""Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""
+
+
+class CpuRunner:
+    """Runs a graph on CPUs in two ways.
+
+    A single batch runs on the wide session, which has all threads, if it is large enough for threads to help. Batches
+    of one call run side by side on the narrow session, each in one thread: no thread waits for another at every
+    operator, and each finds in its processor's cache what it has just written. Each session has a copy of the weights
+    and is created when it is first needed. Other providers than NVIDIA's are run like a CPU, one batch at a time.
+
+    Args:
+        graph: the file.
+        options: how sessions are created.
+
+    Raises:
+        UsageError: WHITEN_THREADS is not a whole number of at least 1.
+    """
+
+    def __init__(self, graph: GraphFile, options: SessionOptions) -> None:
+        threads, tuning = options.threads or default_threads(), options.tuning
+        several = options.on_cpu and graph.bytes < tuning.largest_held_twice
+        self.schedule = Schedule.on_cpu(threads, threads if several else 1)
+        self._graph = graph
+        self._little_work = tuning.little_work
+        self._wide = ForkSafeSession(lambda: graph.create_session(None))
+        apart = self.schedule.workers > 1
+        self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
+        self._wide_was_used = False
+
+    def session(self) -> Any:
+        """Return the session of single-text requests."""
+        return self._session_for(_USUAL_TOKENS).get()
+
+    def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        """Run a batch with no other beside it; safe to call from several threads.
+
+        Raises:
+            WhitenError: onnxruntime fails.
+        """
+        session = self._session_for(feed["input_ids"].size)
+        self._wide_was_used |= session is self._wide
+        return run_session(session, feed, values)
+
+    def concurrent(self) -> RunBatch:
+        """Return a function that runs a batch in one thread, and free a wide session that nothing has used yet."""
+        if self._narrow is not self._wide and self._wide.alive and not self._wide_was_used and self._graph.unchanged:
+            self._wide.release()
+        session = self._usable(self._narrow, self._wide)
+        return lambda feed, values: run_session(session, feed, values)
+
+    def check_open(self) -> None:
+        """Raise WhitenError if `close` was called."""
+        self._wide.check_open()
+
+    def close(self) -> None:
+        """Free the model."""
+        self._wide.close()
+        self._narrow.close()
+
+    def _session_for(self, tokens: int) -> ForkSafeSession:
+        """Return the session for a batch with no other beside it."""
+        sessions = self._narrow, self._wide
+        little = self._graph.bytes * max(tokens, _USUAL_TOKENS) < self._little_work
+        return self._usable(*(sessions if little else reversed(sessions)))
+
+    def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:
+        """Return the other session where the wanted one would have to be made of a file that was replaced."""
+        return other if other.alive and not wanted.alive and not self._graph.unchanged else wanted

@@ -1,0 +1,145 @@
+"""Batches on NVIDIA's GPUs: large ones, few at a time, and CUDA graphs for single-text requests."""
+
+from collections.abc import Sequence
+from threading import BoundedSemaphore
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.errors import ProviderError
+from whiten_runtime.inference.batching import Schedule, pad_batch
+from whiten_runtime.inference.cuda_graphs import CudaGraphRunner, graph_lengths, with_cuda_graph
+from whiten_runtime.inference.graph_file import GraphFile
+from whiten_runtime.inference.runner import Feed, RunBatch, run_session
+from whiten_runtime.ort.session import ForkSafeSession, SessionOptions
+
+_TEXTS = ([2, 0, 3, 1, 3, 2, 1, 0, 3] * 15, [1, 3, 2], [3, 1, 2, 2, 0])
+"""Token ids that every vocabulary has; the text that is compared is neither the first nor the longest."""
+
+_WIDTHS = (9, 16)
+"""Tokens to which it is padded: kernels differ by whether they are a multiple of 8."""
+
+_TOLERATED = 0.05
+"""Difference of two vectors of one text, by the norm of vectors, up to which they are the same: float16 gives 0.01."""
+
+
+class GpuRunner:
+    """Runs a graph on NVIDIA's providers, with one session.
+
+    Args:
+        graph: the file.
+        options: how the session is created; its first provider is one of NVIDIA's.
+        pad_token_id: what pads `input_ids`.
+    """
+
+    def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int) -> None:
+        self.schedule = Schedule.on_gpu(options.tuning.gpu_token_budget)
+        self._graph = graph
+        self._options = options
+        self._pad_token_id = pad_token_id
+        self._session = ForkSafeSession(lambda: graph.create_session(None))
+        self._turns = BoundedSemaphore(self.schedule.workers)  # shared by all callers: each run takes memory of the GPU
+        self._cuda_graphs: ForkSafeSession | None = None
+
+    def session(self) -> Any:
+        """Return the session."""
+        return self._session.get()
+
+    def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        """Run a batch; a single text is replayed as a CUDA graph if `record` was called and the text is short enough.
+
+        Raises:
+            WhitenError: onnxruntime fails.
+        """
+        if self._cuda_graphs is not None and tuple(values) == (OUTPUT,):
+            ids, mask = feed["input_ids"], feed["attention_mask"]
+            graphs: CudaGraphRunner = self._cuda_graphs.get()
+            if len(ids) == 1 and mask.all() and graphs.takes(ids.shape[1]):
+                return graphs.run(ids[0].tolist())
+        return self._run_batch(feed, values)
+
+    def concurrent(self) -> RunBatch:
+        """Return a function that runs a batch while at most `schedule.workers` are running."""
+        return self._run_batch
+
+    def record(self, longest: int, width: int) -> None:
+        """Record CUDA graphs for single texts, in a session of their own, and use them from now on.
+
+        Args:
+            longest: tokens that a text may have.
+            width: coordinates of a vector, k.
+
+        Raises:
+            ProviderError: the graph cannot be recorded, or a recording gives other vectors.
+        """
+        options, pad = with_cuda_graph(self._options), self._pad_token_id
+
+        def create() -> CudaGraphRunner:
+            return CudaGraphRunner(
+                lambda: self._graph.create_session(None, options), options.providers[0], OUTPUT, width, pad, longest
+            )
+
+        recorded = ForkSafeSession(create)
+        try:
+            made: CudaGraphRunner = recorded.get()
+        except ProviderError as error:
+            raise ProviderError(f"this graph cannot be recorded, leave cuda_graphs out: {error}") from error
+        for length in graph_lengths(longest):
+            ids = _TEXTS[0][: max(1, length - 1)]
+            usual = self._run_batch(pad_batch([ids], pad), (OUTPUT,))
+            if (difference := _difference(made.run(ids)[0], usual[0], usual)) is not None:
+                raise ProviderError(
+                    f"a text of {len(ids)} tokens has another vector when it is replayed as a CUDA graph ({difference} "
+                    "of the norm away); leave cuda_graphs out"
+                )
+        self._cuda_graphs = recorded
+
+    def check_open(self) -> None:
+        """Raise WhitenError if `close` was called."""
+        self._session.check_open()
+
+    def close(self) -> None:
+        """Free the model."""
+        self._session.close()
+        if self._cuda_graphs is not None:
+            self._cuda_graphs.close()
+
+    def _run_batch(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        with self._turns:
+            return run_session(self._session, feed, values)
+
+
+def check_padding(run: RunBatch, pad_token_id: int, longest: int, value: str, provider: str) -> None:
+    """Check that a padded text has the vector that it has alone.
+
+    CUDA has several kernels for attention, and the GPU, the shapes and the environment decide which of them runs. A few
+    runs show whether one of them misreads the lengths of the texts.
+
+    Args:
+        run: runs a batch.
+        pad_token_id: what pads `input_ids`.
+        longest: tokens that a text may have.
+        value: the output that is compared.
+        provider: name of the first provider, for the message.
+
+    Raises:
+        ProviderError: it has another one.
+    """
+    for width in sorted({min(width, longest) for width in _WIDTHS}):
+        texts = [text[:width] for text in _TEXTS]
+        alone = run(pad_batch(texts[1:2], pad_token_id), (value,))
+        padded = run(pad_batch(texts, pad_token_id), (value,))
+        if (difference := _difference(alone[0], padded[1], padded)) is not None:
+            raise ProviderError(
+                f"{provider} gives a padded text another vector than the same text alone ({difference} "
+                "of the norm away); export the model with --target cpu, or unset "
+                "ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"
+            )
+
+
+def _difference(one: NDArray[np.float32], other: NDArray[np.float32], usual: NDArray[np.float32]) -> str | None:
+    """Return how far two vectors of one text are apart, by the norm of the usual ones; None if that may be rounding."""
+    distance = float(np.linalg.norm(one - other) / np.linalg.norm(usual, axis=1).mean())
+    return None if distance <= _TOLERATED else f"{distance:.2g}"  # not a number is not small either

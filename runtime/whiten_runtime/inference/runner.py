@@ -1,0 +1,51 @@
+"""The protocol between the engine, which plans batches, and the runners, which compute them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.ort.session import ForkSafeSession
+
+Feed = dict[str, NDArray[np.int64]]
+"""A padded batch, `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]."""
+
+RunBatch = Callable[[Feed, Sequence[str]], NDArray[np.float32]]
+"""Computes outputs of a batch: float32 [batch_size, k]; several outputs stand side by side."""
+
+
+class Runner(Protocol):
+    """Computes the vectors of padded batches with one graph.
+
+    Attributes:
+        schedule: how the texts of a call become batches, and how many of them run at once.
+    """
+
+    schedule: Schedule
+
+    def session(self) -> Any:
+        """Return an `onnxruntime.InferenceSession` of this process, from which inputs and outputs can be read."""
+
+    def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        """Run a batch with no other beside it; safe to call from several threads.
+
+        Raises:
+            WhitenError: onnxruntime fails.
+        """
+
+    def concurrent(self) -> RunBatch:
+        """Return a function that runs one of several batches of a call, each in a thread of its own."""
+
+    def check_open(self) -> None:
+        """Raise WhitenError if `close` was called."""
+
+    def close(self) -> None:
+        """Free the model."""
+
+
+def run_session(session: ForkSafeSession, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+    """Run a session, and put several outputs side by side: float32 [batch_size, k]."""
+    vectors = session.run(values, feed)
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)

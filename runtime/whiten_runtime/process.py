@@ -1,0 +1,86 @@
+"""Every effect that this package has on the whole process: environment, fork hooks, signals, csv's field limit."""
+
+import csv
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from types import FrameType, TracebackType
+from weakref import WeakSet
+
+_LONGEST_FIELD = 2**31 - 1
+"""Characters of a csv field: the most that csv accepts on every platform. Its default refuses texts of 131,072."""
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable, unless it is set already, until the block ends."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)  # another thread may have come first
+
+
+def allow_long_csv_fields() -> None:
+    """Raise the limit of csv's readers, which the process shares, to `_LONGEST_FIELD` characters."""
+    csv.field_size_limit(_LONGEST_FIELD)
+
+
+def after_fork_in_child(action: Callable[[], None]) -> None:
+    """Have an action run in every child that this process forks, where the system can fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=action)
+
+
+@contextmanager
+def quiet_stdout() -> Iterator[None]:
+    """Discard what the block prints on stdout, which belongs to programs that read our output."""
+    with redirect_stdout(io.StringIO()):
+        yield
+
+
+def unwind_on_sigterm() -> None:
+    """Turn SIGTERM into SystemExit, so that the stack unwinds as after Ctrl-C and temporary files are removed."""
+    signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+class ForkSafeLock:
+    """A lock for `with` that is free in a forked child: the thread that held it does not exist there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Replace the lock by a free one."""
+        self._lock = threading.Lock()
+
+
+_locks: WeakSet[ForkSafeLock] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for lock in _locks:
+        lock.renew()
+
+
+after_fork_in_child(_renew_locks)
