@@ -64,7 +64,7 @@ def tiny_export(
     checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Export:
     """A small BERT, layers 1 and 4, whitened."""
-    recipe = Recipe(str(checkpoint("bert")), layers=(1, -1), corpus=(str(corpus_file),))
+    recipe = Recipe.of(str(checkpoint("bert")), layers=(1, -1), corpus=(str(corpus_file),))
     return export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "tiny")
 
 
@@ -90,7 +90,7 @@ def minilm_checkpoint() -> Path:
 @pytest.fixture(scope="session")
 def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real all-MiniLM-L6-v2, layers 1 and 6, whitened on 2,000 sentences."""
-    recipe = Recipe("minilm", layers=(1, 6), max_sentences=2000)
+    recipe = Recipe.of("minilm", layers=(1, 6), max_sentences=2000)
     return export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "minilm").path
 
 

@@ -1,7 +1,7 @@
 """Check arguments and installed packages, for several modules."""
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import SupportsIndex
 
@@ -29,6 +29,21 @@ def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | N
     if isinstance(value, bool) or number < minimum or (maximum is not None and number > maximum):
         raise UsageError(f"{name} is {value!r}; wanted a whole number {wanted}{why}")
     return number
+
+
+def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Check that a value is one of those allowed.
+
+    Args:
+        name: what to call it in the message.
+        value: what was given.
+        allowed: the values that can be used.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    if value not in allowed:
+        raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
 
 
 def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:

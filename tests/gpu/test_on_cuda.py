@@ -39,7 +39,7 @@ def _needs_a_gpu() -> None:
 def test_vectors_are_pytorchs(
     checkpoint: Callable[..., Path], tmp_path: Path, family: str, precision: Precision, target: str
 ) -> None:
-    recipe = Recipe(
+    recipe = Recipe.of(
         str(checkpoint(family, 4)),
         precision=precision,
         target=target,
@@ -72,7 +72,7 @@ def test_its_memory_can_be_bounded(tiny_bundle: Path) -> None:
 def test_texts_that_come_alone_are_replayed(
     checkpoint: Callable[..., Path], tmp_path: Path, precision: Precision
 ) -> None:
-    recipe = Recipe(str(checkpoint("bert", 4)), precision=precision, target="cuda", max_sentences=600)
+    recipe = Recipe.of(str(checkpoint("bert", 4)), precision=precision, target="cuda", max_sentences=600)
     export_bundle(recipe, tmp_path / "bundle")
     gate = GATES[precision]
     with Encoder(tmp_path / "bundle", device="cuda", cuda_graphs=True) as graphs, Encoder(tmp_path / "bundle") as cpu:
@@ -85,7 +85,7 @@ def test_texts_that_come_alone_are_replayed(
 
 
 def test_exact_normalisations_are_not_worse(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    recipe = Recipe(str(checkpoint("bert", 4)), precision="fp16", target="cuda", max_sentences=600)
+    recipe = Recipe.of(str(checkpoint("bert", 4)), precision="fp16", target="cuda", max_sentences=600)
     export_bundle(recipe, tmp_path / "bundle")
     loose = [(CUDA_PROVIDER, {"enable_skip_layer_norm_strict_mode": 0})]
     with Encoder(tmp_path / "bundle", device="cuda") as exact, Encoder(tmp_path / "bundle", loose) as other:

@@ -21,6 +21,7 @@ from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH, WIDTH, sentences
 from support.nasty_texts import NASTY
 from whiten_export.commands.export import export
 from whiten_export.corpus.fitting import embed_value
+from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.head import pool_graph, set_head
@@ -28,8 +29,9 @@ from whiten_export.graph.int8 import halve_weights, quantize_int8
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources import families
-from whiten_export.sources.base import HiddenStates, TokenModel
+from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
@@ -101,7 +103,7 @@ def exported(
     layers = ",".join(map(str, TRACED))
     arguments = [directory, "--layers", layers, "--corpus", corpus, "--out", bundle]
     result = CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
-    model = open_model(resolve(str(directory), None, False), Recipe(str(directory)))
+    model = open_model(resolve(str(directory), None, False), SourceChoice(str(directory)))
     return Exported(request.param, directory, result, bundle, model, full_model_vectors(directory))
 
 
@@ -192,6 +194,6 @@ def check(
 
 def test_a_first_token_that_never_changes(checkpoint: Callable[[str, int], Path], corpus_file: Path) -> None:
     """A decoder's first token sees only itself, and is <s> in every text."""
-    recipe = Recipe(str(checkpoint("llama", WIDENED)), layers=TRACED, pooling="cls", corpus=(str(corpus_file),))
+    recipe = Recipe.of(str(checkpoint("llama", WIDENED)), layers=TRACED, pooling="cls", corpus=(str(corpus_file),))
     with pytest.raises(UsageError, match="first token never changes"):
         export_bundle(recipe, corpus_file.with_name("bundle"))

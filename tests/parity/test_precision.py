@@ -24,7 +24,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_bundle: Path) -> dic
     folder = tmp_path_factory.mktemp("precisions")
     made = {"fp32": Encoder(minilm_bundle)}
     for precision in ("fp16", "int8"):
-        recipe = Recipe("minilm", layers=(1, 6), max_sentences=2000, precision=precision)
+        recipe = Recipe.of("minilm", layers=(1, 6), max_sentences=2000, precision=precision)
         made[precision] = Encoder(export_bundle(recipe, folder / precision).path)
     return made  # type: ignore[return-value]
 
@@ -81,7 +81,7 @@ def test_every_family(
     family: str, precision: Precision, checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
 ) -> None:
     """Random networks of width 32 magnify noise more than real ones: the gate decides on them unwhitened."""
-    recipe = Recipe(str(checkpoint(family)), layers=(1, 4), whitening=None, precision=precision)
+    recipe = Recipe.of(str(checkpoint(family)), layers=(1, 4), whitening=None, precision=precision)
     bundle = export_bundle(recipe, tmp_path / "bundle")
     assert bundle.manifest.precision == precision
     integers = ("", "MatMulInteger") in scan_graph(bundle.path / MODEL_FILE).operators
@@ -89,7 +89,7 @@ def test_every_family(
 
 
 def test_a_lookup_table_in_int8(tmp_path: Path) -> None:
-    recipe = Recipe("minilm", layers=(0,), max_sentences=2000, precision="int8")
+    recipe = Recipe.of("minilm", layers=(0,), max_sentences=2000, precision="int8")
     manifest = export_bundle(recipe, tmp_path / "bundle").manifest
     assert graph_bytes(manifest) < 15e6
     assert manifest.parity is not None

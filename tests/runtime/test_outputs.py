@@ -31,7 +31,7 @@ def make(
         key = tuple(choices.items())
         if key not in made:
             corpus = None if choices.get("whitening", "pca") is None else (str(corpus_file),)
-            recipe = Recipe(str(checkpoint("bert")), layers=(1, 4), corpus=corpus, **choices)  # type: ignore[arg-type]
+            recipe = Recipe.of(str(checkpoint("bert")), layers=(1, 4), corpus=corpus, **choices)  # type: ignore[arg-type]
             made[key] = Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "b").path)
         return made[key]
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from whiten_export.pipeline.recipe import BUILTIN_CORPUS
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 ALPHABETS = "abcdefghijklmnopqrstuvwxyzäöüßéñ абвгдежзийклмнопрст 今日天気 الطقس 고양이 แมว 👩👧🐬 0123456789 .,;:!?%"
 

@@ -6,11 +6,11 @@ from typing import Literal
 
 from whiten_runtime.bundle.manifest import CandidateRecord
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.pairs import cosines, spearman
 from whiten_whitening.isotropy import iso_score
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, WhiteningMap, WhiteningSpec
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.shrinkage import Shrinkage
+from whiten_whitening.similarity import cosines, spearman
 
 FEW_SHRINKAGE: Shrinkage = "oas"
 """What is used where there are too few sentences, unless another was asked for."""

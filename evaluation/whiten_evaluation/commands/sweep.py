@@ -11,7 +11,7 @@ import msgspec
 from whiten_evaluation.commands.options import data_option, session_options
 from whiten_evaluation.commands.sts import tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
-from whiten_export.pipeline.recipe import parse_layers
+from whiten_export.sources.choice import parse_layers
 from whiten_export.writing.staging import Kind, check_target, staged
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.checks import needing

@@ -24,9 +24,9 @@ from whiten_evaluation.sweep.combinations import Combination
 from whiten_evaluation.sweep.roots import inverse_root
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.pairs import spearman
 from whiten_whitening.maps import WhiteningSpec, fit_map
 from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.similarity import spearman
 
 Float32Array = NDArray[np.float32]
 

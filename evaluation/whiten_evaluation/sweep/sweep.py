@@ -16,11 +16,11 @@ from whiten_evaluation.sweep.search import dimension_curves, search
 from whiten_evaluation.sweep.speed import measure_depths, steps
 from whiten_evaluation.sweep.store import LayerVectors, embed_layers, texts_digest
 from whiten_evaluation.tasks.sts_files import StsData, Task
-from whiten_export.pipeline.recipe import Recipe, resolve_layers
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.choice import SourceChoice, resolve_layers
+from whiten_export.sources.max_length import choose_max_seq_length
 from whiten_export.sources.opening import open_model
-from whiten_export.writing.client_files import choose_max_seq_length
 from whiten_export.writing.staging import locked
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import UsageError
@@ -78,8 +78,8 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
     checkpoint = resolve(plan.model, plan.revision, plan.trust_remote_code)
     if checkpoint.kind == "words":
         raise UsageError(f"'{plan.model}' is word vectors, which have one layer; nothing to sweep over")
-    recipe = Recipe(plan.model, whitening=None, revision=plan.revision, trust_remote_code=plan.trust_remote_code)
-    model = open_model(checkpoint, recipe)
+    choice = SourceChoice(plan.model, revision=plan.revision, trust_remote_code=plan.trust_remote_code)
+    model = open_model(checkpoint, choice)
     layers = resolve_layers(plan.layers or model.layers, model.record.num_hidden_layers, model.layers)
     if len(layers) < 2:
         raise UsageError(f"'{plan.model}' was left with layer {layers[0]} alone; a sweep needs two or more")

@@ -10,7 +10,7 @@ from whiten_evaluation.embedding import TextVectors, Whitening, whitened
 from whiten_evaluation.tasks.classification_files import lines_of, malformed
 from whiten_evaluation.tasks.finding import files_below
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.pairs import cosines
+from whiten_whitening.similarity import cosines
 
 FILE = "dev.tsv"
 LABELS = ("not_entailment", "entailment")

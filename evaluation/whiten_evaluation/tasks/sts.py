@@ -7,8 +7,8 @@ import numpy as np
 
 from whiten_evaluation.embedding import TextVectors, Whitening, whitened
 from whiten_evaluation.tasks.sts_files import StsData, Task
-from whiten_runtime.files.pairs import cosines, spearman
 from whiten_whitening.moments import Float64Array
+from whiten_whitening.similarity import cosines, spearman
 
 
 class SubsetScore(msgspec.Struct, frozen=True, kw_only=True):

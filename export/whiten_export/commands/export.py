@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 import click
 
-from whiten_export.pipeline.recipe import BUILTIN_CORPUS, Recipe, VectorRecipe, parse_layers
+from whiten_export.pipeline.recipe import Recipe, VectorRecipe
+from whiten_export.sources.choice import parse_layers
 from whiten_runtime.bundle.manifest import Manifest, Outputs, Pooling, Precision, Target
 from whiten_runtime.bundle.parity import GATES, in_words
 from whiten_runtime.checks import needing
@@ -15,6 +16,7 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import human_size, json_option, one_line_errors, say
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, WhiteningSpec
 from whiten_whitening.shrinkage import parse_shrinkage
 
@@ -153,10 +155,10 @@ def export(
     elif model is None:
         raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")
     else:
-        recipe = Recipe(
-            model=model,
+        recipe = Recipe.of(
+            model,
             layers=None if layers is None else parse_layers(layers),
-            whitening=None if whitening == "none" else whitening,  # type: ignore[arg-type]
+            whitening=None if whitening == "none" else whitening,
             dim=dim,
             beta=beta,
             shrinkage=parse_shrinkage(shrinkage),

@@ -8,7 +8,6 @@ from typing import Any, get_args
 import click
 
 from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
-from whiten_export.pipeline.recipe import BUILTIN_CORPUS
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import GATES, in_words
 from whiten_runtime.checks import needing
@@ -23,7 +22,7 @@ from whiten_runtime.commands.console import (
 )
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score

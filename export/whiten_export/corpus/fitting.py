@@ -1,6 +1,5 @@
 """From a corpus to statistics: sentences through the graph, windows of vectors into moments and a sample."""
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.corpus.statistics import Progress, Statistics
+from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.batching import WINDOW
@@ -57,13 +57,13 @@ def fit_corpus(
         DataError: a vector is not finite; the message has its sentence. Or the corpus has changed since the fit was
             interrupted.
     """
-    digest = hashlib.sha256()
+    digest = SentenceDigest()
     sentences = iter(corpus)
     statistics = Statistics.empty(embedder.engine.width_of(value))
     if resume is not None:
         statistics, progress = resume
         for sentence in islice(sentences, progress.sentences):
-            _update(digest, sentence)
+            digest.add(sentence)
             advance(1)
         if digest.hexdigest() != progress.sha256:
             raise UsageError(
@@ -83,7 +83,7 @@ def fit_corpus(
                     f"{texts[index][:80]!r}; leave it out, or check the model"
                 )
             for text in texts:
-                _update(digest, text)
+                digest.add(text)
             keys = text_keys(texts) ^ row_keys(done, len(texts))  # of a sentence that comes twice, too
             done += len(texts)
             yield keys, vectors
@@ -115,7 +115,3 @@ def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda 
     if first is None:
         return None
     return deque(gather(windows(first, stream), Statistics.empty(first.shape[1])), 1).pop()
-
-
-def _update(digest: "hashlib._Hash", sentence: str) -> None:
-    digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")

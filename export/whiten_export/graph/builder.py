@@ -1,10 +1,28 @@
-"""Adding nodes at the end of a graph."""
+"""Add nodes at the end of a graph."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
+
+
+@dataclass(frozen=True)
+class HiddenStates:
+    """A graph from token ids to hidden states.
+
+    Attributes:
+        model: takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length].
+        states: the chosen layers, each float32 [batch_size, sequence_length, d].
+        weights: share of each token in its sentence vector, float32 [batch_size, sequence_length]; None where the mask
+            and the pooling say it all.
+    """
+
+    model: ir.Model
+    states: tuple[ir.Value, ...]
+    weights: ir.Value | None = None
 
 
 class GraphBuilder:

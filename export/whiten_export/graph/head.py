@@ -8,9 +8,8 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from whiten_export.graph.builder import GraphBuilder, describe
+from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe
 from whiten_export.proof.reference import LEAST_NORM
-from whiten_export.sources.base import HiddenStates
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import Pooling
 

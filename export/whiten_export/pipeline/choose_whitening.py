@@ -52,12 +52,12 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
     if plan.corpus is None:
         return Decision(None, None, _record(plan.settled, None))
     report.stage(f"fitting on {plan.sentences:,} sentences")
-    recipe, choice = plan.recipe, None
-    spec = recipe.spec
+    choice = None
+    spec = plan.recipe.whitening.spec
     with load_graph(graph, tokenizer, plan.model.tokenizer.pad_token_id, options, UNWHITENED_OUTPUT) as embedder:
         with report.bar("sentences", plan.sentences) as advance:
             statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
-        if recipe.whitening == "auto":
+        if plan.recipe.whitening.method == "auto":
             choice = _choose(plan, statistics.moments, embedder)
             spec = choice.spec
             report.stage(choice.why)
@@ -75,13 +75,13 @@ def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap
 
 
 def _choose(plan: Plan, moments: Moments, embedder: Embedder) -> Choice:
-    recipe, pairs = plan.recipe, plan.pairs
+    asked, pairs = plan.recipe.whitening, plan.pairs
     if pairs is None:
-        return choose_by_rules(moments, recipe.dim, recipe.shrinkage)
+        return choose_by_rules(moments, asked.dim, asked.shrinkage)
     first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
-    shrinkage = shrinkage_for(moments, recipe.shrinkage)
+    shrinkage = shrinkage_for(moments, asked.shrinkage)
     sif = plan.pooling == "sif"
-    return choose_by_pairs(lambda spec: fit(moments, spec, sif), first, second, pairs.scores, recipe.dim, shrinkage)
+    return choose_by_pairs(lambda spec: fit(moments, spec, sif), first, second, pairs.scores, asked.dim, shrinkage)
 
 
 def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:

@@ -25,7 +25,7 @@ from whiten_export.pipeline.choose_whitening import Decision, decide
 from whiten_export.pipeline.describe import parity_record
 from whiten_export.pipeline.plan import Plan, make_plan
 from whiten_export.pipeline.provenance import describe_export
-from whiten_export.pipeline.recipe import BUILTIN_CORPUS, Recipe
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.gate import Expected, check_bundle, check_tokens, compute_expected, failure
 from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
@@ -37,7 +37,7 @@ from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import write_probes
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.doctor import check_provider
@@ -75,11 +75,11 @@ def export_bundle(
         WhitenError: the model cannot be loaded, exported or written.
     """
     report = reporter or Reporter()
-    options = SessionOptions.on_device(recipe.device)
-    if recipe.target == "cuda":
+    options = SessionOptions.on_device(recipe.source.device)
+    if recipe.graph.target == "cuda":
         fusions()  # what is missing is found before the work
     plan = make_plan(recipe, out, replace, report)
-    recipe = plan.recipe
+    choice = plan.recipe.graph
     record = plan.model.record
     with staged(plan.target, replace) as stage:
         write_tokenizer(stage, plan.model.tokenizer, plan.max_seq_length)
@@ -94,22 +94,22 @@ def export_bundle(
         decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
         fitted = decision.fitted
         affine = (fitted.mean, fitted.weight) if fitted is not None else None
-        both = recipe.outputs == "both" and affine is not None
-        if recipe.outputs == "both" and not both:
+        both = choice.outputs == "both" and affine is not None
+        if choice.outputs == "both" and not both:
             report.warn("there is no whitening, so the graph gives one vector a text, not both")
-        if recipe.target == "cuda":
+        if choice.target == "cuda":
             report.stage("fusing operators for CUDA")
-            if not fuse_for_cuda(graph, plan.max_seq_length, recipe.precision == "fp16"):
+            if not fuse_for_cuda(graph, plan.max_seq_length, choice.precision == "fp16"):
                 report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
-        set_head(graph, affine, recipe.normalize, both)
+        set_head(graph, affine, choice.normalize, both)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
         write_client_files(stage, plan.model.client_config, dimension, plan.max_seq_length)
-        if recipe.precision != "fp32":
-            report.stage(f"turning the weights into {recipe.precision}")
+        if choice.precision != "fp32":
+            report.stage(f"turning the weights into {choice.precision}")
             _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
         save_graph(graph, stage / MODEL_FILE)
         if fitted is not None:
-            if recipe.precision != "fp32":
+            if choice.precision != "fp32":
                 shift = _precision_shift(plan, stage, tokenizer, options)
                 fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
             write_whitening(stage, fitted)
@@ -139,8 +139,8 @@ def _compare_tokenizers(plan: Plan, stage: Path) -> None:
 
 
 def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionOptions) -> None:
-    if plan.recipe.precision == "fp16":
-        (halve_network if plan.recipe.target == "cuda" else halve_weights)(graph)
+    if plan.recipe.graph.precision == "fp16":
+        (halve_network if plan.recipe.graph.target == "cuda" else halve_weights)(graph)
         return
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
     corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
@@ -178,12 +178,12 @@ def _prove(
     manifest = describe_export(plan, decision, opset, stage)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     report.stage(f"checking against {expected.reference}")
-    if plan.recipe.target == "cuda":
+    if plan.recipe.graph.target == "cuda":
         options = _on_cuda(options, report)
     agreement = check_bundle(stage, expected, options)
-    if not GATES[plan.recipe.precision].passes(agreement):
+    if not GATES[plan.recipe.graph.precision].passes(agreement):
         in_float32 = _expected(plan, decision.fitted, stage, report, True)
-        raise failure(agreement, expected, in_float32, plan.recipe.precision, _named(plan))
+        raise failure(agreement, expected, in_float32, plan.recipe.graph.precision, _named(plan))
     manifest = msgspec.structs.replace(manifest, parity=parity_record(expected.reference, agreement, options))
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return manifest
@@ -210,7 +210,7 @@ def _expected(
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
     ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     batches = token_batches(plan.max_seq_length, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
-    head = Head.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.normalize)
+    head = Head.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.graph.normalize)
     reference = plan.model.reference(plan.layers, plan.pooling, single_precision)
     with report.bar("checks", len(texts) + len(batches)) as advance:
         return compute_expected(reference, head, texts, ids, batches, plan.width, advance)

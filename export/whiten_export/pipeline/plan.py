@@ -4,11 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from whiten_export.pipeline.recipe import Recipe, bundle_name, resolve_layers
+from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.choice import resolve_layers
+from whiten_export.sources.max_length import USUAL_LENGTH, choose_max_seq_length
 from whiten_export.sources.opening import open_model
-from whiten_export.writing.client_files import USUAL_LENGTH, choose_max_seq_length
 from whiten_export.writing.staging import check_target
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import UsageError
@@ -49,7 +50,7 @@ class Plan:
     @property
     def pooling(self) -> Pooling:
         """Of the tokens."""
-        return self.recipe.pooling or "mean"
+        return self.recipe.source.pooling or "mean"
 
     @property
     def width(self) -> int:
@@ -67,23 +68,27 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     """
     if out is not None:
         check_target(out, replace)
-    report.stage(f"finding {recipe.model}")
-    checkpoint = resolve(recipe.model, recipe.revision, recipe.trust_remote_code)
+    source, whitening = recipe.source, recipe.whitening
+    report.stage(f"finding {source.model}")
+    checkpoint = resolve(source.model, source.revision, source.trust_remote_code)
     recommended: Pooling = checkpoint.entry.pooling if checkpoint.entry else "mean"
-    recipe = dataclasses.replace(recipe, pooling=recipe.pooling or recommended)
-    if recipe.pooling == "sif":
-        check_for_sif(recipe.shrinkage)
-    model = open_model(checkpoint, recipe)
+    source = dataclasses.replace(source, pooling=source.pooling or recommended)
+    recipe = dataclasses.replace(recipe, source=source)
+    if source.pooling == "sif":
+        check_for_sif(whitening.shrinkage)
+    model = open_model(checkpoint, source)
     record = model.record
     count, width = record.num_hidden_layers, record.hidden_size
-    chosen = model.default_layers if recipe.layers is None else recipe.layers
+    chosen = model.default_layers if source.layers is None else source.layers
     layers = resolve_layers(chosen, count, model.layers)
-    if recipe.dim is not None and recipe.dim > width:
-        raise UsageError(f"dim is {recipe.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}")
+    if whitening.dim is not None and whitening.dim > width:
+        raise UsageError(
+            f"dim is {whitening.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}"
+        )
     target = out or Path("bundles") / bundle_name(checkpoint.name, recipe, layers)
     check_target(target, replace)
-    max_seq_length = choose_max_seq_length(checkpoint.directory, model.positions, model.tokenizer, recipe.max_length)
-    if recipe.max_length is None and model.positions is not None and model.positions > max_seq_length >= USUAL_LENGTH:
+    max_seq_length = choose_max_seq_length(checkpoint.directory, model.positions, model.tokenizer, source.max_length)
+    if source.max_length is None and model.positions is not None and model.positions > max_seq_length >= USUAL_LENGTH:
         report.warn(
             f"texts will be cut to {max_seq_length} tokens of the {model.positions} that {checkpoint.name} takes; "
             "--max-length takes more, and attention's memory grows with its square"
@@ -91,22 +96,22 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     if not model.supported:
         report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
     top_is_fine_tuned = record.sentence_similarity and layers[-1] == count
-    pairs = read_pairs(Path(recipe.dev)) if recipe.dev is not None else None
+    pairs = read_pairs(Path(whitening.dev)) if whitening.dev is not None else None
     settled = None
-    if recipe.whitening == "auto" and pairs is None and top_is_fine_tuned:
-        if recipe.dim is not None:
+    if whitening.method == "auto" and pairs is None and top_is_fine_tuned:
+        if whitening.dim is not None:
             raise UsageError(
                 f"whitening auto would not whiten {checkpoint.name}, which was fine-tuned for sentence similarity, and "
-                f"--dim {recipe.dim} needs a whitening; give --dev FILE to decide by, or name a method"
+                f"--dim {whitening.dim} needs a whitening; give --dev FILE to decide by, or name a method"
             )
         settled = fine_tuned(checkpoint.name)
         report.stage(settled.why)
     fits = recipe.fits and settled is None
-    corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences) if fits else None
+    corpus = Corpus(whitening.sources, whitening.column, whitening.max_sentences) if fits else None
     sentences = corpus.count() if corpus else 0
-    if recipe.spec and (warning := check_sample_count(sentences, width, recipe.spec)):
+    if whitening.spec and (warning := check_sample_count(sentences, width, whitening.spec)):
         report.warn(warning)
-    if recipe.spec and recipe.spec.beta and top_is_fine_tuned:
+    if whitening.spec and whitening.spec.beta and top_is_fine_tuned:
         report.warn(
             f"{checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured to "
             "make similarities worse: compare with --whitening none"

@@ -11,7 +11,7 @@ from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 
 def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
     """The manifest of what lies in `stage`, without parity."""
-    recipe, fitted = plan.recipe, decision.fitted
+    graph, fitted = plan.recipe.graph, decision.fitted
     return Manifest(
         format_version=FORMAT_VERSION,
         name=plan.target.absolute().name,
@@ -21,13 +21,13 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         pooling=plan.pooling,
         whitening=describe_whitening(fitted, decision.statistics),
         choice=decision.choice,
-        normalize=recipe.normalize,
-        outputs=recipe.outputs if fitted else "whitened",
+        normalize=graph.normalize,
+        outputs=graph.outputs if fitted else "whitened",
         dimension=plan.width if fitted is None else fitted.weight.shape[1],
         max_seq_length=plan.max_seq_length,
         pad_token_id=plan.model.tokenizer.pad_token_id,
-        precision=recipe.precision,
-        target=recipe.target,
+        precision=graph.precision,
+        target=graph.target,
         opset=opset,
         versions=versions(),
         parity=None,

@@ -4,30 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import onnx_ir as ir
 from tokenizers import Tokenizer
 
+from whiten_export.graph.builder import HiddenStates
 from whiten_export.proof.reference import Reference
 from whiten_runtime.bundle.manifest import Pooling, Source
 
 UNSET_LENGTH = 1_000_000
 """transformers writes a number far above this where a tokenizer has no limit."""
-
-
-@dataclass(frozen=True)
-class HiddenStates:
-    """A graph from token ids to hidden states.
-
-    Attributes:
-        model: takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length].
-        states: the chosen layers, each float32 [batch_size, sequence_length, d].
-        weights: share of each token in its sentence vector, float32 [batch_size, sequence_length]; None where the mask
-            and the pooling say it all.
-    """
-
-    model: ir.Model
-    states: tuple[ir.Value, ...]
-    weights: ir.Value | None = None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """From what the user typed to files with the weights, without loading them."""
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Literal
 
 from whiten_export.sources.hub import download, is_hub_id
 from whiten_models.catalogue import Entry, find, near_matches
-from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
+from whiten_runtime.bundle.hashing import sha256_of
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Source
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
 
@@ -97,7 +96,7 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False) 
         raise UsageError(_unknown(model))
     else:
         found = _from_hub(model, entry, revision, remote_code)
-    found = replace(found, weights_sha256=_sha256(found.weights))
+    found = replace(found, weights_sha256=sha256_of(found.weights))
     pinned = found.entry and found.revision == found.entry.revision and found.entry.weights_sha256
     if pinned and found.weights_sha256 != pinned:
         raise IntegrityError(
@@ -166,7 +165,7 @@ def _external_files(graph: Path) -> list[Path]:
     """The files beside a graph that hold its weights."""
     names = sorted(scan_graph(graph).external_files)
     for name in names:
-        if "/" in name or "\\" in name or name in ("", ".", ".."):
+        if not is_beside(name):
             raise UnsafeModelError(f"{graph}: its weights point to {name!r}, which is not a file beside it")
         if not (graph.parent / name).is_file():
             raise UsageError(f"{graph}: its weights lie in '{name}', which is not there; copy the model again")
@@ -222,15 +221,6 @@ def _packaged(entry: Entry, revision: str | None) -> Path | None:
         return None
     folder = Path(spec.origin).parent / entry.package.folder
     return folder if folder.is_dir() else None
-
-
-def _sha256(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while piece := stream.read(1 << 20):
-                digest.update(piece)
-    return digest.hexdigest()
 
 
 def _unknown(model: str) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.graph.builder import describe_input
+from whiten_export.graph.builder import HiddenStates, describe_input
 from whiten_export.proof.reference import Float64Array, Reference, pool, token_weights
-from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.file_tokenizer import file_tokenizer

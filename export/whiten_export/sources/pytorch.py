@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.files import strip
 from whiten_export.graph.head import OPSET
 from whiten_export.proof.reference import Float64Array, Reference, pool, token_weights
-from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.hugging_face import load_config, load_tokenizer, quiet

@@ -11,10 +11,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from whiten_export.graph.builder import GraphBuilder, describe, describe_input
+from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
 from whiten_export.graph.head import OPSET
 from whiten_export.proof.reference import Float64Array, Reference, pool
-from whiten_export.sources.base import HiddenStates, SourceTokenizer
+from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoint import Checkpoint, source_record
 from whiten_export.sources.word_file import read_frequencies, read_words
 from whiten_runtime.bundle.manifest import Pooling, Source

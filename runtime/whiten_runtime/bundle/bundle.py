@@ -1,11 +1,11 @@
 """A bundle on disk: its layout, and the checks made before anything of it is used."""
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
+from whiten_runtime.bundle.hashing import sha256_of
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, read_manifest
 from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError
 
@@ -93,21 +93,13 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
 
 def file_record(path: Path) -> FileRecord:
     """Size and SHA-256 of a file, read in pieces of 1 MiB."""
-    return FileRecord(sha256=_sha256(path), bytes=path.stat().st_size)
+    return FileRecord(sha256=sha256_of([path]), bytes=path.stat().st_size)
 
 
 def list_files(root: Path) -> Iterable[str]:
     """POSIX paths of the files below a directory, sorted, without the manifest."""
     paths = (file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file())
     return sorted(name for name in paths if name != MANIFEST_FILE)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) -> None:
@@ -121,7 +113,7 @@ def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) ->
                 f"{path}: {size} bytes, but {MANIFEST_FILE} says {record.bytes}; "
                 "the copy is incomplete or altered: copy the bundle again"
             )
-        if verify_hash and _sha256(path) != record.sha256:
+        if verify_hash and sha256_of([path]) != record.sha256:
             raise IntegrityError(
                 f"{path}: SHA-256 differs from {MANIFEST_FILE}; the file was altered: copy the bundle again"
             )
@@ -150,8 +142,7 @@ def _check_graph(root: Path, manifest: Manifest) -> None:
         )
     folder = PurePosixPath(MODEL_FILE).parent
     for location in sorted(scan.external_files):
-        inside = "/" not in location and "\\" not in location and location not in ("", ".", "..")
-        if not inside or (folder / location).as_posix() not in manifest.files:
+        if not is_beside(location) or (folder / location).as_posix() not in manifest.files:
             raise UnsafeModelError(
                 f"{path}: its weights point to {location!r}, which is not a file of the bundle; "
                 "use a graph written by whiten-export"

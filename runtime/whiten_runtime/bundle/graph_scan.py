@@ -74,6 +74,11 @@ def scan_graph(path: Path) -> GraphScan:
     return scan
 
 
+def is_beside(location: str) -> bool:
+    """Return whether a location of external data is the plain name of a file in the graph's own folder."""
+    return "/" not in location and "\\" not in location and location not in ("", ".", "..")
+
+
 def with_output(path: Path, value: str) -> bytes:
     """The content of an ONNX file, with a float32 value of its graph as one more output.
 

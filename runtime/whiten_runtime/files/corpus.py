@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import hashlib
 import re
 import sys
 import sysconfig
@@ -10,10 +9,13 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from whiten_export.pipeline.recipe import BUILTIN_CORPUS
+from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import read_texts
+
+BUILTIN_CORPUS = "builtin:python-docs"
+"""Name of the corpus that comes with Python: the docstrings of its standard library."""
 
 _SKIPPED_FOLDERS = frozenset(
     ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip")
@@ -56,9 +58,9 @@ class Corpus:
         records = []
         left = self._limit
         for source in self._sources:
-            digest, count = hashlib.sha256(), 0
+            digest, count = SentenceDigest(), 0
             for sentence in islice(self._sentences(source), left):
-                digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
+                digest.add(sentence)
                 count += 1
                 yield sentence
             if left is not None:

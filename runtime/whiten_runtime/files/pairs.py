@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_whitening.moments import Float64Array
+from whiten_runtime.process import allow_long_csv_fields
+
+allow_long_csv_fields()
 
 COLUMNS = ("sentence1", "sentence2", "score")
 _STS_COLUMNS = (5, 6, 4)
@@ -64,27 +66,6 @@ def read_pairs(path: Path) -> Pairs:
     digest = hashlib.sha256("".join(f"{a}\t{b}\t{score!r}\n" for a, b, score in rows).encode("utf-8", "surrogatepass"))
     record = CorpusRecord(name=path.name, sha256=digest.hexdigest(), sentences=len(rows))
     return Pairs(tuple(row[0] for row in rows), tuple(row[1] for row in rows), scores, record)
-
-
-def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
-    """Cosine of each row of a with the same row of b, both [n, d]; 0 where one of them is zero."""
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    products: Float64Array = np.einsum("nd,nd->n", a, b)
-    return products / np.where(norms > 0, norms, np.inf)
-
-
-def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Rank correlation of two [n], ties sharing their mean rank; 0 where one of them is constant."""
-    ranks = [_ranks(values) for values in (a, b)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
-        return 0.0
-    return float(np.asarray(np.corrcoef(ranks))[0, 1])
-
-
-def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = counts.cumsum().astype(np.float64) - (counts - 1) / 2
-    return np.asarray(np.take(ranks, place), np.float64)
 
 
 def _rows(path: Path, content: str) -> Iterator[tuple[str, str, float]]:

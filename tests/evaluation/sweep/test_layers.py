@@ -22,14 +22,14 @@ from whiten_evaluation.sweep.scoring import (
 )
 from whiten_evaluation.sweep.store import embed_layers
 from whiten_evaluation.tasks.sts_files import Task, read_sts
-from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime import ParityError, WhitenError
-from whiten_runtime.files.pairs import cosines, spearman
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.maps import WhiteningSpec, fit_map
+from whiten_whitening.similarity import cosines, spearman
 
 OPTIONS = SessionOptions(threads=2)
 
@@ -126,7 +126,7 @@ def test_which_layers_are_searched() -> None:
 @pytest.fixture(scope="module")
 def model(checkpoint: Callable[[str], Path]) -> TokenModel:
     directory = str(checkpoint("bert"))
-    return open_model(resolve(directory), Recipe(directory, whitening=None))
+    return open_model(resolve(directory), SourceChoice(directory))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH
 from whiten_export.commands.export import export
 from whiten_export.commands.refit import refit
+from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import fold_positions
@@ -23,8 +24,8 @@ from whiten_export.graph.partial_run import PartialRun
 from whiten_export.pipeline import export_model as pipeline
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.base import HiddenStates
 from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime import Encoder, UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
@@ -81,7 +82,7 @@ def check_normalisations(graph: ir.Model, path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) -> None:
     directory = str(checkpoint(family, 4))
-    model = open_model(resolve(directory), Recipe(directory, whitening=None))
+    model = open_model(resolve(directory), SourceChoice(directory))
     width, random = model.record.hidden_size, np.random.default_rng(1)
     hidden = model.hidden_states((0, 1, LAYERS), "mean")  # as in test_families, so that it is traced once
     graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), "mean", width)
@@ -121,7 +122,9 @@ def check_attention(graph: ir.Model, family: str, half: bool) -> None:
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cuda") / "bundle"
-    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), precision="fp16", target="cuda", max_sentences=600)
+    recipe = Recipe.of(
+        str(checkpoint("bert", 4)), layers=(1, LAYERS), precision="fp16", target="cuda", max_sentences=600
+    )
     export_bundle(recipe, path)
     return path
 
@@ -140,7 +143,7 @@ def test_a_bundle(bundle: Path, checkpoint: Callable[..., Path], tmp_path: Path)
     assert manifest.parity.provider == "CPUExecutionProvider"
     assert "not verified on CUDA: whiten verify BUNDLE --provider cuda" in describe(manifest)
     plain = tmp_path / "plain"
-    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
+    recipe = Recipe.of(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
     export_bundle(recipe, plain)
     texts = ["", "a", "A sentence of some words.", "word " * 60]
     with Encoder(bundle) as fused, Encoder(plain) as encoder:
@@ -173,7 +176,7 @@ def test_a_gpu_proves_where_there_is_one(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "check_provider", lambda ort, provider: ProviderCheck(provider[0], True))
-    recipe = Recipe(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
+    recipe = Recipe.of(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
     with pytest.raises(Exception, match="CUDAExecutionProvider"):  # that there is none here is another matter
         export_bundle(recipe, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
@@ -181,7 +184,7 @@ def test_a_gpu_proves_where_there_is_one(
 
 def test_int8_is_for_cpus(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="precision int8 is for CPUs"):
-        Recipe("bert-base", precision="int8", target="cuda")
+        Recipe.of("bert-base", precision="int8", target="cuda")
     result = CliRunner().invoke(export, ["minilm", "--precision", "int8", "--target", "cuda"])
     assert result.exit_code == 2
     assert "precision int8 is for CPUs, target is cuda" in result.stderr
@@ -192,5 +195,5 @@ def test_what_it_needs_is_looked_for_first(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript.rewriter.ort_fusions", None)
     with pytest.raises(WhitenError, match="this needs onnxscript.*; install it with pip install 'whiten\\[export\\]'"):
-        export_bundle(Recipe(str(checkpoint("bert")), target="cuda"), tmp_path / "bundle")
+        export_bundle(Recipe.of(str(checkpoint("bert")), target="cuda"), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()

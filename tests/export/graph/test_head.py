@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whiten_export.graph.builder import describe, describe_input
+from whiten_export.graph.builder import HiddenStates, describe, describe_input
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.proof.reference import Head, pool, token_weights
-from whiten_export.sources.base import HiddenStates
 from whiten_runtime.bundle.manifest import Pooling
 
 WIDTH, KEPT = 6, 4

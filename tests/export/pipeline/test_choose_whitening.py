@@ -15,10 +15,11 @@ from support.corpus import sentences
 from support.vector_sets import anisotropic
 from whiten_export.commands.export import export
 from whiten_runtime import DataError, Encoder, UsageError
-from whiten_runtime.files.pairs import read_pairs, spearman
+from whiten_runtime.files.pairs import read_pairs
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
 from whiten_whitening.selection import choose_by_pairs, choose_by_rules
+from whiten_whitening.similarity import spearman
 
 
 def run(*arguments: object) -> Result:

@@ -1,6 +1,7 @@
 import pytest
 
-from whiten_export.pipeline.recipe import Recipe, bundle_name, parse_layers, resolve_layers
+from whiten_export.pipeline.recipe import Recipe, bundle_name
+from whiten_export.sources.choice import parse_layers, resolve_layers
 from whiten_runtime import UsageError
 
 
@@ -63,15 +64,15 @@ def test_layers_that_do_not_exist(text: str, message: str) -> None:
 )
 def test_choices_that_exclude_each_other(choices: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Recipe("bert-base", **choices)  # type: ignore[arg-type]
+        Recipe.of("bert-base", **choices)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("recipe", "name"),
     [
-        (Recipe("m"), "m-l1-l6"),
-        (Recipe("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
-        (Recipe("m", dim=128), "m-l1-l6-128d"),
+        (Recipe.of("m"), "m-l1-l6"),
+        (Recipe.of("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
+        (Recipe.of("m", dim=128), "m-l1-l6-128d"),
     ],
 )
 def test_names(recipe: Recipe, name: str) -> None:

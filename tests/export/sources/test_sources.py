@@ -39,7 +39,7 @@ def test_a_family_that_is_not_known_is_left_to_the_gate(
 
 
 def test_padding_does_not_reach_the_neighbours(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    recipe = Recipe(str(checkpoint("mobilebert")), layers=(0,), whitening=None)
+    recipe = Recipe.of(str(checkpoint("mobilebert")), layers=(0,), whitening=None)
     with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
         alone = np.stack([encoder.encode(text) for text in ("a", "one two three four five")])
         np.testing.assert_allclose(encoder.encode(["a", "one two three four five"]), alone, atol=1e-6)
@@ -48,7 +48,7 @@ def test_padding_does_not_reach_the_neighbours(checkpoint: Callable[[str], Path]
 def test_a_text_without_a_token_is_the_zero_vector(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """GPT-2 has no special tokens."""
     for pooling in ("mean", "cls", "last"):
-        recipe = Recipe(str(checkpoint("gpt2")), layers=(1, -1), pooling=pooling, whitening=None)
+        recipe = Recipe.of(str(checkpoint("gpt2")), layers=(1, -1), pooling=pooling, whitening=None)
         with Encoder(export_bundle(recipe, tmp_path / pooling).path) as encoder:
             assert encoder.token_count("") == 0
             assert not encoder.encode("").any()
@@ -62,7 +62,7 @@ def test_a_text_without_a_token_where_pytorch_gives_no_number(tmp_path: Path) ->
     directory = save_checkpoint("llama", tmp_path / "llama")
     described = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps(described | {"add_bos_token": False}))
-    recipe = Recipe(str(directory), layers=(-1,), pooling="last", whitening=None)
+    recipe = Recipe.of(str(directory), layers=(-1,), pooling="last", whitening=None)
     with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
         assert encoder.token_count("") == 0
         assert not encoder.encode("").any()
@@ -103,7 +103,7 @@ def test_networks_that_are_no_encoders(model_type: str, message: str, tmp_path: 
 
 def test_a_tokenizer_without_padding_still_has_some(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """Other programs need to know what pads: LLaMA has no such token."""
-    out = export_bundle(Recipe(str(checkpoint("llama")), layers=(0,), whitening=None), tmp_path / "b").path
+    out = export_bundle(Recipe.of(str(checkpoint("llama")), layers=(0,), whitening=None), tmp_path / "b").path
     assert json.loads((out / "tokenizer_config.json").read_text())["pad_token"] == "</s>"
     assert json.loads((out / "whiten.json").read_text())["pad_token_id"] == 2
 
@@ -156,7 +156,7 @@ def test_pieces_that_only_the_merges_know(tmp_path: Path) -> None:
             inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
             want.append(network(**inputs).last_hidden_state.mean(dim=1).numpy()[0])
     assert unknown > 20
-    recipe = Recipe(str(directory), layers=(-1,), whitening=None)
+    recipe = Recipe.of(str(directory), layers=(-1,), whitening=None)
     with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
         agreement = compare(encoder.encode(texts), np.stack(want))
     assert GATES["fp32"].passes(agreement), str(agreement)
@@ -176,5 +176,5 @@ def test_a_tokenizer_that_is_not_the_checkpoints_stops_the_export(
 
     monkeypatch.setattr(transformers_tokenizer, "_as_json", cased)
     with pytest.raises(ParityError, match="gives other ids than the checkpoint's for 'No"):
-        export_bundle(Recipe(str(checkpoint("bert")), layers=(0,), whitening=None), tmp_path / "b")
+        export_bundle(Recipe.of(str(checkpoint("bert")), layers=(0,), whitening=None), tmp_path / "b")
     assert not (tmp_path / "b").exists()

@@ -72,7 +72,7 @@ TEXTS = ["", "zzzzz qqqqq", "the", *sentences(60), "don't isn't we're John's 1,0
 
 
 def test_averages(words_file: Path, tmp_path: Path) -> None:
-    with Encoder(export_bundle(Recipe(str(words_file), whitening=None), tmp_path / "b").path) as encoder:
+    with Encoder(export_bundle(Recipe.of(str(words_file), whitening=None), tmp_path / "b").path) as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), averages(words_file, TEXTS, None), atol=1e-5)
         assert encoder.manifest.source.model == "glove"
         assert (encoder.manifest.source.model_type, encoder.manifest.layers) == ("words", (0,))
@@ -124,7 +124,7 @@ def test_whitened_sif(words_file: Path, tmp_path: Path, precision: str) -> None:
 
 def test_the_words_of_a_text(words_file: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer(
-        export_bundle(Recipe(str(words_file), whitening=None), tmp_path / "b").path / "tokenizer.json", 9
+        export_bundle(Recipe.of(str(words_file), whitening=None), tmp_path / "b").path / "tokenizer.json", 9
     )
     known = {line.split(" ")[0]: index for index, line in enumerate(words_file.read_text("utf-8").splitlines(), 2)}
 

@@ -13,10 +13,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 from transformers import XLMTokenizer
 
-from whiten_export.pipeline.recipe import BUILTIN_CORPUS
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.sources.xlm_tokenizer import build_xlm_tokenizer, surplus_pieces
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 pytest.importorskip("sacremoses")
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from whiten_export.pipeline.recipe import BUILTIN_CORPUS
 from whiten_runtime import DataError, UsageError
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 
 def test_files_are_read_in_order_counted_and_hashed(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Choices about the source of an export: which model, and which of its hidden states."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.checks import one_of, whole_number
+from whiten_runtime.errors import UsageError
+from whiten_runtime.ort.providers import on_device
+
+
+@dataclass(frozen=True)
+class SourceChoice:
+    """Name a model and the hidden states that are exported.
+
+    Attributes:
+        model: catalogue name, directory written by `save_pretrained` or by optimum's ONNX export, LoRA adapter, file of
+            word vectors, or hub id.
+        layers: hidden states to average, 0 for the embedding layer, negative from the top; None for the default.
+        pooling: "mean" over all real tokens, "cls" for the first, "last" for the last; "sif" weighs the words of a file
+            of word vectors by their frequency and removes what all sentences share; None for the catalogue's, else
+            "mean".
+        max_length: tokens a text may have; None for the most that the model takes.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run Python code that comes with the checkpoint.
+        device: where PyTorch and onnxruntime compute: "cpu", "cuda" or "cuda:N".
+        max_words: of a file of word vectors, keep the first and so the most frequent ones.
+        frequencies: file of "word count" lines for "sif"; None takes the words' order for their rank.
+
+    Raises:
+        UsageError: a choice cannot be used as given.
+    """
+
+    model: str
+    layers: tuple[int, ...] | None = None
+    pooling: Pooling | None = None
+    max_length: int | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    device: str = "cpu"
+    max_words: int | None = None
+    frequencies: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.layers is not None and not self.layers:
+            raise UsageError("layers is empty; name at least one, or leave it out")
+        one_of("pooling", self.pooling, (*get_args(Pooling), None))
+        for name in ("max_length", "max_words"):
+            if (value := getattr(self, name)) is not None:
+                whole_number(name.replace("_", "-"), value, 1)
+        on_device(self.device)
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Parse "1,12".
+
+    Raises:
+        UsageError: not whole numbers separated by commas.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"layers is '{text}'; wanted whole numbers separated by commas, such as 1,12") from None
+
+
+def resolve_layers(
+    layers: tuple[int, ...], num_hidden_layers: int, available: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """Return sorted indices into the hidden states, negatives counted from the top.
+
+    Args:
+        layers: as in `SourceChoice`.
+        num_hidden_layers: blocks of the network; hidden state l is the output of block l.
+        available: the hidden states that can be had; None for all.
+
+    Raises:
+        UsageError: a layer is out of range, given twice, or cannot be had.
+    """
+    resolved = []
+    for layer in layers:
+        index = layer + num_hidden_layers + 1 if layer < 0 else layer
+        if not 0 <= index <= num_hidden_layers:
+            raise UsageError(
+                f"layer {layer} does not exist: the model has layers 0 (embeddings) to {num_hidden_layers}, "
+                f"or -1 to {-num_hidden_layers - 1} from the top"
+            )
+        if index in resolved:
+            raise UsageError(f"layer {index} is given twice; name each layer once")
+        if available is not None and index not in available:
+            raise UsageError(
+                f"layer {index} is not among the outputs of this graph, only {', '.join(map(str, available))}; choose "
+                "one of them, or export the graph with all hidden states"
+            )
+        resolved.append(index)
+    return tuple(sorted(resolved))

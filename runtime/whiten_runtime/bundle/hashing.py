@@ -1,0 +1,32 @@
+"""SHA-256 of files and of texts."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+_PIECE = 1 << 20
+
+
+def sha256_of(files: Iterable[Path]) -> str:
+    """Return the SHA-256 over the content of files, one after the other, read in pieces of 1 MiB."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+class SentenceDigest:
+    """A running SHA-256 over sentences, each followed by a newline, as UTF-8."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, sentence: str) -> None:
+        """Append a sentence."""
+        self._digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
+
+    def hexdigest(self) -> str:
+        """Return the hash of the sentences so far."""
+        return self._digest.hexdigest()

@@ -1,0 +1,27 @@
+"""Similarities of pairs of vectors, and their rank correlation with scores."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_whitening.moments import Float64Array
+
+
+def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
+    """Cosine of each row of a with the same row of b, both [n, d]; 0 where one of them is zero."""
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    products: Float64Array = np.einsum("nd,nd->n", a, b)
+    return products / np.where(norms > 0, norms, np.inf)
+
+
+def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    """Rank correlation of two [n], ties sharing their mean rank; 0 where one of them is constant."""
+    ranks = [_ranks(values) for values in (a, b)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return 0.0
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
+
+
+def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = counts.cumsum().astype(np.float64) - (counts - 1) / 2
+    return np.asarray(np.take(ranks, place), np.float64)
