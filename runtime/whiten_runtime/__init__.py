@@ -1,4 +1,7 @@
-"""Runtime of whiten: sentence vectors from a bundle, with numpy, onnxruntime and tokenizers alone."""
+"""Runtime of whiten: sentence vectors from a bundle, with numpy, onnxruntime and tokenizers alone.
+
+Private but for the names below, which go on working; `import whiten` has all public names.
+"""
 
 import importlib
 from typing import Any
@@ -10,6 +13,7 @@ from whiten_runtime.errors import (
     BundleError,
     DataError,
     IntegrityError,
+    MissingPackageError,
     ParityError,
     ProviderError,
     TextError,
@@ -29,6 +33,7 @@ __all__ = [
     "Encoder",
     "IntegrityError",
     "Manifest",
+    "MissingPackageError",
     "ParityError",
     "ProviderError",
     "TextError",

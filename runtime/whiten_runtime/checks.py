@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import SupportsIndex
 
-from whiten_runtime.errors import TextError, UsageError, WhitenError
+from whiten_runtime.errors import MissingPackageError, TextError, UsageError
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
@@ -79,12 +79,12 @@ def needing(extra: str) -> Iterator[None]:
     """For imports that need the packages of an extra.
 
     Raises:
-        WhitenError: one is missing.
+        MissingPackageError: one is missing.
     """
     try:
         yield
     except ImportError as error:
-        raise WhitenError(f"this needs {error.name}; install it with pip install 'whiten[{extra}]'") from error
+        raise MissingPackageError(f"this needs {error.name}; install it with pip install 'whiten[{extra}]'") from error
 
 
 def _described(value: object) -> str:

@@ -37,6 +37,10 @@ class UnsafeModelError(BundleError):
     """A graph uses operators or reaches for files that a bundle may not."""
 
 
+class MissingPackageError(WhitenError, ImportError):
+    """A package that is needed is not installed; the message names the extra that brings it."""
+
+
 class ProviderError(WhitenError):
     """onnxruntime cannot run the model on what was asked for."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from whiten_runtime.errors import DataError, UsageError, WhitenError
+from whiten_runtime.errors import DataError, MissingPackageError, UsageError
 from whiten_runtime.process import allow_long_csv_fields
 
 USUAL_COLUMNS = ("text", "sentence")
@@ -139,13 +139,13 @@ def import_parquet() -> tuple[Any, Any]:
     """Import pyarrow and pyarrow.parquet.
 
     Raises:
-        WhitenError: pyarrow is not installed.
+        MissingPackageError: pyarrow is not installed.
     """
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise WhitenError("parquet files need pyarrow; install it with pip install 'whiten[parquet]'") from None
+        raise MissingPackageError("parquet files need pyarrow; install it with pip install 'whiten[parquet]'") from None
     return pyarrow, pyarrow.parquet
 
 

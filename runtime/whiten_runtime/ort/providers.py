@@ -6,7 +6,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from whiten_runtime.errors import ProviderError, UsageError, WhitenError
+from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError
 from whiten_runtime.process import environment, quiet_stdout
 
 Provider = str | tuple[str, Mapping[str, Any]]
@@ -108,13 +108,13 @@ def import_onnxruntime() -> Any:
     from a thread that also keeps forked children from exiting.
 
     Raises:
-        WhitenError: neither onnxruntime nor onnxruntime-gpu is installed.
+        MissingPackageError: neither onnxruntime nor onnxruntime-gpu is installed.
     """
     try:
         with environment(_TELEMETRY_OFF, "1"):
             import onnxruntime
     except ImportError as error:
-        raise WhitenError(
+        raise MissingPackageError(
             f"onnxruntime cannot be imported ({error}); install it with pip install 'whiten[cpu]', "
             "or 'whiten[gpu]' for NVIDIA"
         ) from None

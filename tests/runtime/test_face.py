@@ -1,0 +1,73 @@
+"""The public names of `import whiten`, and the older ones that go on working."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import whiten
+
+PUBLIC = """
+Agreement BundleError Corpus DataError Drift DriftMonitor Encoder GraphChoice IntegrityError Manifest
+MissingPackageError ParityError ProviderError Recipe SourceChoice TextError TooLongError UnsafeModelError UsageError
+VectorRecipe VectorWhitener WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle
+export_vectors fit_bundle refit_bundle
+"""
+
+HEAVY = ("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers")
+
+
+def test_public_names() -> None:
+    assert whiten.__all__ == sorted(PUBLIC.split())
+    assert dir(whiten) == whiten.__all__
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC.split() if name not in ("fit_bundle", "refit_bundle")])
+def test_each_name_can_be_imported(name: str) -> None:
+    if name.startswith("export_"):
+        pytest.importorskip("onnx_ir")
+    value = getattr(whiten, name)
+    assert value == version("whiten") if name == "__version__" else value.__name__ == name
+
+
+def test_a_name_that_does_not_exist() -> None:
+    with pytest.raises(AttributeError, match=r"'whiten' has no attribute 'encode'; its public names are in whiten\."):
+        whiten.encode  # noqa: B018
+
+
+def test_importing_whiten_loads_nothing_heavy() -> None:
+    code = "import sys, json, whiten; dir(whiten); print(json.dumps(sorted(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(HEAVY) & set(json.loads(result.stdout))
+
+
+def test_the_classes_of_the_runtime_load_nothing_heavy() -> None:
+    code = (
+        "import sys, json; from whiten import Encoder, VectorWhitener, Whitening, DriftMonitor, Recipe; "
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(result.stdout))
+    assert not (set(HEAVY) - {"tokenizers"}) & loaded
+
+
+def test_a_missing_extra_is_named() -> None:
+    code = "import sys; sys.modules['onnx_ir'] = None; import whiten; whiten.export_bundle"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = result.stderr.splitlines()[-1]
+    assert "MissingPackageError: this needs onnx_ir; install it with pip install 'whiten[export]'" in last
+
+
+def test_older_names_go_on_working() -> None:
+    import whiten_export
+    import whiten_runtime
+
+    assert whiten_runtime.Encoder is whiten.Encoder
+    assert whiten_runtime.VectorWhitener is whiten.VectorWhitener
+    assert whiten_runtime.DriftMonitor is whiten.DriftMonitor
+    assert whiten_runtime.WhitenError is whiten.WhitenError
+    assert whiten_export.Whitening is whiten.Whitening
+    with pytest.raises(AttributeError):
+        whiten_runtime.no_such_name  # noqa: B018

@@ -1,0 +1,72 @@
+"""Imports run one way: docs/architecture.md draws the arrows that this test holds."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HOMES = {"whiten_models": "models", "whiten": "runtime", "whiten_runtime": "runtime", "whiten_whitening": "whitening"}
+HOMES |= {"whiten_export": "export", "whiten_evaluation": "evaluation"}
+
+PACKAGES = {
+    "whiten_models": set(),
+    "whiten_runtime": set(),
+    "whiten_whitening": {"whiten_runtime"},
+    "whiten_export": {"whiten_models", "whiten_runtime", "whiten_whitening"},
+    "whiten_evaluation": {"whiten_runtime", "whiten_whitening", "whiten_export"},  # whiten_export: SWEEP alone
+    "whiten": {"whiten_runtime", "whiten_whitening", "whiten_export"},
+}
+"""What each package may import besides itself."""
+
+ROOMS = {
+    "whiten_runtime": "errors process checks reporter bundle files ort inference vector_whitener encoder commands".split(),
+    "whiten_whitening": "moments isotropy similarity sample shrinkage maps estimator selection drift".split(),
+    "whiten_export": "proof corpus graph sources writing pipeline commands".split(),
+    "whiten_evaluation": "embedding mteb_model tasks sweep commands".split(),
+}
+"""The rooms of a package from the ground up: each imports only those before it."""
+
+SWEEP = ("whiten_evaluation.sweep", "whiten_evaluation.commands.sweep")
+TORCH = {"pytorch", "network", "adapter"}
+HEAVY = {"torch", "transformers", "onnx", "onnx_ir", "onnxscript", "huggingface_hub", "optimum", "sklearn", "scipy"}
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """Yield (module, module that it imports), those of functions and of type checkers included."""
+    for package, home in HOMES.items():
+        for path in (ROOT / home / package).rglob("*.py"):
+            module = ".".join(path.relative_to(ROOT / home).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    yield module, node.module
+                elif isinstance(node, ast.Import):
+                    yield from ((module, alias.name) for alias in node.names)
+
+
+ARROWS = sorted(set(imports()))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages(package: str) -> None:
+    found = {(a, b.split(".")[0]) for a, b in ARROWS if a.split(".")[0] == package and b.split(".")[0] in PACKAGES}
+    assert {b for _, b in found} - {package} <= PACKAGES[package]
+    if package == "whiten_evaluation":
+        assert all(a.startswith(SWEEP) for a, b in found if b == "whiten_export")
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms(package: str) -> None:
+    order = ROOMS[package]
+    for a, b in ARROWS:
+        if a.startswith(f"{package}.") and b.startswith(f"{package}."):
+            assert order.index(b.split(".")[1]) <= order.index(a.split(".")[1]), f"{a} imports {b}"
+
+
+def test_outside_packages() -> None:
+    for a, b in ARROWS:
+        top = b.split(".")[0]
+        assert top != "click" or ".commands" in a, f"{a} imports click"
+        assert top != "torch" or a.split(".")[-1] in TORCH, f"{a} imports torch"
+        assert top not in HEAVY or not a.startswith(("whiten_runtime", "whiten_models")), f"{a} imports {b}"
