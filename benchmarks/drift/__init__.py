@@ -1,0 +1,1 @@
+"""Which drift do other texts cause than those that the whitening was fitted on?"""

@@ -1,0 +1,1 @@
+"""How does whitening change the scores of similarity and classification tasks?"""

@@ -1,0 +1,1 @@
+"""How much longer does an evaluation take than embedding its sentences?"""

@@ -1,0 +1,1 @@
+"""How long does an export of a full-size network take, and how much memory?"""

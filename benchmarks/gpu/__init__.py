@@ -1,0 +1,1 @@
+"""How fast is whiten on a GPU beside PyTorch and sentence-transformers?"""

@@ -1,0 +1,1 @@
+"""How much memory does a process that embeds texts use?"""

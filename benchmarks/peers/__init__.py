@@ -1,0 +1,1 @@
+"""How fast is whiten beside other engines on this processor?"""
