@@ -1,17 +1,20 @@
-"""What the runtime's numbers were chosen from: `python -m benchmarks.budgets BUNDLE ... --texts FILE`.
+"""Measure what the runtime's numbers were chosen from: `python -m benchmarks.budgets BUNDLE ... --texts FILE`.
 
 Padded tokens per run in a large call; few texts as one run of all threads against runs side by side; and the same texts
-in several processes of one thread against one process. Interleaved rounds, medians; run nothing else meanwhile.
+in several processes of one thread against one process. Run nothing else meanwhile.
 """
 
 import argparse
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
+from benchmarks.machine import made_by
+from benchmarks.timing import interleaved, median_ratio, seconds
 from whiten_runtime import Encoder
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.inference import batching, engine
@@ -20,59 +23,49 @@ from whiten_runtime.ort.processor import available_cpus
 BUDGETS = (64, 128, 256, 512, 1024, 2048)
 COUNTS = (2, 4, 8, 16, 32)
 
-PROCESS = """
-import sys, time
-from whiten_runtime import Encoder
-texts = open(sys.argv[2], encoding="utf-8").read().splitlines()[int(sys.argv[3]) :: int(sys.argv[4])]
-encoder = Encoder(sys.argv[1], threads=int(sys.argv[5]))
-encoder.encode(texts[:64])
-print(flush=True)
-sys.stdin.readline()
-start = time.perf_counter()
-encoder.encode(texts)
-print(time.perf_counter() - start)
-"""
-
-
-def seconds(encoder: Encoder, texts: list[str]) -> float:
-    start = time.perf_counter()
-    encoder.encode(texts)
-    return time.perf_counter() - start
+ONE_RUN, SIDE_BY_SIDE = 10**9, 1
+"""Values of `batching.LANE_TOKENS` with which the runtime always, or never, takes one run of all threads."""
 
 
 def large_calls(encoder: Encoder, texts: list[str], rounds: int) -> dict[int, float]:
-    """Texts per second by token budget."""
-    times: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
+    """Return texts per second by token budget."""
     usual = encoder._engine.schedule
-    for _ in range(rounds):
-        for budget, measured in times.items():
-            encoder._engine.schedule = replace(usual, budget=budget)
-            measured.append(seconds(encoder, texts))
+
+    def call(budget: int) -> float:
+        encoder._engine.schedule = replace(usual, budget=budget)
+        return seconds(lambda: encoder.encode(texts))
+
+    times = interleaved({budget: partial(call, budget) for budget in BUDGETS}, rounds)
     encoder._engine.schedule = usual
     return {budget: len(texts) / median(measured) for budget, measured in times.items()}
 
 
 def few_texts(encoder: Encoder, texts: list[str], rounds: int) -> dict[int, tuple[float, float]]:
-    """Milliseconds of a call by its number of texts: all threads on one run, and runs side by side."""
+    """Return milliseconds of a call by its number of texts: all threads on one run, and runs side by side."""
+    usual = batching.LANE_TOKENS
+
+    def call(lane_tokens: int, parts: Iterator[list[str]]) -> float:
+        batching.LANE_TOKENS = lane_tokens
+        part = next(parts)
+        return seconds(lambda: encoder.encode(part))
+
     figures = {}
     for count in COUNTS:
-        together, beside = [], []
-        for start in range(0, rounds * 8 * count, count):
-            part = texts[start % (len(texts) - count) :][:count]
-            batching.LANE_TOKENS = 10**9
-            together.append(seconds(encoder, part))
-            batching.LANE_TOKENS = 1
-            beside.append(seconds(encoder, part))
-        figures[count] = (1000 * median(together), 1000 * median(beside))
-    batching.LANE_TOKENS = 48
+        starts = [start % (len(texts) - count) for start in range(0, rounds * 8 * count, count)]
+        parts = [texts[start : start + count] for start in starts]
+        ways = {lane_tokens: partial(call, lane_tokens, iter(parts)) for lane_tokens in (ONE_RUN, SIDE_BY_SIDE)}
+        times = interleaved(ways, len(parts))
+        figures[count] = (1000 * median(times[ONE_RUN]), 1000 * median(times[SIDE_BY_SIDE]))
+    batching.LANE_TOKENS = usual
     return figures
 
 
 def processes(bundle: Path, texts: str, count: int, threads: int) -> float:
-    """Seconds until each of several processes has embedded its share."""
+    """Return the seconds until each of several processes has embedded its share."""
     running = []
     for number in range(count):
-        command = [sys.executable, "-c", PROCESS, str(bundle), texts, str(number), str(count), str(threads)]
+        command = [sys.executable, "-m", "benchmarks.budgets.process", str(bundle), texts]
+        command += [str(number), str(count), str(threads)]
         running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     for process in running:
         assert process.stdout is not None
@@ -84,8 +77,14 @@ def processes(bundle: Path, texts: str, count: int, threads: int) -> float:
     return max(float(process.communicate()[0]) for process in running)
 
 
+def row(name: str, cells: list[str]) -> str:
+    """Return a line of a table."""
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the tables of each bundle."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.budgets", description=__doc__)
     parser.add_argument("bundles", nargs="+", type=Path)
     parser.add_argument("--texts", required=True, help="one a line")
     parser.add_argument("--count", type=int, default=1000)
@@ -94,24 +93,24 @@ def main() -> None:
     texts = list(read_texts(arguments.texts, None))[: arguments.count]
     threads = available_cpus()
     engine._LITTLE_WORK = 0  # otherwise small graphs have one thread for few texts in any case
+    print(made_by("budgets", f"{len(texts)} texts, medians of {arguments.rounds} interleaved rounds"))
     for bundle in arguments.bundles:
         with Encoder(bundle) as encoder:
             encoder.encode(texts[:64])
             large = large_calls(encoder, texts, arguments.rounds)
             few = few_texts(encoder, texts, arguments.rounds)
-        shares = [
-            (processes(bundle, arguments.texts, threads, 1), processes(bundle, arguments.texts, 1, threads))
-            for _ in range(arguments.rounds)
-        ]
-        print(
-            f"\n{bundle.parent.name}/{bundle.name}, {len(texts)} texts, {threads} threads, {arguments.rounds} rounds\n"
-        )
-        print("| padded tokens per run | " + " | ".join(map(str, large)) + " |\n" + "|---" * (len(large) + 1) + "|")
-        print("| texts/s | " + " | ".join(f"{rate:.0f}" for rate in large.values()) + " |\n")
-        print("| texts in a call | " + " | ".join(map(str, few)) + " |\n" + "|---" * (len(few) + 1) + "|")
+        ways = {
+            "several": partial(processes, bundle, arguments.texts, threads, 1),
+            "one": partial(processes, bundle, arguments.texts, 1, threads),
+        }
+        shares = interleaved(ways, arguments.rounds)
+        print(f"\n{bundle.parent.name}/{bundle.name}\n")
+        print(row("padded tokens per run", [str(budget) for budget in large]) + "\n" + "|---" * (len(large) + 1) + "|")
+        print(row("texts/s", [f"{rate:.0f}" for rate in large.values()]) + "\n")
+        print(row("texts in a call", [str(count) for count in few]) + "\n" + "|---" * (len(few) + 1) + "|")
         for index, name in enumerate(("all threads on one run, ms", "runs side by side, ms")):
-            print(f"| {name} | " + " | ".join(f"{pair[index]:.2f}" for pair in few.values()) + " |")
-        ratio = median(several / one for several, one in shares)
+            print(row(name, [f"{pair[index]:.2f}" for pair in few.values()]))
+        ratio = median_ratio(shares["several"], shares["one"])
         print(f"\n{threads} processes of one thread take {ratio:.2f} times as long as one of {threads} threads.")
 
 

@@ -1,9 +1,9 @@
-"""whiten on a GPU beside PyTorch and sentence-transformers: `python -m benchmarks.gpu --texts FILE`.
+"""Compare whiten on a GPU with PyTorch and sentence-transformers: `python -m benchmarks.gpu --texts FILE`.
 
 Needs one environment with torch and onnxruntime-gpu for the same CUDA: pip install -c constraints.txt -e
-'.[test-gpu]'. Checks first that all engines give PyTorch's float32
-vectors, then measures all in turn, round after round, and writes table.md and figures.json beside this file, with the
-card's name. `--device cpu --out DIR` is a trial of this script where there is no GPU; its figures mean nothing.
+'.[test-gpu]'. Checks first that all engines give PyTorch's float32 vectors, then measures all in turn, round after
+round, and writes table.md and figures.json beside this file, with the card's name. `--device cpu --out DIR` tries this
+script where there is no GPU; its figures mean nothing.
 """
 
 import argparse
@@ -12,9 +12,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,15 +21,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu.choices import choices
 from benchmarks.gpu.report import write_table
-from benchmarks.gpu.rivals import Rival, Torch, best_size, milliseconds, rate, sentence_transformers, whiten
+from benchmarks.gpu.rivals import Rival, Torch, best_size, rate, sentence_transformers, whiten
+from benchmarks.machine import machine
+from benchmarks.timing import interleaved, seconds_each
 from benchmarks.workloads import checkpoint, mixed_passages, passages, plain_tokenizer
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime import Encoder
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.texts import read_texts
-from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ LEAST_COSINE = 0.999
 
 
 def exported(folder: Path, source: Path, precision: str) -> Path:
-    """The last layer, not whitened: what the others compute."""
+    """Export the last layer, not whitened, as the others compute it."""
     recipe = Recipe(
         str(source),
         layers=(-1,),
@@ -53,7 +53,7 @@ def exported(folder: Path, source: Path, precision: str) -> Path:
 
 
 def texts_for(sentences: list[str], tokenizer: Any, count: int) -> dict[str, list[str]]:
-    """Texts by workload: as they come, of 10 to 250 tokens, of 512 tokens, and those that come alone."""
+    """Return texts by workload: as they come, of 10 to 250 tokens, of 512 tokens, and those that come alone."""
     generator = random.Random(0)
     shuffled = generator.choices(sentences, k=count)
     return {
@@ -65,7 +65,7 @@ def texts_for(sentences: list[str], tokenizer: Any, count: int) -> dict[str, lis
 
 
 def peak_teraflops(device: str, dtype: torch.dtype) -> float:
-    """What a large matrix product reaches, 10^12 floating-point operations a second."""
+    """Return the speed of a large matrix product, 10^12 floating-point operations a second."""
     size = 8192 if device == "cuda" else 512
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     rates = []
@@ -76,7 +76,7 @@ def peak_teraflops(device: str, dtype: torch.dtype) -> float:
 
 
 def timed(work: Callable[[], object], device: str) -> float:
-    """Seconds, with what the GPU has to finish."""
+    """Return the seconds until the GPU has finished the work."""
     start = time.perf_counter()
     work()
     wait(device)
@@ -84,26 +84,26 @@ def timed(work: Callable[[], object], device: str) -> float:
 
 
 def wait(device: str) -> None:
-    """Until the GPU has nothing to do."""
+    """Wait until the GPU has nothing to do."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def operations(config: dict[str, int], tokens: int) -> float:
-    """Floating-point operations of one text: matrix products of all layers, attention included."""
+    """Count the floating-point operations of one text: matrix products of all layers, attention included."""
     width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
     return layers * tokens * (2 * (4 * width * width + 2 * width * inner) + 4 * tokens * width)
 
 
 def worst_cosine(vectors: np.ndarray, wanted: np.ndarray) -> float:
-    """Of vectors of the same texts."""
+    """Return the lowest cosine between two engines' vectors of a text."""
     vectors, wanted = vectors.astype(np.float64), wanted.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(wanted, axis=1)
     return float(((vectors * wanted).sum(axis=1) / norms).min())
 
 
 def measure(model: str, sentences: list[str], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All figures of a model."""
+    """Return all figures of a model."""
     device, half = arguments.device, torch.float16 if arguments.device == "cuda" else torch.bfloat16
     source = checkpoint(model, folder / "checkpoint")
     texts = texts_for(sentences, plain_tokenizer(source), arguments.count)
@@ -134,14 +134,15 @@ def measure(model: str, sentences: list[str], arguments: argparse.Namespace, fol
             raise SystemExit(f"{name} does not compute what PyTorch does in float32: worst cosine {cosine}")
     workloads = {name: texts[name] for name in ("short", "mixed", "long")}
     sizes = {name: {kind: best_size(rival, part) for kind, part in workloads.items()} for name, rival in rivals.items()}
-    rounds = []
-    for _ in range(arguments.rounds):
-        figures: dict[str, dict[str, float]] = {}
-        for name, rival in rivals.items():
-            figures[name] = {kind: rate(rival.many, part, sizes[name][kind]) for kind, part in workloads.items()}
-            figures[name]["one"] = median(milliseconds(rival.one, texts["one"]))
-        figures["whiten fp16, CUDA graphs"] = {"one": median(milliseconds(graphs.one, texts["one"]))}
-        rounds.append(figures)
+
+    def speeds(rival: Rival, of_rival: dict[str, int]) -> dict[str, float]:
+        figures = {kind: rate(rival.many, workloads[kind], size) for kind, size in of_rival.items()}
+        return figures | {"one": 1000 * median(seconds_each(rival.one, texts["one"]))}
+
+    candidates = {name: partial(speeds, rival, sizes[name]) for name, rival in rivals.items()}
+    candidates["whiten fp16, CUDA graphs"] = partial(speeds, graphs, {})
+    found = interleaved(candidates, arguments.rounds)
+    rounds = [dict(zip(found, figures, strict=True)) for figures in zip(*found.values(), strict=True)]
     config = json.loads((source / "config.json").read_text())
     lengths = {kind: float(np.mean([len(row) for row in tokenizer.tokenize(part)])) for kind, part in workloads.items()}
     return {
@@ -154,45 +155,9 @@ def measure(model: str, sentences: list[str], arguments: argparse.Namespace, fol
     }
 
 
-def choices(bundle: Path, workloads: dict[str, list[str]], device: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Texts per second of our own bundle under other choices than those that the runtime makes."""
-    rival, encoder = whiten(bundle, device)
-    kinds: dict[str, Callable[[], Any]] = {"as it is": lambda: changed(encoder)}
-    for budget in (4096, 8192, 32768, 65536):
-        kinds[f"{budget} tokens a run"] = lambda budget=budget: changed(encoder, budget=budget)
-    for lanes in (1, 3):
-        kinds[f"{lanes} runs side by side"] = lambda lanes=lanes: changed(encoder, lanes=lanes)
-    kinds["first window of 4096 texts"] = lambda: changed(encoder, first_window=WINDOW)
-    found: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in workloads} for name in kinds}
-    loose = whiten(bundle, device, enable_skip_layer_norm_strict_mode=0)[0]
-    found["normalisation statistics in float16"] = {kind: [] for kind in workloads}
-    for number in range(rounds + 1):
-        for kind, part in workloads.items():
-            for name, change in kinds.items():
-                with change():
-                    found[name][kind].append(rate(rival.many, part, 0))
-            found["normalisation statistics in float16"][kind].append(rate(loose.many, part, 0))
-        if number == 0:  # new shapes cost once
-            for rates in found.values():
-                for values in rates.values():
-                    values.clear()
-    return {name: {kind: median(values) for kind, values in rates.items()} for name, rates in found.items()}
-
-
-@contextmanager
-def changed(encoder: Encoder, **changes: int) -> Iterator[None]:
-    """Another schedule for the time of a block."""
-    engine = encoder._engine
-    usual = engine.schedule
-    engine.schedule = replace(usual, **changes)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        engine.schedule = usual
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--texts", help="sentences, one a line, or .csv, .tsv, .jsonl, .parquet; default: built in")
     parser.add_argument("--column")
     parser.add_argument("--models", default=",".join(MODELS))
@@ -218,6 +183,7 @@ def main() -> None:
     half = torch.float16 if arguments.device == "cuda" else torch.bfloat16
     results: dict[str, Any] = {
         "card": torch.cuda.get_device_name() if arguments.device == "cuda" else "no GPU: a trial of the script",
+        "machine": machine(),
         "peak_teraflops": peak_teraflops(arguments.device, half),
         "models": {},
     }

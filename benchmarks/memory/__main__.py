@@ -1,7 +1,7 @@
-"""Resident memory of a process that embeds with a bundle: `python -m benchmarks.memory BUNDLE ... --texts FILE`.
+"""Measure the resident memory of a process that embeds: `python -m benchmarks.memory BUNDLE ... --texts FILE`.
 
-Each figure is of a new process: after the import, after loading, after 50 texts one at a time or 1,000 in one call, its
-peak, and by how much it grew over 20,000 texts of random lengths after the first 2,000.
+Each figure comes from a new process: after the import, after loading, after 50 texts one at a time or 1,000 in one
+call, its peak, and by how much it grew over 20,000 texts of random lengths after the first 2,000.
 """
 
 import argparse
@@ -9,18 +9,27 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.peers.worker import peak_megabytes
+from benchmarks.machine import made_by
+from benchmarks.process_memory import memory
 from whiten_runtime.files.texts import read_texts
 
 
 def resident() -> float:
-    """Megabytes of this process that are in memory now (Linux)."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+    """Return the megabytes of this process that are in memory now."""
+    return memory()["VmRSS"] / 1e6
 
 
 def observe(bundle: str, texts: list[str], use: str) -> dict[str, float]:
+    """Embed in this process, and return megabytes at each step.
+
+    Args:
+        bundle: its folder.
+        texts: what to embed.
+        use: "one" for texts one at a time, "many" for one call, "long" for many calls of random size.
+    """
     from whiten_runtime import Encoder
 
     figures = {"imported": resident()}
@@ -34,13 +43,14 @@ def observe(bundle: str, texts: list[str], use: str) -> dict[str, float]:
     else:
         figures["growth"] = _growth(encoder.encode, " ".join(texts).split())
     figures["used"] = resident()
-    figures["peak"] = peak_megabytes()
+    figures["peak"] = memory()["VmHWM"] / 1e6
     return figures
 
 
-def _growth(encode: object, words: list[str]) -> float:
-    assert callable(encode)
-    generator, done, early = random.Random(0), 0, None
+def _growth(encode: Callable[[list[str]], object], words: list[str]) -> float:
+    """Return the share by which resident memory grows over 20,000 texts, after the first 2,000."""
+    generator, done = random.Random(0), 0
+    early: float | None = None
     while done < 20_000:
         texts = []
         for _ in range(generator.choice((1, 1, 1, 5, 30, 200))):
@@ -55,7 +65,8 @@ def _growth(encode: object, words: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table, or one process's figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("bundles", nargs="+")
     parser.add_argument("--texts", required=True)
     parser.add_argument("--use", choices=("one", "many", "long"), help=argparse.SUPPRESS)
@@ -64,6 +75,7 @@ def main() -> None:
         texts = list(read_texts(arguments.texts, None))
         print(json.dumps(observe(arguments.bundles[0], texts, arguments.use)))
         return
+    print(made_by("memory", "one run, a new process for each figure") + "\n")
     print("| bundle | imported | loaded | peak, 50 texts one by one | peak, 1,000 in one call | growth |")
     print("|---|---|---|---|---|---|")
     for bundle in arguments.bundles:

@@ -1,9 +1,8 @@
-"""whiten against its peers on this processor: `python -m benchmarks.peers --texts FILE`, with nothing else running.
+"""Compare whiten with other engines: `python -m benchmarks.peers --texts FILE`, with nothing else running.
 
 Makes a virtual environment for each peer, prepares what each engine loads, checks that the float32 engines give the
-same vectors, then runs all engines in turn, each in a process of its own, round after round, so that a machine whose
-speed drifts slows all alike. Writes a table (table.md), a chart (chart.png) and all figures (figures.json); models that
-are not named keep the figures that they had.
+same vectors, then runs all engines in turn, each in a process of its own, round after round. Writes a table (table.md),
+a chart (chart.png) and all figures (figures.json); models that are not named keep the figures that they had.
 """
 
 import argparse
@@ -11,16 +10,19 @@ import json
 import os
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import machine
 from benchmarks.peers.report import write_report
+from benchmarks.timing import interleaved, seconds
 from benchmarks.workloads import checkpoint, plain_tokenizer, workloads
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.ort.processor import available_cpus
+
+Figures = dict[str, float]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -45,13 +47,13 @@ ENGINES = {
     ),
 }
 COLD = ("whiten-fp32", "whiten-int8", "fastembed-fp32")
-"""Engines whose cold start is measured: a new process up to its first vector."""
+"""Engines whose cold start is measured: from the start of a process to its first vector."""
 
 _AGREED = 1e-3
 
 
 def python(cache: Path, engine: str) -> str:
-    """The interpreter of an engine's environment, which is made if need be."""
+    """Return the interpreter of an engine's environment, and make the environment if it is not there."""
     name = engine.split("-")[0]
     folder = cache / "environments" / name
     binary = folder / "bin" / "python"
@@ -66,7 +68,7 @@ def python(cache: Path, engine: str) -> str:
 
 
 class Bench:
-    """One model's engines on one set of texts."""
+    """Run the engines on one model and one set of texts."""
 
     def __init__(self, model: str, cache: Path, sentences: list[str], threads: int) -> None:
         self.model, self.threads, self.cache = model, threads, cache
@@ -82,6 +84,7 @@ class Bench:
         (self.folder / "workloads.json").write_text(json.dumps(self.texts))
 
     def worker(self, action: str, engine: str, *more: str) -> str:
+        """Run `worker.py` in the engine's environment, and return what it printed."""
         command = [python(self.cache, engine), "-m", "benchmarks.peers.worker", action, engine, str(self.checkpoint)]
         command += [str(self.folder / engine), str(self.folder / "workloads.json"), str(self.threads), *more]
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
@@ -91,7 +94,11 @@ class Bench:
         return done.stdout
 
     def agree(self, engines: list[str]) -> dict[str, float]:
-        """Worst difference of an engine's vectors from ours in float32, relative to their norm."""
+        """Return each engine's worst distance from the vectors of whiten-fp32, over their norm.
+
+        Raises:
+            SystemExit: a float32 engine gives other vectors.
+        """
         vectors = {}
         for engine in engines:
             file = self.folder / f"{engine}.npy"
@@ -109,18 +116,30 @@ class Bench:
                 raise SystemExit(f"{engine} does not compute what whiten does: {difference:.1e} of the norm away")
         return worst
 
-    def round(self, engines: list[str]) -> dict[str, Any]:
-        figures = {engine: json.loads(self.worker("measure", engine).splitlines()[-1]) for engine in engines}
-        for engine in set(engines) & set(COLD):
-            start = time.perf_counter()
-            self.worker("cold", engine)
-            figures[engine]["cold_s"] = time.perf_counter() - start
-        peak = [python(self.cache, "whiten"), "-m", "benchmarks.peers.peak", str(self.threads)]
-        return figures | {"peak": json.loads(subprocess.run(peak, capture_output=True, cwd=ROOT, check=True).stdout)}
+    def measure(self, engine: str) -> Figures:
+        """Return one round's figures of an engine."""
+        print(f"{self.model}: measuring {engine}", file=sys.stderr)
+        figures: Figures = json.loads(self.worker("measure", engine).splitlines()[-1])
+        if engine in COLD:
+            figures["cold_s"] = seconds(partial(self.worker, "cold", engine))
+        return figures
+
+    def peak(self) -> Figures:
+        """Return one round's peak of the processor, by precision."""
+        command = [python(self.cache, "whiten"), "-m", "benchmarks.peers.peak", str(self.threads)]
+        figures: Figures = json.loads(subprocess.run(command, capture_output=True, cwd=ROOT, check=True).stdout)
+        return figures
+
+    def rounds(self, engines: list[str], count: int) -> list[dict[str, Figures]]:
+        """Return figures by engine, and those of "peak", for each of several interleaved rounds."""
+        candidates = {engine: partial(self.measure, engine) for engine in engines} | {"peak": self.peak}
+        found = interleaved(candidates, count)
+        return [dict(zip(found, figures, strict=True)) for figures in zip(*found.values(), strict=True)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--texts", help="sentences, one a line, or .csv, .tsv, .jsonl, .parquet")
     parser.add_argument("--column")
     parser.add_argument("--models", default=",".join(ENGINES))
@@ -146,12 +165,10 @@ def main() -> None:
             print(f"{model}: preparing {engine}", file=sys.stderr)
             bench.worker("prepare", engine)
         differences = bench.agree(engines)
-        rounds = []
-        for number in range(arguments.rounds):
-            print(f"{model}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
-            rounds.append(bench.round(engines))
+        rounds = bench.rounds(engines, arguments.rounds)
         config = json.loads((bench.checkpoint / "config.json").read_text())
         results[model] = {
+            "machine": machine(),
             "threads": bench.threads,
             "tokens": bench.tokens,
             "config": {key: config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")},

@@ -1,10 +1,14 @@
-"""Figures of `benchmarks.peers` as a table and a chart; run alone, it makes both again from figures.json."""
+"""Write the table and the chart of `benchmarks.peers`.
+
+`python -m benchmarks.peers.report` writes both again from figures.json.
+"""
 
 import json
-import platform
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.timing import ratios, spread
 
 PEERS = {"fp32": ("st-torch", "st-onnx", "openvino-fp32", "fastembed-fp32", "ctranslate2-fp32")}
 PEERS["int8"] = ("st-onnx-int8", "ctranslate2-int8", "openvino-bf16")
@@ -13,13 +17,13 @@ WORKLOADS = {"short": "short texts/s", "mixed": "mixed texts/s", "one": "one tex
 
 
 def ratio(rounds: list[dict[str, Any]], name: str, peer: str, workload: str) -> list[float]:
-    """How many times as fast `name` was as `peer`, round by round."""
-    pairs = [(figures[name][workload], figures[peer][workload]) for figures in rounds]
-    return [theirs / mine if workload == "one" else mine / theirs for mine, theirs in pairs]
+    """Return how many times as fast `name` was as `peer`, round by round."""
+    mine, theirs = ([figures[engine][workload] for figures in rounds] for engine in (name, peer))
+    return ratios(theirs, mine) if workload == "one" else ratios(mine, theirs)
 
 
 def share_of_peak(result: dict[str, Any], precision: str, workload: str) -> float:
-    """Operations of the matrix products that one second's texts need, over those that the processor can do."""
+    """Return the operations of one second's matrix products, over those that the processor can do."""
     config, tokens = result["config"], result["tokens"][workload]
     width, inner = config["hidden_size"], config["intermediate_size"]
     products = config["num_hidden_layers"] * 2 * (4 * width * width + 2 * width * inner + 2 * tokens * width)
@@ -34,8 +38,7 @@ def write_report(results: dict[str, Any], out: Path) -> None:
     """Write table.md and chart.png."""
     lines = [
         "Made by `python -m benchmarks.peers`: each engine in a process of its own, in turn, medians (lowest to "
-        f"highest) of interleaved rounds; {platform.processor() or platform.machine()}, Python "
-        f"{platform.python_version()}.",
+        "highest) of interleaved rounds.",
     ]
     for model, result in results.items():
         rounds = result["rounds"]
@@ -43,16 +46,17 @@ def write_report(results: dict[str, Any], out: Path) -> None:
         peaks = (f"{name} {median(figures['peak'][name] for figures in rounds):.0f} GOP/s" for name in ("fp32", "int8"))
         lines += [
             f"\n## {model}\n",
+            f"{result['machine']}.\n",
             f"{len(rounds)} rounds, {result['threads']} threads; mean tokens of a text: {lengths}. "
             f"The processor's peak: {', '.join(peaks)}.\n",
             "| engine | " + " | ".join(WORKLOADS.values()) + " | peak RSS, MB | cold start, s | difference |",
             "|---" * (len(WORKLOADS) + 4) + "|",
         ]
         for engine in (name for name in rounds[0] if name != "peak"):
-            cells = [_spread([figures[engine][workload] for figures in rounds]) for workload in WORKLOADS]
+            cells = [_cell([figures[engine][workload] for figures in rounds]) for workload in WORKLOADS]
             cells.append(f"{median(figures[engine]['peak_mb'] for figures in rounds):.0f}")
             cold = [figures[engine]["cold_s"] for figures in rounds if "cold_s" in figures[engine]]
-            cells.append(_spread(cold) if cold else "")
+            cells.append(_cell(cold) if cold else "")
             difference = result["differences"].get(engine)
             cells.append("" if difference is None else f"{difference:.0e}")
             lines.append(f"| {engine} | " + " | ".join(cells) + " |")
@@ -67,9 +71,7 @@ def write_report(results: dict[str, Any], out: Path) -> None:
                 best = min(present, key=lambda peer: median(ratio(rounds, name, peer, workload)))
                 no_share = precision == "layer0" or workload == "one"
                 cell = "" if no_share else f"{100 * share_of_peak(result, precision, workload):.0f} %"
-                lines.append(
-                    f"| {name}, {workload} | {best} | {_spread(ratio(rounds, name, best, workload))} | {cell} |"
-                )
+                lines.append(f"| {name}, {workload} | {best} | {_cell(ratio(rounds, name, best, workload))} | {cell} |")
     (out / "table.md").write_text("\n".join(lines) + "\n")
     _chart(results, out / "chart.png")
 
@@ -97,9 +99,8 @@ def _chart(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _spread(values: list[float]) -> str:
-    digits = 0 if median(values) >= 100 else 2
-    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+def _cell(values: list[float]) -> str:
+    return spread(values, 0 if median(values) >= 100 else 2)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,62 @@
-"""Texts per second and time of one text, for several bundles side by side.
+"""Compare bundles side by side: texts per second of one call, and the time of one text.
 
 Run as `python -m benchmarks.precision BUNDLE BUNDLE ... --texts FILE`, with nothing else running. One session lives at
-a time; rounds are interleaved, so that a machine whose speed drifts slows all bundles alike. Ratios are to the first.
+a time. Ratios are to the first bundle.
 """
 
 import argparse
-import time
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
+from benchmarks.machine import made_by
+from benchmarks.timing import interleaved, ratios, seconds, seconds_each, spread
 from whiten_runtime import Encoder
 from whiten_runtime.files.texts import read_texts
 
 
-def measure(bundle: Path, texts: list[str]) -> tuple[float, float]:
-    """Texts per second of one call, and the median seconds of one text at a time."""
+class Speed(NamedTuple):
+    """Figures of one bundle in one round.
+
+    Attributes:
+        rate: texts per second of one call.
+        single: median seconds of one text at a time.
+    """
+
+    rate: float
+    single: float
+
+
+def measure(bundle: Path, texts: list[str]) -> Speed:
+    """Open a bundle and time it."""
     with Encoder(bundle) as encoder:
         encoder.warmup()
         encoder.encode(texts[:64])
-        start = time.perf_counter()
-        encoder.encode(texts)
-        rate = len(texts) / (time.perf_counter() - start)
-        singles = []
-        for text in texts[:200]:
-            start = time.perf_counter()
-            encoder.encode(text)
-            singles.append(time.perf_counter() - start)
-    return rate, median(singles)
+        rate = len(texts) / seconds(lambda: encoder.encode(texts))
+        return Speed(rate, median(seconds_each(encoder.encode, texts[:200])))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("bundles", nargs="+", type=Path)
     parser.add_argument("--texts", required=True)
     parser.add_argument("--column")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     texts = list(read_texts(arguments.texts, arguments.column))
-    rounds = [[measure(bundle, texts) for bundle in arguments.bundles] for _ in range(arguments.rounds)]
-    print(f"{len(texts)} texts, medians of {arguments.rounds} interleaved rounds (lowest to highest ratio)\n")
+    candidates = {number: partial(measure, bundle, texts) for number, bundle in enumerate(arguments.bundles)}
+    found = interleaved(candidates, arguments.rounds)
+    runs = f"{len(texts)} texts, medians of {arguments.rounds} interleaved rounds (lowest to highest ratio)"
+    print(made_by("precision", runs) + "\n")
     print("| bundle | texts/s | ratio | one text | ratio |\n|---|---|---|---|---|")
-    for index, bundle in enumerate(arguments.bundles):
-        rates, singles = zip(*(results[index] for results in rounds), strict=True)
-        faster = [results[index][0] / results[0][0] for results in rounds]
-        quicker = [results[0][1] / results[index][1] for results in rounds]
+    first_rates, first_singles = zip(*found[0], strict=True)
+    for number, bundle in enumerate(arguments.bundles):
+        rates, singles = zip(*found[number], strict=True)
         print(
-            f"| {bundle.name} | {median(rates):.0f} | {median(faster):.2f} ({min(faster):.2f} to {max(faster):.2f}) |"
-            f" {1000 * median(singles):.2f} ms | {median(quicker):.2f} ({min(quicker):.2f} to {max(quicker):.2f}) |"
+            f"| {bundle.name} | {median(rates):.0f} | {spread(ratios(rates, first_rates))} |"
+            f" {1000 * median(singles):.2f} ms | {spread(ratios(first_singles, singles))} |"
         )
 
 
