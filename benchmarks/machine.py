@@ -20,11 +20,11 @@ def machine() -> str:
     )
 
 
-def made_by(folder: str, runs: str) -> str:
+def made_by(command: str, runs: str) -> str:
     """Return the first line of a table.
 
     Args:
-        folder: the benchmark's folder.
+        command: the benchmark's folder, with options that matter.
         runs: how often it ran, for example "medians of 5 interleaved rounds".
     """
-    return f"Made by `python -m benchmarks.{folder}`, {runs}; {machine()}."
+    return f"Made by `python -m benchmarks.{command}`, {runs}; {machine()}."

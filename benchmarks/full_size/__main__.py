@@ -1,4 +1,4 @@
-"""Exports of full-size networks with random weights: seconds, sizes, peak memory. Prints a table.
+"""Export full-size networks with random weights, and print a table of seconds, sizes and peak memory.
 
 Run as `python -m benchmarks.full_size > benchmarks/full_size/table.md`; needs some 20 GB of disk and 10 GB of memory.
 Peak memory is sampled from /proc every 50 ms: anonymous pages, which the process alone pays for, and all resident
@@ -6,6 +6,7 @@ pages, which include files that are mapped. Both are divided by the size of the 
 reference is the model in float64, which is twice that or more.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from benchmarks.machine import made_by
+from benchmarks.process_memory import memory
 
 
 @dataclass(frozen=True)
 class Size:
-    """A network as it is on the hub.
+    """Describe a network as it is on the hub.
 
     Attributes:
         family: of `support.checkpoints`, for the tokenizer's files.
@@ -60,37 +62,17 @@ SIZES = {
     ),
 }
 
-_MAKE = """
-import json, sys
-sys.path.insert(0, sys.argv[3])
-import torch, transformers
-from pathlib import Path
-from support.checkpoints import FAMILIES, save_checkpoint
-folder, (family, config) = Path(sys.argv[1]), json.loads(sys.argv[2])
-save_checkpoint(family, folder)
-small = transformers.AutoConfig.from_pretrained(folder)
-ids = {name: getattr(small, name) for name in FAMILIES[family].ids}
-torch.manual_seed(0)
-full = transformers.AutoConfig.for_model(FAMILIES[family].model_type, **config | ids)
-transformers.AutoModel.from_config(full).save_pretrained(folder)
-described = json.loads((folder / "tokenizer_config.json").read_text())
-(folder / "tokenizer_config.json").write_text(json.dumps(described | {"model_max_length": 512}))
-"""
-
 
 def peak_memory(command: list[str]) -> tuple[float, dict[str, int], str]:
-    """Run a command: seconds, largest bytes of the fields of /proc/PID/status, and what it wrote to stdout."""
+    """Run a command, and return its seconds, its largest memory in bytes by field, and its output."""
     started, peaks = time.monotonic(), {"RssAnon": 0, "VmRSS": 0}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             try:
-                lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+                now = memory(process.pid)
             except OSError:
                 break
-            for line in lines:
-                name, _, rest = line.partition(":")
-                if name in peaks:
-                    peaks[name] = max(peaks[name], 1024 * int(rest.split()[0]))
+            peaks = {name: max(peak, now.get(name, 0)) for name, peak in peaks.items()}
             time.sleep(0.05)
         assert process.stdout is not None
         output = process.stdout.read()
@@ -100,8 +82,13 @@ def peak_memory(command: list[str]) -> tuple[float, dict[str, int], str]:
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(SIZES)
-    tests = str(Path(__file__).parents[2] / "tests")
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.full_size", description=__doc__)
+    parser.add_argument("networks", nargs="*", help=f"some of {', '.join(SIZES)}; default all")
+    names = parser.parse_args().networks or list(SIZES)
+    if unknown := set(names) - set(SIZES):
+        parser.error(f"no such network: {', '.join(sorted(unknown))}")
+    print(made_by("full_size", "one run each") + "\n")
     whiten = Path(sys.executable).with_name("whiten")
     print(
         "| network | float32 weights | export | bundle | worst difference | anonymous / model | resident / model "
@@ -113,7 +100,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             checkpoint, bundle = Path(folder, "checkpoint"), Path(folder, "bundle")
             made = json.dumps([size.family, size.config])
-            subprocess.run([sys.executable, "-c", _MAKE, str(checkpoint), made, tests], check=True)
+            make = [sys.executable, "-m", "benchmarks.full_size.checkpoint", str(checkpoint), made]
+            subprocess.run(make, check=True)
             weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
             command = [
                 str(whiten.with_name("whiten-export")),
