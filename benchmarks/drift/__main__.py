@@ -1,6 +1,6 @@
-"""Drift between corpora: a bundle is fitted anew on half of each corpus, and shown the others and mixtures.
+"""Measure drift between corpora: fit a bundle anew on a part of each corpus, and show it the others and mixtures.
 
-Usage: python -m benchmarks.drift BUNDLE FILE ... [--least 100]
+Usage: python -m benchmarks.drift BUNDLE FILE FILE ...
 """
 
 import argparse
@@ -8,16 +8,23 @@ import random
 import tempfile
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.machine import made_by
 from whiten_export.pipeline.refit import fit_bundle, refit_bundle
 from whiten_runtime import DriftMonitor, Encoder
 from whiten_runtime.files.corpus import Corpus
 from whiten_whitening.maps import WhiteningSpec
 
+Vectors = NDArray[np.float32]
+
 _SENTENCES, _TESTED, _SMALL, _REPEATS = 4000, 2000, 100, 40
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drift", description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("files", nargs="+", type=Path)
     arguments = parser.parse_args()
@@ -26,6 +33,7 @@ def main() -> None:
         sentences = list(Corpus((str(file),), None, None))
         random.Random(0).shuffle(sentences)
         corpora[file.name.split(".")[0]] = sentences
+    print(made_by("drift", "one run") + "\n")
     print("| fitted on | shown | mean shift | variance / expected | average cosine | IsoScore (expected) | verdict |")
     print("|---|---|---|---|---|---|---|")
     for name in corpora:
@@ -34,6 +42,7 @@ def main() -> None:
 
 
 def measure(bundle: Path, name: str, corpora: dict[str, list[str]], folder: Path) -> None:
+    """Fit on one corpus, and print its lines of the table."""
     own = corpora[name]
     size = min(_SENTENCES, 2 * len(own) // 3)
     (folder / "own.txt").write_text("\n".join(own[:size]) + "\n", "utf-8")
@@ -69,9 +78,8 @@ def measure(bundle: Path, name: str, corpora: dict[str, list[str]], folder: Path
         print(f"| {name} | {_SMALL} of {name}, unseen, {_REPEATS} times | | | | | {alarms} not close |", flush=True)
 
 
-def _mixed(own, foreign, share: float):  # type: ignore[no-untyped-def]
-    import numpy as np
-
+def _mixed(own: Vectors, foreign: Vectors, share: float) -> Vectors:
+    """Replace a share of the vectors by foreign ones."""
     count = round(share * len(own))
     return np.concatenate([own[count:], foreign[:count]])
 

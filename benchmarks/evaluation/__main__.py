@@ -1,4 +1,4 @@
-"""The README's picture: what whitening does to similarity, layer by layer, and to classification.
+"""Draw how whitening changes similarity, layer by layer, and classification, from results of `whiten`:
 
 whiten sweep minilm --data DIR --out sweeps/minilm
 whiten eval classification BUNDLE --data DIR --whitening none --json > none.json
@@ -6,9 +6,10 @@ whiten eval classification BUNDLE --data DIR --whitening target --json > target.
 python -m benchmarks.evaluation sweeps/minilm/sweep.json none.json target.json benchmarks/evaluation/chart.png
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -16,7 +17,8 @@ COLOURS = {"none": "#8d99ae", "target": "#d1495b"}
 NAMES = {"none": "not whitened", "target": "whitened"}
 
 
-def main(sweep: Path, none: Path, target: Path, out: Path) -> None:
+def draw(sweep: Path, none: Path, target: Path, out: Path) -> None:
+    """Draw both charts, and write them as one picture."""
     figure = Figure(figsize=(10.5, 3.9), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
     draw_layers(left, json.loads(sweep.read_bytes()))
@@ -32,7 +34,8 @@ def main(sweep: Path, none: Path, target: Path, out: Path) -> None:
     figure.savefig(out)
 
 
-def draw_layers(axes, sweep: dict) -> None:
+def draw_layers(axes: Any, sweep: dict[str, Any]) -> None:
+    """Draw the similarity of each single layer, whitened and not."""
     for kind, colour in COLOURS.items():
         single = {
             score["layers"][0]: score["average"]
@@ -41,7 +44,7 @@ def draw_layers(axes, sweep: dict) -> None:
         }
         axes.plot(list(single), list(single.values()), marker="o", markersize=4, color=colour, label=NAMES[kind])
         for layer, value in single.items():
-            place = (0, 6) if value == max(found for found in averages(sweep, layer)) else (0, -12)
+            place = (0, 6) if value == max(averages(sweep, layer)) else (0, -12)
             axes.annotate(
                 f"{value:.1f}", (layer, value), xytext=place, textcoords="offset points", ha="center", fontsize=7
             )
@@ -51,11 +54,13 @@ def draw_layers(axes, sweep: dict) -> None:
     axes.set_ylabel(f"Spearman x 100, mean of {', '.join(sweep['tasks'])}", fontsize=7)
 
 
-def averages(sweep: dict, layer: int) -> list[float]:
+def averages(sweep: dict[str, Any], layer: int) -> list[float]:
+    """Return the average scores of a single layer, whitened and not."""
     return [score["average"] for score in sweep["scores"] if score["pooling"] == "mean" and score["layers"] == [layer]]
 
 
-def draw_classification(axes, found: dict) -> None:
+def draw_classification(axes: Any, found: dict[str, Any]) -> None:
+    """Draw the accuracy of each task, whitened and not."""
     names = [task["task"] for task in found["none"]["bundles"][0]["tasks"]]
     for number, (kind, colour) in enumerate(COLOURS.items()):
         values = [task["accuracy"] for task in found[kind]["bundles"][0]["tasks"]]
@@ -71,5 +76,22 @@ def draw_classification(axes, found: dict) -> None:
     axes.set_ylabel("accuracy, % (axis from 30)", fontsize=8)
 
 
+def main() -> None:
+    """Draw the picture."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.evaluation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, content in (
+        ("sweep", "sweep.json of `whiten sweep`"),
+        ("none", "classification, not whitened"),
+        ("target", "classification, whitened on the tasks' sentences"),
+        ("out", "the picture"),
+    ):
+        parser.add_argument(name, type=Path, help=content)
+    draw(**vars(parser.parse_args()))
+
+
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main()

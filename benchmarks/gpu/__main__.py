@@ -28,8 +28,8 @@ from benchmarks.machine import machine
 from benchmarks.timing import interleaved, seconds_each
 from benchmarks.workloads import checkpoint, mixed_passages, passages, plain_tokenizer
 from whiten_export.pipeline.export_model import export_bundle
-from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS, Recipe
+from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.inference.tokenizer import Tokenizer
 

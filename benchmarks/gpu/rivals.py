@@ -44,7 +44,7 @@ def whiten(bundle: Path, device: str, cuda_graphs: bool = False, **options: Any)
 
 
 class Torch:
-    """Run PyTorch with scaled-dot-product attention: texts sorted by length, batches of like length, one copy at the end.
+    """Run PyTorch with scaled-dot-product attention: texts sorted by length, batches of like length, one copy at last.
 
     Args:
         checkpoint: a directory written by save_pretrained.
@@ -91,7 +91,8 @@ class Torch:
     def _pooled(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         states = self._network(input_ids=ids, attention_mask=mask).last_hidden_state
         weights = mask[..., None].float()
-        return (states.float() * weights).sum(1) / weights.sum(1)
+        vectors: torch.Tensor = (states.float() * weights).sum(1) / weights.sum(1)
+        return vectors
 
 
 def sentence_transformers(checkpoint: Path, device: str, dtype: torch.dtype, longest: int) -> Rival:

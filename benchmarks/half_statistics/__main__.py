@@ -17,7 +17,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from benchmarks.machine import made_by
 from benchmarks.workloads import minilm
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS
+from whiten_runtime.files.corpus import Corpus
 
 Normalise = Callable[[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], float], NDArray[np.float32]]
 
@@ -54,7 +55,7 @@ def in_single(
 def _sum(values: NDArray[np.float16]) -> NDArray[np.float16]:
     """Sum the last axis in float16: a few neighbours by one thread, then the threads' sums in pairs."""
     parts = values.reshape(*values.shape[:-1], -1, _LANES)
-    total = np.zeros(parts.shape[:-1], _HALF)
+    total: NDArray[np.float16] = np.zeros(parts.shape[:-1], _HALF)
     for lane in range(_LANES):
         total = (total + parts[..., lane]).astype(_HALF)
     while total.shape[-1] > 1:

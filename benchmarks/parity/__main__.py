@@ -1,4 +1,4 @@
-"""Parity and size of the real checkpoint for every kind of bundle.
+"""Measure parity and size of the real checkpoint for every kind of bundle.
 
 Run as `python -m benchmarks.parity > benchmarks/parity/table.md`.
 Exports all-MiniLM-L6-v2 with each choice of layers, pooling and whitening, and prints what the gate measured.
@@ -10,14 +10,16 @@ import tempfile
 from itertools import product
 from pathlib import Path
 
+from benchmarks.machine import made_by
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime.bundle.manifest import Pooling, WhiteningMethod
+from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import ParityError, UsageError
+from whiten_whitening.maps import Method
 
 LAYERS = ((1, 6), (1,), (0,), (6,))
 POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
-WHITENINGS: dict[str, tuple[WhiteningMethod | None, int | None]] = {
+WHITENINGS: dict[str, tuple[Method | None, int | None]] = {
     "pca": ("pca", None),
     "pca, 128": ("pca", 128),
     "none": (None, None),
@@ -25,11 +27,12 @@ WHITENINGS: dict[str, tuple[WhiteningMethod | None, int | None]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=__doc__)
     parser.add_argument("--max-sentences", type=int, default=4000)
     sentences = parser.parse_args().max_sentences
-    print(f"Made by `python -m benchmarks.parity --max-sentences {sentences}`; all-MiniLM-L6-v2, ", end="")
-    print("built-in corpus, against PyTorch in float64.\n")
+    print(made_by(f"parity --max-sentences {sentences}", "one run"))
+    print("all-MiniLM-L6-v2, built-in corpus, against PyTorch in float64.\n")
     print("| layers | pooling | whitening | rank | 1 - worst cosine | worst difference / norm | vectors | size |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

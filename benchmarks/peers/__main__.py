@@ -19,6 +19,8 @@ from benchmarks.machine import machine
 from benchmarks.peers.report import write_report
 from benchmarks.timing import interleaved, seconds
 from benchmarks.workloads import checkpoint, plain_tokenizer, workloads
+from whiten_export.pipeline.recipe import BUILTIN_CORPUS
+from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.ort.processor import available_cpus
 
@@ -150,8 +152,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
     if arguments.texts is None:
-        from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-
         sentences = list(Corpus((BUILTIN_CORPUS,), None, None))
     else:
         sentences = list(dict.fromkeys(read_texts(arguments.texts, arguments.column)))

@@ -1,4 +1,4 @@
-"""The engines that are compared, each behind the same two functions. Runs in the engine's own virtual environment.
+"""Put each engine behind the same two functions. Runs in the engine's own virtual environment.
 
 Only the standard library and numpy are imported here: the rest is imported by the engine that is asked for.
 `prepare` makes what an engine loads; `load` gives a function from texts to vectors, and one from a text to its vector.
@@ -20,14 +20,14 @@ MAX_TOKENS = 256
 
 
 class Loaded(NamedTuple):
-    """Functions of a loaded engine."""
+    """Hold the functions of a loaded engine."""
 
     many: Encode
     one: Callable[[str], np.ndarray]
 
 
 def batch_size(texts: list[str], short: int = 32, long: int = 8) -> int:
-    """Texts per batch, the best of 2, 4, 8 and 32 on this machine: large for short ones, small for mixed lengths."""
+    """Return texts per batch, the best of 2, 4, 8 and 32 on this machine: many short ones, few of mixed lengths."""
     return short if np.mean([len(text) for text in texts]) < 200 else long
 
 
@@ -37,7 +37,8 @@ def prepare(engine: str, checkpoint: Path, folder: Path) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    _PREPARE.get(engine.split("-")[0], lambda *_: None)(engine, checkpoint, folder)
+    if make := _PREPARE.get(engine.split("-")[0]):
+        make(engine, checkpoint, folder)
     (folder / "done").touch()
 
 
@@ -76,7 +77,7 @@ def _sentence_transformer(path: Path, threads: int, **options: Any) -> Any:
 
 
 def _mean_pooled(checkpoint: Path, folder: Path) -> None:
-    """The checkpoint as sentence-transformers wants it: mean pooling and nothing after it."""
+    """Write the checkpoint for sentence-transformers, with mean pooling and nothing after it."""
     from sentence_transformers import SentenceTransformer, models
 
     transformer = models.Transformer(str(checkpoint), max_seq_length=MAX_TOKENS)
@@ -127,7 +128,7 @@ def _load_openvino(engine: str, checkpoint: Path, folder: Path, threads: int) ->
 
 
 def _load_fastembed(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
-    """On the graph that sentence-transformers exports; its own tokenizer files beside it."""
+    """Load the graph that sentence-transformers exports, and the tokenizer files beside it."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
@@ -156,7 +157,7 @@ def _prepare_ctranslate2(engine: str, checkpoint: Path, folder: Path) -> None:
 
 
 def _load_ctranslate2(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
-    """Batches of like length, one thread each, side by side; one text with all threads."""
+    """Run batches of like length side by side, one thread each, and one text with all threads."""
     import ctranslate2
     from tokenizers import Tokenizer
 
@@ -171,7 +172,8 @@ def _load_ctranslate2(engine: str, checkpoint: Path, folder: Path, threads: int)
     def pooled(encoder: Any, ids: list[list[int]]) -> np.ndarray:
         states = np.array(encoder.forward_batch(ids).last_hidden_state)
         mask = np.arange(states.shape[1]) < np.array([len(row) for row in ids])[:, None]
-        return (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+        vectors: np.ndarray = (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+        return vectors
 
     def many(texts: list[str]) -> np.ndarray:
         ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]

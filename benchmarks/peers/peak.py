@@ -1,13 +1,12 @@
-"""What the processor can do: matrix products of onnxruntime alone, in the shapes of BERT-base. Prints one JSON line.
+"""Measure the processor's peak: matrix products of onnxruntime alone, in the shapes of BERT-base.
 
-`peak.py THREADS`: billions of operations per second in float32 and in uint8 times int8, the best of several runs, with
-as many sessions of one thread side by side as there are threads.
+`python -m benchmarks.peers.peak THREADS` prints one JSON line: billions of operations per second in float32 and in
+uint8 times int8, the best of several runs, with as many sessions of one thread side by side as there are threads.
 """
 
 import json
 import os
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -16,10 +15,13 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.timing import seconds
+
 ROWS, INNER, COLUMNS, RUNS = 512, 768, 3072, 12
 
 
 def session(operator: str, left: int, weights: np.ndarray, result: int) -> onnxruntime.InferenceSession:
+    """Return a session of one thread whose graph is one product."""
     graph = helper.make_graph(
         [helper.make_node(operator, ["x", "w"], ["y"])],
         "peak",
@@ -34,6 +36,8 @@ def session(operator: str, left: int, weights: np.ndarray, result: int) -> onnxr
 
 
 def rate(product: onnxruntime.InferenceSession, rows: np.ndarray, threads: int) -> float:
+    """Return billions of operations per second, the best of five runs."""
+
     def run(_: int) -> None:
         for _ in range(RUNS):
             product.run(None, {"x": rows})
@@ -41,13 +45,12 @@ def rate(product: onnxruntime.InferenceSession, rows: np.ndarray, threads: int) 
     best = float("inf")
     with ThreadPoolExecutor(threads) as executor:
         for _ in range(5):
-            start = time.perf_counter()
-            list(executor.map(run, range(threads)))
-            best = min(best, time.perf_counter() - start)
+            best = min(best, seconds(lambda: list(executor.map(run, range(threads)))))
     return 2 * ROWS * INNER * COLUMNS * RUNS * threads / best / 1e9
 
 
 def main() -> None:
+    """Print the figures."""
     threads = int(sys.argv[1])
     generator = np.random.default_rng(0)
     weights = generator.normal(size=(INNER, COLUMNS)).astype(np.float32)

@@ -10,9 +10,11 @@ from typing import Any
 
 from benchmarks.timing import ratios, spread
 
-PEERS = {"fp32": ("st-torch", "st-onnx", "openvino-fp32", "fastembed-fp32", "ctranslate2-fp32")}
-PEERS["int8"] = ("st-onnx-int8", "ctranslate2-int8", "openvino-bf16")
-PEERS["layer0"] = ("model2vec-layer0",)
+PEERS = {
+    "fp32": ["st-torch", "st-onnx", "openvino-fp32", "fastembed-fp32", "ctranslate2-fp32"],
+    "int8": ["st-onnx-int8", "ctranslate2-int8", "openvino-bf16"],
+    "layer0": ["model2vec-layer0"],
+}
 WORKLOADS = {"short": "short texts/s", "mixed": "mixed texts/s", "one": "one text, ms"}
 
 
@@ -27,7 +29,7 @@ def share_of_peak(result: dict[str, Any], precision: str, workload: str) -> floa
     config, tokens = result["config"], result["tokens"][workload]
     width, inner = config["hidden_size"], config["intermediate_size"]
     products = config["num_hidden_layers"] * 2 * (4 * width * width + 2 * width * inner + 2 * tokens * width)
-    shares = [
+    shares: list[float] = [
         figures[f"whiten-{precision}"][workload] * tokens * products / figures["peak"][precision] / 1e9
         for figures in result["rounds"]
     ]
