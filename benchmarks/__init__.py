@@ -1,1 +1,1 @@
-"""Benchmarks: one folder for each question, run as `python -m benchmarks.FOLDER`; README.md lists them."""
+"""Measure whiten, in one folder for each question: `python -m benchmarks.FOLDER`; README.md lists them."""

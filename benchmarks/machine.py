@@ -1,9 +1,10 @@
-"""Name the machine, the versions and the number of runs in the first line of a table."""
+"""Name the machine, the versions and the number of runs in the first line of a table.
+
+Imports neither numpy nor onnxruntime: they would count in the benchmarks that measure memory.
+"""
 
 import platform
-
-import numpy as np
-import onnxruntime
+from importlib.metadata import PackageNotFoundError, version
 
 from whiten_runtime.ort.processor import processor
 
@@ -15,8 +16,7 @@ def machine() -> str:
     features = f" ({', '.join(found.features)})" if found.features else ""
     threads = f"{found.threads} thread{'' if found.threads == 1 else 's'}"
     return (
-        f"{threads} of {name}{features}, onnxruntime {onnxruntime.__version__}, numpy {np.__version__}, "
-        f"Python {platform.python_version()}"
+        f"{threads} of {name}{features}, {_onnxruntime()}, numpy {version('numpy')}, Python {platform.python_version()}"
     )
 
 
@@ -28,3 +28,12 @@ def made_by(command: str, runs: str) -> str:
         runs: how often it ran, for example "medians of 5 interleaved rounds".
     """
     return f"Made by `python -m benchmarks.{command}`, {runs}; {machine()}."
+
+
+def _onnxruntime() -> str:
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+    return "no onnxruntime"

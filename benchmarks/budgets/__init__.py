@@ -1,1 +1,1 @@
-"""How many tokens should one run of the graph have, and does it help to use several processes?"""
+"""Measure how many tokens one run of the graph should have, and whether several processes help."""

@@ -1,1 +1,1 @@
-"""Which drift do other texts cause than those that the whitening was fitted on?"""
+"""Measure the drift that texts cause which differ from those of the fit."""

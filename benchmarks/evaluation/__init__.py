@@ -1,1 +1,1 @@
-"""How does whitening change the scores of similarity and classification tasks?"""
+"""Show how whitening changes the scores of similarity and classification tasks."""

@@ -1,4 +1,4 @@
-"""Draw how whitening changes similarity, layer by layer, and classification, from results of `whiten`:
+"""Draw how whitening changes similarity, layer by layer, and classification, from results of `whiten`.
 
 whiten sweep minilm --data DIR --out sweeps/minilm
 whiten eval classification BUNDLE --data DIR --whitening none --json > none.json

@@ -1,1 +1,1 @@
-"""How much longer does an evaluation take than embedding its sentences?"""
+"""Measure how much longer an evaluation takes than embedding its sentences."""

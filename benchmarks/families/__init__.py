@@ -1,4 +1,4 @@
-"""How far is each model of the catalogue, exported in each precision, from PyTorch?
+"""Measure how far each model of the catalogue, exported in each precision, is from PyTorch.
 
 Importing this package gives huggingface_hub an empty cache, and lets `support` of the tests be imported. Both have to
 happen before the modules of this package import them.

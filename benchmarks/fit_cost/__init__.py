@@ -1,1 +1,1 @@
-"""How much longer does it take to fit a whitening on sentences than to embed them?"""
+"""Measure how much longer a fit takes than embedding the same sentences."""

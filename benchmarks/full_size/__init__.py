@@ -1,1 +1,1 @@
-"""How long does an export of a full-size network take, and how much memory?"""
+"""Measure time and memory of the export of full-size networks."""

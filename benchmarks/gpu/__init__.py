@@ -1,1 +1,1 @@
-"""How fast is whiten on a GPU beside PyTorch and sentence-transformers?"""
+"""Compare the speed of whiten on a GPU with that of PyTorch and sentence-transformers."""

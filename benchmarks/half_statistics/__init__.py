@@ -1,1 +1,1 @@
-"""How much accuracy does layer normalisation lose if its statistics are in float16?"""
+"""Measure the accuracy that layer normalisation loses with statistics in float16."""

@@ -1,1 +1,1 @@
-"""How long does it take to fit a whitening on ten million vectors, and how much memory?"""
+"""Measure time and memory of fitting a whitening on ten million vectors."""

@@ -1,1 +1,1 @@
-"""How much memory does a process that embeds texts use?"""
+"""Measure the memory of a process that embeds texts."""

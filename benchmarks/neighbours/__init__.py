@@ -1,1 +1,1 @@
-"""How much do two bundles in one process slow each other down?"""
+"""Measure how much two bundles in one process slow each other down."""

@@ -1,1 +1,1 @@
-"""How far is each kind of bundle of all-MiniLM-L6-v2 from PyTorch, and how large is it?"""
+"""Measure how far each kind of bundle of all-MiniLM-L6-v2 is from PyTorch, and its size."""

@@ -1,1 +1,1 @@
-"""How fast is whiten beside other engines on this processor?"""
+"""Compare the speed of whiten with that of other engines on this processor."""

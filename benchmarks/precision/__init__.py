@@ -1,1 +1,1 @@
-"""How fast are bundles of float32, float16 and int8 beside each other?"""
+"""Compare the speed of float32, float16 and int8 bundles."""

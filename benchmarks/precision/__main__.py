@@ -17,7 +17,7 @@ from whiten_runtime.files.texts import read_texts
 
 
 class Speed(NamedTuple):
-    """Figures of one bundle in one round.
+    """Hold the figures of one bundle in one round.
 
     Attributes:
         rate: texts per second of one call.
