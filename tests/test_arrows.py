@@ -21,10 +21,15 @@ PACKAGES = {
 """What each package may import besides itself."""
 
 ROOMS = {
-    "whiten_runtime": "errors process checks reporter bundle files ort inference vector_whitener encoder commands".split(),
-    "whiten_whitening": "moments isotropy similarity sample shrinkage maps estimator selection drift".split(),
-    "whiten_export": "proof corpus graph sources writing pipeline commands".split(),
-    "whiten_evaluation": "embedding mteb_model tasks sweep commands".split(),
+    "whiten_runtime": (
+        *("errors", "process", "checks", "reporter", "bundle", "files", "ort", "inference"),
+        *("vector_whitener", "encoder", "commands"),
+    ),
+    "whiten_whitening": (
+        *("moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "estimator", "selection", "drift"),
+    ),
+    "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),
+    "whiten_evaluation": ("embedding", "mteb_model", "tasks", "sweep", "commands"),
 }
 """The rooms of a package from the ground up: each imports only those before it."""
 

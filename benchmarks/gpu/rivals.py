@@ -1,26 +1,27 @@
-"""What is compared on a GPU, each with the settings that serve it best: how many texts or tokens it takes at a time."""
+"""Load the engines that are compared on a GPU, and find the batch size with which each is fastest."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModel
 
+from benchmarks.timing import seconds
 from whiten_runtime import Encoder
 from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.tokenizer import Tokenizer
 
-Encode = Callable[[list[str]], np.ndarray]
+Vectors = NDArray[np.float32]
 
 _SIZES = {"tokens": (4096, 16384, 65536), "texts": (32, 128, 512, 2048)}
 
 
 class Rival(NamedTuple):
-    """An engine that is loaded.
+    """Hold the functions of a loaded engine.
 
     Attributes:
         many: vectors of many texts, at a size of batches.
@@ -28,13 +29,13 @@ class Rival(NamedTuple):
         sizes: those that are tried; the fastest for each workload is taken.
     """
 
-    many: Callable[[list[str], int], np.ndarray]
-    one: Callable[[str], np.ndarray]
+    many: Callable[[list[str], int], Vectors]
+    one: Callable[[str], Vectors]
     sizes: tuple[int, ...]
 
 
 def whiten(bundle: Path, device: str, cuda_graphs: bool = False, **options: Any) -> tuple[Rival, Encoder]:
-    """Our bundle, with our own choice of batches."""
+    """Open a bundle of whiten, which chooses its batches itself."""
     providers = None
     if device == "cuda" and options:
         providers = [("CUDAExecutionProvider", options)]
@@ -43,7 +44,7 @@ def whiten(bundle: Path, device: str, cuda_graphs: bool = False, **options: Any)
 
 
 class Torch:
-    """PyTorch with scaled-dot-product attention: texts sorted by length, batches of like length, one copy at the end.
+    """Run PyTorch with scaled-dot-product attention: texts sorted by length, batches of like length, one copy at last.
 
     Args:
         checkpoint: a directory written by save_pretrained.
@@ -61,12 +62,12 @@ class Torch:
         self._tokenizer, self._device = tokenizer, device
 
     def rival(self) -> Rival:
-        """As the others."""
+        """Return its functions, as those of the other engines."""
         return Rival(self.many, lambda text: self.many([text], 1)[0], _SIZES["tokens"])
 
     @torch.inference_mode()
-    def many(self, texts: list[str], budget: int) -> np.ndarray:
-        """Mean-pooled last hidden states, float32 [n, d]."""
+    def many(self, texts: list[str], budget: int) -> Vectors:
+        """Return mean-pooled last hidden states, float32 [n, d]."""
         rows = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(texts)]
         if len(rows) == 1:
             ids = torch.tensor(rows, device=self._device)
@@ -90,11 +91,12 @@ class Torch:
     def _pooled(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         states = self._network(input_ids=ids, attention_mask=mask).last_hidden_state
         weights = mask[..., None].float()
-        return (states.float() * weights).sum(1) / weights.sum(1)
+        vectors: torch.Tensor = (states.float() * weights).sum(1) / weights.sum(1)
+        return vectors
 
 
 def sentence_transformers(checkpoint: Path, device: str, dtype: torch.dtype, longest: int) -> Rival:
-    """sentence-transformers in half precision."""
+    """Load sentence-transformers in half precision."""
     from sentence_transformers import SentenceTransformer, models
 
     transformer = models.Transformer(str(checkpoint), max_seq_length=longest)
@@ -108,15 +110,13 @@ def sentence_transformers(checkpoint: Path, device: str, dtype: torch.dtype, lon
     )
 
 
-def rate(many: Callable[[list[str], int], np.ndarray], texts: list[str], size: int) -> float:
-    """Texts per second of one call."""
-    start = time.perf_counter()
-    many(texts, size)
-    return len(texts) / (time.perf_counter() - start)
+def rate(many: Callable[[list[str], int], Vectors], texts: list[str], size: int) -> float:
+    """Return texts per second of one call."""
+    return len(texts) / seconds(lambda: many(texts, size))
 
 
 def best_size(rival: Rival, texts: list[str]) -> int:
-    """The size of batches with which a workload is fastest, of a second run: the first one meets new shapes."""
+    """Return the size of batches with which a workload is fastest in a second run, as the first meets new shapes."""
     rates = {}
     for size in rival.sizes:
         try:
@@ -127,13 +127,3 @@ def best_size(rival: Rival, texts: list[str]) -> int:
     if not rates:
         raise SystemExit(f"batches of {rival.sizes[0]} already need more memory than this GPU has")
     return max(rates, key=lambda size: rates[size])
-
-
-def milliseconds(one: Callable[[str], np.ndarray], texts: list[str]) -> list[float]:
-    """Of each text alone."""
-    found = []
-    for text in texts:
-        start = time.perf_counter()
-        one(text)
-        found.append(1000 * (time.perf_counter() - start))
-    return found

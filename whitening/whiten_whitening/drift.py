@@ -32,7 +32,7 @@ _NULL = 1e-6
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is still close, and from what on it is far; `benchmarks/whitening.md` has what they were chosen from.
+    """What is still close, and from what on it is far; `benchmarks/drift/table.md` has what they were chosen from.
 
     Attributes:
         shift: largest mean shift.

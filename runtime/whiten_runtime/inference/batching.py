@@ -45,12 +45,14 @@ class Schedule:
         split: share a small call among the workers, each of which has one thread; a GPU is better given all of it at
             once.
         first_window: texts that are tokenised before the first run.
+        worker_tokens: tokens of a call from which one more worker is used.
     """
 
     workers: int
     budget: int
     split: bool = True
     first_window: int = WINDOW
+    worker_tokens: int = WORKER_TOKENS
 
     @classmethod
     def on_cpu(cls, threads: int, workers: int) -> "Schedule":
@@ -69,14 +71,14 @@ class Schedule:
             lengths: tokens of each text, shape [n].
             max_texts: texts per run, or None for no limit.
         """
-        workers = workers_for(lengths, self.workers) if self.split else 1
+        workers = workers_for(lengths, self.workers, self.worker_tokens) if self.split else 1
         groups = plan_batches(lengths, token_budget(lengths, workers, self.budget), max_texts)
         return groups, min(workers if self.split else self.workers, len(groups))
 
 
-def workers_for(lengths: Sequence[int], workers: int) -> int:
+def workers_for(lengths: Sequence[int], workers: int, worker_tokens: int = WORKER_TOKENS) -> int:
     """Runs that should go on side by side for texts of these lengths, where so many can."""
-    return max(1, min(workers, sum(lengths) // WORKER_TOKENS))
+    return max(1, min(workers, sum(lengths) // worker_tokens))
 
 
 def token_budget(lengths: Sequence[int], workers: int, most: int = TOKEN_BUDGET) -> int:

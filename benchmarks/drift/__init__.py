@@ -1,0 +1,1 @@
+"""Measure the drift that texts cause which differ from those of the fit."""

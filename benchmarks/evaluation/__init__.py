@@ -1,0 +1,1 @@
+"""Show how whitening changes the scores of similarity and classification tasks."""

@@ -1,0 +1,1 @@
+"""Measure how much longer an evaluation takes than embedding its sentences."""

@@ -1,0 +1,1 @@
+"""Measure how much longer a fit takes than embedding the same sentences."""

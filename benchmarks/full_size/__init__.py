@@ -1,0 +1,1 @@
+"""Measure time and memory of the export of full-size networks."""

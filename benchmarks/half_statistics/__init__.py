@@ -1,0 +1,1 @@
+"""Measure the accuracy that layer normalisation loses with statistics in float16."""

@@ -1,0 +1,1 @@
+"""Measure time and memory of fitting a whitening on ten million vectors."""

@@ -1,0 +1,1 @@
+"""Measure the memory of a process that embeds texts."""

@@ -1,0 +1,1 @@
+"""Measure how much two bundles in one process slow each other down."""

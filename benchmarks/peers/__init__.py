@@ -1,0 +1,1 @@
+"""Compare the speed of whiten with that of other engines on this processor."""

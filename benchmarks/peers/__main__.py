@@ -1,0 +1,182 @@
+"""Compare whiten with other engines: `python -m benchmarks.peers --texts FILE`, with nothing else running.
+
+Makes a virtual environment for each peer, prepares what each engine loads, checks that the float32 engines give the
+same vectors, then runs all engines in turn, each in a process of its own, round after round. Writes a table (table.md),
+a chart (chart.png) and all figures (figures.json); models that are not named keep the figures that they had.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.machine import machine
+from benchmarks.peers.report import write_report
+from benchmarks.timing import interleaved, seconds
+from benchmarks.workloads import checkpoint, plain_tokenizer, workloads
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.files.texts import read_texts
+from whiten_runtime.ort.processor import available_cpus
+
+Figures = dict[str, float]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+TORCH = "torch==2.13.0"
+ENVIRONMENTS = {
+    "whiten": ["-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[export]"],
+    "st": [TORCH, "sentence-transformers[onnx]==5.7.*", "transformers<4.58"],
+    "openvino": [TORCH, "sentence-transformers==5.7.*", "optimum-intel[openvino]"],
+    "fastembed": ["fastembed==0.9.*"],
+    "ctranslate2": [TORCH, "ctranslate2", "transformers>=4.57,<5"],
+    "model2vec": [TORCH, "model2vec", "transformers>=4.57,<5"],
+}
+ENGINES = {
+    "minilm": (
+        *("whiten-fp32", "whiten-int8", "st-torch", "st-onnx", "st-onnx-int8", "openvino-fp32", "openvino-bf16"),
+        *("fastembed-fp32", "ctranslate2-fp32", "ctranslate2-int8", "whiten-layer0", "model2vec-layer0"),
+    ),
+    "bert-base": (
+        *("whiten-fp32", "whiten-int8", "st-torch", "st-onnx", "st-onnx-int8", "openvino-fp32", "openvino-bf16"),
+        *("ctranslate2-fp32", "ctranslate2-int8"),
+    ),
+}
+COLD = ("whiten-fp32", "whiten-int8", "fastembed-fp32")
+"""Engines whose cold start is measured: from the start of a process to its first vector."""
+
+_AGREED = 1e-3
+
+
+def python(cache: Path, engine: str) -> str:
+    """Return the interpreter of an engine's environment, and make the environment if it is not there."""
+    name = engine.split("-")[0]
+    folder = cache / "environments" / name
+    binary = folder / "bin" / "python"
+    if not (folder / "done").exists():
+        print(f"installing {name}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([binary, "-m", "pip", "install", "-q", *ENVIRONMENTS[name]], check=True)
+        # optimum-intel brings the torchvision of another torch, which then cannot be imported.
+        subprocess.run([binary, "-m", "pip", "uninstall", "-q", "-y", "torchvision"], check=True, capture_output=True)
+        (folder / "done").touch()
+    return str(binary)
+
+
+class Bench:
+    """Run the engines on one model and one set of texts."""
+
+    def __init__(self, model: str, cache: Path, sentences: list[str], threads: int) -> None:
+        self.model, self.threads, self.cache = model, threads, cache
+        self.folder = cache / model
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.checkpoint = checkpoint(model, self.folder / "checkpoint")
+        tokenizer = plain_tokenizer(self.checkpoint)
+        self.texts = workloads(model, sentences, tokenizer)
+        self.tokens = {
+            name: float(np.mean([min(len(row.ids), 256) for row in tokenizer.encode_batch(texts)]))
+            for name, texts in self.texts.items()
+        }
+        (self.folder / "workloads.json").write_text(json.dumps(self.texts))
+
+    def worker(self, action: str, engine: str, *more: str) -> str:
+        """Run `worker.py` in the engine's environment, and return what it printed."""
+        command = [python(self.cache, engine), "-m", "benchmarks.peers.worker", action, engine, str(self.checkpoint)]
+        command += [str(self.folder / engine), str(self.folder / "workloads.json"), str(self.threads), *more]
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+        if done.returncode:
+            raise SystemExit(f"{engine} failed at {action}:\n{done.stderr[-3000:]}")
+        return done.stdout
+
+    def agree(self, engines: list[str]) -> dict[str, float]:
+        """Return each engine's worst distance from the vectors of whiten-fp32, over their norm.
+
+        Raises:
+            SystemExit: a float32 engine gives other vectors.
+        """
+        vectors = {}
+        for engine in engines:
+            file = self.folder / f"{engine}.npy"
+            self.worker("measure", engine, str(file))
+            vectors[engine] = np.load(file)
+        ours = vectors["whiten-fp32"]
+        norms = np.linalg.norm(ours, axis=1)
+        worst = {
+            engine: float((np.linalg.norm(rows - ours, axis=1) / norms).max())
+            for engine, rows in vectors.items()
+            if not engine.endswith("layer0")
+        }
+        for engine, difference in worst.items():
+            if not engine.endswith(("int8", "bf16")) and difference > _AGREED:
+                raise SystemExit(f"{engine} does not compute what whiten does: {difference:.1e} of the norm away")
+        return worst
+
+    def measure(self, engine: str) -> Figures:
+        """Return one round's figures of an engine."""
+        print(f"{self.model}: measuring {engine}", file=sys.stderr)
+        figures: Figures = json.loads(self.worker("measure", engine).splitlines()[-1])
+        if engine in COLD:
+            figures["cold_s"] = seconds(partial(self.worker, "cold", engine))
+        return figures
+
+    def peak(self) -> Figures:
+        """Return one round's peak of the processor, by precision."""
+        command = [python(self.cache, "whiten"), "-m", "benchmarks.peers.peak", str(self.threads)]
+        figures: Figures = json.loads(subprocess.run(command, capture_output=True, cwd=ROOT, check=True).stdout)
+        return figures
+
+    def rounds(self, engines: list[str], count: int) -> list[dict[str, Figures]]:
+        """Return figures by engine, and those of "peak", for each of several interleaved rounds."""
+        candidates = {engine: partial(self.measure, engine) for engine in engines} | {"peak": self.peak}
+        found = interleaved(candidates, count)
+        return [dict(zip(found, figures, strict=True)) for figures in zip(*found.values(), strict=True)]
+
+
+def main() -> None:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--texts", help="sentences, one a line, or .csv, .tsv, .jsonl, .parquet")
+    parser.add_argument("--column")
+    parser.add_argument("--models", default=",".join(ENGINES))
+    parser.add_argument("--engines", help="those whose names begin so, separated by commas; default all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=available_cpus())
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "whiten-benchmarks")
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    if arguments.texts is None:
+        sentences = list(Corpus((BUILTIN_CORPUS,), None, None))
+    else:
+        sentences = list(dict.fromkeys(read_texts(arguments.texts, arguments.column)))
+    file = arguments.out / "figures.json"
+    results = json.loads(file.read_text()) if file.exists() else {}
+    for model in arguments.models.split(","):
+        chosen = tuple((arguments.engines or "").split(","))
+        engines = ["whiten-fp32", *(name for name in ENGINES[model][1:] if name.startswith(chosen))]
+        bench = Bench(model, arguments.cache.resolve(), sentences, arguments.threads)
+        for engine in engines:
+            print(f"{model}: preparing {engine}", file=sys.stderr)
+            bench.worker("prepare", engine)
+        differences = bench.agree(engines)
+        rounds = bench.rounds(engines, arguments.rounds)
+        config = json.loads((bench.checkpoint / "config.json").read_text())
+        results[model] = {
+            "machine": machine(),
+            "threads": bench.threads,
+            "tokens": bench.tokens,
+            "config": {key: config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+            "differences": differences,
+            "rounds": rounds,
+        }
+        file.write_text(json.dumps(results, indent=1) + "\n")
+    write_report(results, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

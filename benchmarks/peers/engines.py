@@ -1,0 +1,227 @@
+"""Put each engine behind the same two functions. Runs in the engine's own virtual environment.
+
+Only the standard library and numpy are imported here: the rest is imported by the engine that is asked for.
+`prepare` makes what an engine loads; `load` gives a function from texts to vectors, and one from a text to its vector.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Encode = Callable[[list[str]], np.ndarray]
+
+MAX_TOKENS = 256
+
+
+class Loaded(NamedTuple):
+    """Hold the functions of a loaded engine."""
+
+    many: Encode
+    one: Callable[[str], np.ndarray]
+
+
+def batch_size(texts: list[str], short: int = 32, long: int = 8) -> int:
+    """Return texts per batch, the best of 2, 4, 8 and 32 on this machine: many short ones, few of mixed lengths."""
+    return short if np.mean([len(text) for text in texts]) < 200 else long
+
+
+def prepare(engine: str, checkpoint: Path, folder: Path) -> None:
+    """Make what `load` needs, if a peer's is not there yet; checkpoint is a directory written by save_pretrained."""
+    if (folder / "done").exists() and not engine.startswith("whiten"):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if make := _PREPARE.get(engine.split("-")[0]):
+        make(engine, checkpoint, folder)
+    (folder / "done").touch()
+
+
+def load(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    """Load an engine with the settings that serve it best."""
+    return _LOAD[engine.split("-")[0]](engine, checkpoint, folder, threads)
+
+
+def _prepare_whiten(engine: str, checkpoint: Path, folder: Path) -> None:
+    import subprocess
+    import sys
+
+    config = json.loads((checkpoint / "config.json").read_text())
+    layer = 0 if "layer0" in engine else config["num_hidden_layers"]
+    command = [str(Path(sys.executable).with_name("whiten-export")), str(checkpoint), "--layers", str(layer)]
+    command += ["--whitening", "none", "--max-length", str(MAX_TOKENS), "--out", str(folder / "bundle")]
+    subprocess.run([*command, "--precision", "int8" if "int8" in engine else "fp32"], check=True, capture_output=True)
+
+
+def _load_whiten(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    from whiten_runtime import Encoder
+
+    encoder = Encoder(folder / "bundle", threads=threads)
+    return Loaded(encoder.encode, encoder.encode)
+
+
+def _sentence_transformer(path: Path, threads: int, **options: Any) -> Any:
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(threads)
+    model = SentenceTransformer(str(path), device="cpu", **options)
+    model.max_seq_length = MAX_TOKENS
+    return model
+
+
+def _mean_pooled(checkpoint: Path, folder: Path) -> None:
+    """Write the checkpoint for sentence-transformers, with mean pooling and nothing after it."""
+    from sentence_transformers import SentenceTransformer, models
+
+    transformer = models.Transformer(str(checkpoint), max_seq_length=MAX_TOKENS)
+    pooling = models.Pooling(transformer.get_word_embedding_dimension(), pooling_mode="mean")
+    SentenceTransformer(modules=[transformer, pooling], device="cpu").save(str(folder))
+
+
+def _prepare_st(engine: str, checkpoint: Path, folder: Path) -> None:
+    _mean_pooled(checkpoint, folder / "model")
+    if "onnx" not in engine:
+        return
+    from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
+
+    model = SentenceTransformer(str(folder / "model"), backend="onnx", device="cpu", model_kwargs={"export": True})
+    model.save_pretrained(str(folder / "model"))
+    if "int8" in engine:
+        export_dynamic_quantized_onnx_model(model, "avx512_vnni", str(folder / "model"))
+
+
+def _load_st(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    options: dict[str, Any] = {}
+    if "onnx" in engine:
+        import onnxruntime
+
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = threads
+        file = "onnx/model_qint8_avx512_vnni.onnx" if "int8" in engine else "onnx/model.onnx"
+        kwargs = {"file_name": file, "session_options": settings, "provider": "CPUExecutionProvider"}
+        options = {"backend": "onnx", "model_kwargs": kwargs}
+    model = _sentence_transformer(folder / "model", threads, **options)
+    return Loaded(lambda texts: model.encode(texts, batch_size=batch_size(texts)), model.encode)
+
+
+def _prepare_openvino(engine: str, checkpoint: Path, folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    _mean_pooled(checkpoint, folder / "model")
+    model = SentenceTransformer(str(folder / "model"), backend="openvino", device="cpu", model_kwargs={"export": True})
+    model.save_pretrained(str(folder / "model"))
+
+
+def _load_openvino(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    precision = "bf16" if "bf16" in engine else "f32"
+    config = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads}
+    kwargs = {"ov_config": config, "file_name": "openvino/openvino_model.xml"}
+    model = _sentence_transformer(folder / "model", threads, backend="openvino", model_kwargs=kwargs)
+    return Loaded(lambda texts: model.encode(texts, batch_size=batch_size(texts)), model.encode)
+
+
+def _load_fastembed(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    """Load the graph that sentence-transformers exports, and the tokenizer files beside it."""
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
+
+    source = folder.with_name("st-onnx") / "model"
+    width = json.loads((checkpoint / "config.json").read_text())["hidden_size"]
+    TextEmbedding.add_custom_model(
+        model="local/model",
+        pooling=PoolingType.MEAN,
+        normalization=False,
+        sources=ModelSource(hf="local/model"),
+        dim=width,
+        model_file="onnx/model.onnx",
+    )
+    model = TextEmbedding("local/model", specific_model_path=str(source), threads=threads)
+    return Loaded(
+        lambda texts: np.array(list(model.embed(texts, batch_size=batch_size(texts)))),
+        lambda text: next(iter(model.embed([text]))),
+    )
+
+
+def _prepare_ctranslate2(engine: str, checkpoint: Path, folder: Path) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    quantization = "int8" if "int8" in engine else None
+    TransformersConverter(str(checkpoint)).convert(str(folder / "model"), quantization=quantization)
+
+
+def _load_ctranslate2(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    """Run batches of like length side by side, one thread each, and one text with all threads."""
+    import ctranslate2
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+    kind = "int8" if "int8" in engine else "float32"
+    place = str(folder / "model")
+    beside = ctranslate2.Encoder(place, "cpu", compute_type=kind, inter_threads=threads, intra_threads=1)
+    alone = ctranslate2.Encoder(place, "cpu", compute_type=kind, inter_threads=1, intra_threads=threads)
+
+    def pooled(encoder: Any, ids: list[list[int]]) -> np.ndarray:
+        states = np.array(encoder.forward_batch(ids).last_hidden_state)
+        mask = np.arange(states.shape[1]) < np.array([len(row) for row in ids])[:, None]
+        vectors: np.ndarray = (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+        return vectors
+
+    def many(texts: list[str]) -> np.ndarray:
+        ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
+        size = batch_size(texts, 8 if kind == "int8" else 32, 4)
+        groups = [order[start : start + size] for start in range(0, len(order), size)]
+        vectors: list[Any] = [None] * len(ids)
+        with ThreadPoolExecutor(threads) as executor:
+            results = executor.map(lambda group: pooled(beside, [ids[index] for index in group]), groups)
+            for group, rows in zip(groups, results, strict=True):
+                for index, row in zip(group, rows, strict=True):
+                    vectors[index] = row
+        return np.array(vectors)
+
+    return Loaded(many, lambda text: pooled(alone, [tokenizer.encode(text).ids])[0])
+
+
+def _prepare_model2vec(engine: str, checkpoint: Path, folder: Path) -> None:
+    from model2vec import StaticModel
+    from tokenizers import Tokenizer
+    from transformers import AutoModel
+
+    table = AutoModel.from_pretrained(str(checkpoint)).get_input_embeddings().weight.detach().numpy()
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    StaticModel(np.ascontiguousarray(table), tokenizer).save_pretrained(str(folder / "model"))
+
+
+def _load_model2vec(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    from model2vec import StaticModel
+
+    model = StaticModel.from_pretrained(str(folder / "model"))
+    return Loaded(lambda texts: model.encode(texts, max_length=MAX_TOKENS), model.encode)
+
+
+_PREPARE = {
+    "whiten": _prepare_whiten,
+    "st": _prepare_st,
+    "openvino": _prepare_openvino,
+    "ctranslate2": _prepare_ctranslate2,
+    "model2vec": _prepare_model2vec,
+}
+_LOAD = {
+    "whiten": _load_whiten,
+    "st": _load_st,
+    "openvino": _load_openvino,
+    "fastembed": _load_fastembed,
+    "ctranslate2": _load_ctranslate2,
+    "model2vec": _load_model2vec,
+}

@@ -1,0 +1,1 @@
+"""Compare the speed of float32, float16 and int8 bundles."""
