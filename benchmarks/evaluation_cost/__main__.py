@@ -12,7 +12,7 @@ from statistics import median
 
 from benchmarks.machine import made_by
 from benchmarks.timing import interleaved, median_ratio, seconds
-from whiten_evaluation.embedding import Source, Whitening, embed_texts
+from whiten_evaluation.embedding import SourceName, WhiteningSource, embed_texts
 from whiten_evaluation.tasks.sts import score_sts
 from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime import Encoder
@@ -25,9 +25,9 @@ def embed(bundle: Path, folder: Path) -> None:
         encoder.encode(texts)
 
 
-def evaluate(bundle: Path, folder: Path, source: Source) -> None:
+def evaluate(bundle: Path, folder: Path, source: SourceName) -> None:
     """Read the files and score the bundle on them."""
-    data, whitening = read_sts(folder), Whitening(source)
+    data, whitening = read_sts(folder), WhiteningSource(source)
     score_sts(data, embed_texts(bundle, data.texts, whitening), whitening)
 
 

@@ -18,16 +18,16 @@ from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WARNED_RATIO, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
 from whiten_whitening.moments import Float64Array, Moments
 
-Source = Literal["bundle", "target", "none"]
+SourceName = Literal["bundle", "target", "none"]
 """Which whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""
 
 
 @dataclass(frozen=True)
-class Whitening:
+class WhiteningSource:
     """How an evaluation whitens.
 
     Attributes:
-        source: see `Source`.
+        source: see `SourceName`.
         spec: of "target".
         dimension: leading coordinates to keep of "bundle"; None for all. That of "target" is in `spec`.
 
@@ -35,12 +35,12 @@ class Whitening:
         UsageError: a dimension for vectors that are not whitened.
     """
 
-    source: Source = "bundle"
+    source: SourceName = "bundle"
     spec: WhiteningSpec = field(default_factory=WhiteningSpec)
     dimension: int | None = None
 
     @classmethod
-    def parse(cls, source: Source, dimension: int | None, beta: float = 1.0) -> "Whitening":
+    def parse(cls, source: SourceName, dimension: int | None, beta: float = 1.0) -> "WhiteningSource":
         """From options of a command line.
 
         Raises:
@@ -119,7 +119,7 @@ def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
         ) from None
 
 
-def check_bundles(bundles: Iterable[Path], whitening: Whitening, groups: Mapping[str, int]) -> None:
+def check_bundles(bundles: Iterable[Path], whitening: WhiteningSource, groups: Mapping[str, int]) -> None:
     """Find what is wrong with bundles before any of them is put to work.
 
     Args:
@@ -150,7 +150,7 @@ def whitened(vectors: Float64Array, fitted: WhiteningMap | None) -> Float64Array
 def embed_texts(
     bundle: Path,
     texts: Iterable[str],
-    whitening: Whitening,
+    whitening: WhiteningSource,
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
 ) -> TextVectors:

@@ -1,12 +1,12 @@
 """`whiten eval classification`: SentEval's classification tasks on bundles."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import (
     Cell,
     bundles_argument,
@@ -14,9 +14,8 @@ from whiten_evaluation.commands.options import (
     data_option,
     evaluation_options,
     session_options,
-    show,
 )
-from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
+from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
 from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
 from whiten_runtime.checks import needing
@@ -24,8 +23,77 @@ from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
+from whiten_runtime.reporter import Reporter
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
+
+
+class ClassificationEvaluation:
+    """Trains and tests logistic regressions on vectors, task by task."""
+
+    def __init__(
+        self, folder: Path, names: tuple[TaskName, ...], whitening: WhiteningSource, threads: int | None
+    ) -> None:
+        self.whitening = whitening
+        self._folder = folder
+        self._names = names
+        self._threads = threads
+
+    def read(self, reporter: Reporter) -> tuple[str, ...]:
+        """Read the files, and warn of tasks that are absent.
+
+        Raises:
+            UsageError: all of them are.
+        """
+        self.tasks, self.absent = read_tasks(self._folder, self._names)
+        if self.absent:
+            told = ", ".join(map(str, self.absent))
+            if not self.tasks:
+                raise UsageError(f"'{self._folder}' has none of the tasks that were asked for; wanted files of {told}")
+            reporter.warn(f"left out, as '{self._folder}' does not have them: {told}")
+        self.texts = tuple(dict.fromkeys(text for task in self.tasks for text in task.sentences))
+        return self.texts
+
+    def subject(self) -> str:
+        """Return the number of sentences and the whitening."""
+        return f"{len(self.texts):,} sentences, whitening {self.whitening}"
+
+    def groups(self) -> dict[str, int]:
+        """Return the tasks with their numbers of sentences."""
+        return {task.name: len(task.sentences) for task in self.tasks}
+
+    def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> list[ClassificationScore]:
+        """Run all tasks."""
+        vectors = embed(self.whitening)
+        scores = []
+        for task in self.tasks:
+            reporter.stage(f"{bundle}: {task.name}")
+            scores.append(classify(task, vectors, self.whitening, self._threads, reporter))
+        return scores
+
+    def table(self, scored: Sequence[Scored[list[ClassificationScore]]]) -> tuple[Sequence[str], list[list[Cell]]]:
+        """Return a row for each bundle, with a column for each task."""
+        columns = [label for task in self.tasks for label in (task.name, *([f"{task.name} F1"] if task.pairs else []))]
+        rows = [[str(found.bundle), *_cells(found.score), _average(found.score)] for found in scored]
+        return ("bundle", *columns, "avg"), rows
+
+    def document(self, scored: Sequence[Scored[list[ClassificationScore]]], warnings: Sequence[str]) -> dict[str, Any]:
+        """Return the chosen strengths and seconds of each task too."""
+        return {
+            "whitening": str(self.whitening),
+            "sentences": len(self.texts),
+            "absent": {task.name: task.missing for task in self.absent},
+            "warnings": warnings,
+            "bundles": [
+                {
+                    "bundle": str(found.bundle),
+                    "seconds": {"embed": found.seconds["embed"]},
+                    "tasks": found.score,
+                    "average": _average(found.score),
+                }
+                for found in scored
+            ],
+        }
 
 
 @click.command()
@@ -38,7 +106,7 @@ def classification(
     bundles: tuple[Path, ...],
     data: Path,
     tasks: str | None,
-    source: Source,
+    source: SourceName,
     dim: int | None,
     beta: float,
     threads: int | None,
@@ -51,42 +119,13 @@ def classification(
     MRPC has the F1 of paraphrases besides; avg is the mean accuracy of all seven tasks.
     """
     check_formats(as_json, as_csv)
-    whitening = Whitening.parse(source, dim, beta)
+    whitening = WhiteningSource.parse(source, dim, beta)
     chosen = parse_tasks(tasks)
     with needing("eval"):
         import sklearn  # noqa: F401
-    reporter = ConsoleReporter()
-    found, absent = read_tasks(data, chosen)
-    if absent:
-        told = ", ".join(map(str, absent))
-        if not found:
-            raise UsageError(f"'{data}' has none of the tasks that were asked for; wanted files of {told}")
-        reporter.warn(f"left out, as '{data}' does not have them: {told}")
-    texts = tuple(dict.fromkeys(text for task in found for text in task.sentences))
-    check_bundles(bundles, whitening, {task.name: len(task.sentences) for task in found})
-    rows: list[list[Cell]] = []
-    documents: list[dict[str, Any]] = []
-    for bundle in bundles:
-        started = time.monotonic()
-        reporter.stage(f"{bundle}: {len(texts):,} sentences, whitening {whitening}")
-        vectors = embed_texts(bundle, texts, whitening, session_options(providers, threads), reporter)
-        embedding = time.monotonic() - started
-        scores: list[ClassificationScore] = []
-        for task in found:
-            reporter.stage(f"{bundle}: {task.name}")
-            scores.append(classify(task, vectors, whitening, threads, reporter))
-        average = _average(scores)
-        rows.append([str(bundle), *_cells(scores), average])
-        documents.append({"bundle": str(bundle), "seconds": {"embed": embedding}, "tasks": scores, "average": average})
-    document = {
-        "whitening": str(whitening),
-        "sentences": len(texts),
-        "absent": {task.name: task.missing for task in absent},
-        "warnings": reporter.warnings,
-        "bundles": documents,
-    }
-    columns = [label for task in found for label in (task.name, *([f"{task.name} F1"] if task.pairs else []))]
-    show(("bundle", *columns, "avg"), rows, document, as_json, as_csv)
+    evaluation = ClassificationEvaluation(data, chosen, whitening, threads)
+    options = session_options(providers, threads)
+    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)
 
 
 def parse_tasks(text: str | None) -> tuple[TaskName, ...]:

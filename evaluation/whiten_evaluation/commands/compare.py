@@ -1,9 +1,13 @@
 """`whiten eval compare`: precision, layers and whitening, side by side."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
+from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import (
     Cell,
     bundles_argument,
@@ -11,19 +15,74 @@ from whiten_evaluation.commands.options import (
     data_option,
     evaluation_options,
     session_options,
-    show,
 )
-from whiten_evaluation.commands.sts import tasks_option
-from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
+from whiten_evaluation.commands.sts import StsTexts, tasks_option
+from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.bootstrap import LEVEL
 from whiten_evaluation.tasks.comparing import Row, compare_bundles
 from whiten_evaluation.tasks.sts import task_cosines
-from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
+from whiten_evaluation.tasks.sts_files import parse_tasks
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.moments import Float64Array
+
+
+@dataclass(frozen=True)
+class Similarities:
+    """Holds the cosines of a bundle.
+
+    Attributes:
+        dimension: coordinates that were compared.
+        cosines: of each task, [n] for each sub-dataset.
+    """
+
+    dimension: int
+    cosines: list[list[Float64Array]]
+
+
+class ComparisonEvaluation(StsTexts):
+    """Compares bundles on the similarity tasks, each with the first."""
+
+    def __init__(
+        self, folder: Path, tasks: tuple[str, ...], whitening: WhiteningSource, resamples: int, seed: int
+    ) -> None:
+        super().__init__(folder, tasks, whitening)
+        self._resamples = resamples
+        self._seed = seed
+
+    def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> Similarities:
+        """Return the cosines of all pairs."""
+        vectors, whitening = embed(self.whitening), self.whitening
+        width = vectors.vectors.shape[1]
+        kept = whitening.spec.dimension or width if whitening.source == "target" else width
+        return Similarities(kept, [task_cosines(task, vectors, whitening) for task in self.data.tasks])
+
+    def table(self, scored: Sequence[Scored[Similarities]]) -> tuple[Sequence[str], list[list[Cell]]]:
+        """Return a row for each bundle, with its difference to the first."""
+        names = [task.name for task in self.data.tasks]
+        last = (f"average of {len(names)}", "difference", f"{LEVEL:.0%} from", "to", "")
+        self._rows = self._compare(scored)
+        return ("bundle", "precision", "dim", "MB", *names, *last), [_cells(row) for row in self._rows]
+
+    def document(self, scored: Sequence[Scored[Similarities]], warnings: Sequence[str]) -> dict[str, Any]:
+        """Return the differences of each task too, as `table` has computed them."""
+        return {
+            "whitening": str(self.whitening),
+            "absent": self.data.absent,
+            "resamples": self._resamples,
+            "seed": self._seed,
+            "bundles": self._rows,
+        }
+
+    def _compare(self, scored: Sequence[Scored[Similarities]]) -> list[Row]:
+        bundles = [(found.bundle, read_manifest(found.bundle), found.score.dimension) for found in scored]
+        return compare_bundles(
+            self.data, bundles, [found.score.cosines for found in scored], self._resamples, self._seed
+        )
 
 
 @click.command()
@@ -42,7 +101,7 @@ def compare(
     tasks: str | None,
     resamples: int,
     seed: int,
-    source: Source,
+    source: SourceName,
     dim: int | None,
     beta: float,
     threads: int | None,
@@ -59,42 +118,11 @@ def compare(
         raise UsageError(f"one bundle, '{bundles[0]}', was given; name two or more to compare")
     if seed < 0:
         raise UsageError(f"seed is {seed}; wanted 0 or more")
-    whitening = Whitening.parse(source, dim, beta)
-    reporter = ConsoleReporter()
-    found = read_sts(data, parse_tasks(tasks))
-    for line in found.missing():
-        reporter.warn(line)
-    check_bundles(bundles, whitening, {task.name: len(task.texts) for task in found.tasks})
-    known = [(path, read_manifest(path)) for path in bundles]
-    similarities, described = [], []
-    for path, manifest in known:
-        reporter.stage(f"{path}: {len(found.texts):,} sentences, whitening {whitening}")
-        vectors = embed_texts(path, found.texts, whitening, session_options(providers, threads), reporter)
-        similarities.append([task_cosines(task, vectors, whitening) for task in found.tasks])
-        width = vectors.vectors.shape[1]
-        described.append((path, manifest, whitening.spec.dimension or width if source == "target" else width))
-    rows = compare_bundles(found, described, similarities, resamples, seed)
-    names = [task.name for task in found.tasks]
-    header = (
-        "bundle",
-        "precision",
-        "dim",
-        "MB",
-        *names,
-        f"average of {len(names)}",
-        "difference",
-        f"{LEVEL:.0%} from",
-        "to",
-        "",
+    evaluation = ComparisonEvaluation(
+        data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta), resamples, seed
     )
-    document = {
-        "whitening": str(whitening),
-        "absent": found.absent,
-        "resamples": resamples,
-        "seed": seed,
-        "bundles": rows,
-    }
-    show(header, [_cells(row) for row in rows], document, as_json, as_csv)
+    options = session_options(providers, threads)
+    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)
 
 
 def _cells(row: Row) -> list[Cell]:

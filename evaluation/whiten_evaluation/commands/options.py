@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from whiten_evaluation.embedding import Source
+from whiten_evaluation.embedding import SourceName
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, provider_option, threads_option
 from whiten_runtime.errors import UsageError
@@ -37,7 +37,7 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--whitening",
             "source",
-            type=click.Choice(get_args(Source)),
+            type=click.Choice(get_args(SourceName)),
             default="bundle",
             show_default=True,
             help="The bundle's own; fitted on each task's own sentences, as WhiteningBERT does; or none.",

@@ -1,10 +1,12 @@
 """`whiten eval rte`: textual entailment by cosine, without training."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import (
     Cell,
     bundles_argument,
@@ -12,13 +14,56 @@ from whiten_evaluation.commands.options import (
     data_option,
     evaluation_options,
     session_options,
-    show,
 )
-from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
-from whiten_evaluation.tasks.rte import read_entailment, score_entailment
+from whiten_evaluation.embedding import SourceName, WhiteningSource
+from whiten_evaluation.tasks.rte import EntailmentScore, read_entailment, score_entailment
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.ort.providers import Provider
+from whiten_runtime.reporter import Reporter
+
+
+class EntailmentEvaluation:
+    """Decides entailment by a threshold on cosines."""
+
+    def __init__(self, folder: Path, threshold: float, whitening: WhiteningSource) -> None:
+        self.whitening = whitening
+        self._folder = folder
+        self._threshold = threshold
+
+    def read(self, reporter: Reporter) -> tuple[str, ...]:
+        """Read the pairs."""
+        self.pairs = read_entailment(self._folder)
+        return self.pairs.first + self.pairs.second
+
+    def subject(self) -> str:
+        """Return the number of pairs and the whitening."""
+        return f"{len(self.pairs.first):,} pairs, whitening {self.whitening}"
+
+    def groups(self) -> dict[str, int]:
+        """Return the sentences of both columns as one set."""
+        return {"RTE": 2 * len(self.pairs.first)}
+
+    def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> EntailmentScore:
+        """Decide all pairs."""
+        return score_entailment(self.pairs, embed(self.whitening), self.whitening, self._threshold)
+
+    def table(self, scored: Sequence[Scored[EntailmentScore]]) -> tuple[Sequence[str], list[list[Cell]]]:
+        """Return a row for each bundle."""
+        found = [(str(one.bundle), one.score) for one in scored]
+        rows: list[list[Cell]] = [
+            [bundle, score.n, score.accuracy, score.majority, score.entailed] for bundle, score in found
+        ]
+        return ("bundle", "pairs", "accuracy", "majority", "entailed"), rows
+
+    def document(self, scored: Sequence[Scored[EntailmentScore]], warnings: Sequence[str]) -> dict[str, Any]:
+        """Return the threshold and the file too."""
+        return {
+            "whitening": str(self.whitening),
+            "threshold": self._threshold,
+            "file": str(self.pairs.file),
+            "bundles": [{"bundle": str(found.bundle), "score": found.score} for found in scored],
+        }
 
 
 @click.command()
@@ -38,7 +83,7 @@ def rte(
     bundles: tuple[Path, ...],
     data: Path,
     threshold: float,
-    source: Source,
+    source: SourceName,
     dim: int | None,
     beta: float,
     threads: int | None,
@@ -51,23 +96,6 @@ def rte(
     majority is what always giving the more frequent answer scores; entailed, how often entailment was decided.
     """
     check_formats(as_json, as_csv)
-    whitening = Whitening.parse(source, dim, beta)
-    reporter = ConsoleReporter()
-    pairs = read_entailment(data)
-    check_bundles(bundles, whitening, {"RTE": 2 * len(pairs.first)})
-    rows: list[list[Cell]] = []
-    documents: list[dict[str, Any]] = []
-    for bundle in bundles:
-        reporter.stage(f"{bundle}: {len(pairs.first):,} pairs, whitening {whitening}")
-        texts = pairs.first + pairs.second
-        vectors = embed_texts(bundle, texts, whitening, session_options(providers, threads), reporter)
-        score = score_entailment(pairs, vectors, whitening, threshold)
-        rows.append([str(bundle), score.n, score.accuracy, score.majority, score.entailed])
-        documents.append({"bundle": str(bundle), "score": score})
-    document = {
-        "whitening": str(whitening),
-        "threshold": threshold,
-        "file": str(pairs.file),
-        "bundles": documents,
-    }
-    show(("bundle", "pairs", "accuracy", "majority", "entailed"), rows, document, as_json, as_csv)
+    evaluation = EntailmentEvaluation(data, threshold, WhiteningSource.parse(source, dim, beta))
+    options = session_options(providers, threads)
+    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)

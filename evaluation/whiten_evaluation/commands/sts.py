@@ -1,12 +1,13 @@
 """`whiten eval sts`: the seven similarity tasks on bundles."""
 
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import (
     Cell,
     bundles_argument,
@@ -14,18 +15,76 @@ from whiten_evaluation.commands.options import (
     data_option,
     evaluation_options,
     session_options,
-    show,
 )
-from whiten_evaluation.embedding import Source, Whitening, check_bundles, embed_texts
-from whiten_evaluation.tasks.sts import averages, score_sts
+from whiten_evaluation.embedding import SourceName, WhiteningSource
+from whiten_evaluation.tasks.sts import StsScores, averages, score_sts
 from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.ort.providers import Provider
+from whiten_runtime.reporter import Reporter
 
 tasks_option = click.option(
     "--tasks", metavar="T,T", help=f"Some of {','.join(SUBSETS)}. [default: all that are there]"
 )
+
+
+class StsTexts:
+    """Reads the similarity tasks for the evaluations that use them."""
+
+    def __init__(self, folder: Path, tasks: tuple[str, ...], whitening: WhiteningSource) -> None:
+        self.whitening = whitening
+        self._folder = folder
+        self._tasks = tasks
+
+    def read(self, reporter: Reporter) -> tuple[str, ...]:
+        """Read the files, and warn of those that are absent."""
+        self.data = read_sts(self._folder, self._tasks)
+        for line in self.data.missing():
+            reporter.warn(line)
+        return self.data.texts
+
+    def subject(self) -> str:
+        """Return the number of sentences and the whitening."""
+        return f"{len(self.data.texts):,} sentences, whitening {self.whitening}"
+
+    def groups(self) -> dict[str, int]:
+        """Return the tasks with their numbers of sentences."""
+        return {task.name: len(task.texts) for task in self.data.tasks}
+
+
+class StsEvaluation(StsTexts):
+    """Correlates cosines with people's scores, task by task."""
+
+    def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> StsScores:
+        """Score all tasks."""
+        return score_sts(self.data, embed(self.whitening), self.whitening)
+
+    def table(self, scored: Sequence[Scored[StsScores]]) -> tuple[Sequence[str], list[list[Cell]]]:
+        """Return a row for each task, and their average where there are several."""
+        rows: list[list[Cell]] = []
+        for found in scored:
+            bundle, tasks = str(found.bundle), found.score.tasks
+            rows += [[bundle, task.name, task.pairs, task.mean, task.wmean, task.all] for task in tasks]
+            if len(tasks) > 1:
+                label = "average of the seven" if self.data.complete else f"average of these {len(tasks)}"
+                mean, pairs = averages(tasks), sum(task.pairs for task in tasks)
+                rows.append([bundle, label, pairs, mean["mean"], mean["wmean"], mean["all"]])
+        return ("bundle", "task", "pairs", "mean", "wmean", "all"), rows
+
+    def document(self, scored: Sequence[Scored[StsScores]], warnings: Sequence[str]) -> dict[str, Any]:
+        """Return the scores of sub-datasets too, and the files that were read."""
+        data = self.data
+        return {
+            "whitening": str(self.whitening),
+            "sentences": len(data.texts),
+            "absent": data.absent,
+            "files": {f"{task.name} {subset.name}": str(subset.file) for task in data.tasks for subset in task.subsets},
+            "bundles": [
+                {"bundle": str(found.bundle), "seconds": found.seconds, **msgspec.to_builtins(found.score)}
+                for found in scored
+            ],
+        }
 
 
 @click.command()
@@ -38,7 +97,7 @@ def sts(
     bundles: tuple[Path, ...],
     data: Path,
     tasks: str | None,
-    source: Source,
+    source: SourceName,
     dim: int | None,
     beta: float,
     threads: int | None,
@@ -52,34 +111,6 @@ def sts(
     takes them as one.
     """
     check_formats(as_json, as_csv)
-    whitening = Whitening.parse(source, dim, beta)
-    reporter = ConsoleReporter()
-    found = read_sts(data, parse_tasks(tasks))
-    for line in found.missing():
-        reporter.warn(line)
-    check_bundles(bundles, whitening, {task.name: len(task.texts) for task in found.tasks})
-    rows: list[list[Cell]] = []
-    documents: list[dict[str, Any]] = []
-    for bundle in bundles:
-        started = time.monotonic()
-        reporter.stage(f"{bundle}: {len(found.texts):,} sentences, whitening {whitening}")
-        vectors = embed_texts(bundle, found.texts, whitening, session_options(providers, threads), reporter)
-        embedded = time.monotonic()
-        scores = score_sts(found, vectors, whitening)
-        seconds = {"embed": embedded - started, "score": time.monotonic() - embedded}
-        for task in scores.tasks:
-            rows.append([str(bundle), task.name, task.pairs, task.mean, task.wmean, task.all])
-        if len(scores.tasks) > 1:
-            label = "average of the seven" if found.complete else f"average of these {len(scores.tasks)}"
-            mean = averages(scores.tasks)
-            pairs = sum(task.pairs for task in scores.tasks)
-            rows.append([str(bundle), label, pairs, mean["mean"], mean["wmean"], mean["all"]])
-        documents.append({"bundle": str(bundle), "seconds": seconds, **msgspec.to_builtins(scores)})
-    document = {
-        "whitening": str(whitening),
-        "sentences": len(found.texts),
-        "absent": found.absent,
-        "files": {f"{task.name} {subset.name}": str(subset.file) for task in found.tasks for subset in task.subsets},
-        "bundles": documents,
-    }
-    show(("bundle", "task", "pairs", "mean", "wmean", "all"), rows, document, as_json, as_csv)
+    evaluation = StsEvaluation(data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta))
+    options = session_options(providers, threads)
+    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)

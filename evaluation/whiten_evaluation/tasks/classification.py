@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.embedding import TextVectors, Whitening, whitened
+from whiten_evaluation.embedding import TextVectors, WhiteningSource, whitened
 from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
 from whiten_runtime.errors import DataError
 from whiten_runtime.ort.processor import default_threads
@@ -73,7 +73,7 @@ class ClassificationScore:
 def classify(
     task: ClassificationTask,
     vectors: TextVectors,
-    whitening: Whitening,
+    whitening: WhiteningSource,
     threads: int | None = None,
     reporter: Reporter | None = None,
 ) -> ClassificationScore:

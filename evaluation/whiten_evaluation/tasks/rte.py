@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.embedding import TextVectors, Whitening, whitened
+from whiten_evaluation.embedding import TextVectors, WhiteningSource, whitened
 from whiten_evaluation.tasks.classification_files import lines_of, malformed
 from whiten_evaluation.tasks.finding import files_below
 from whiten_runtime.errors import DataError, UsageError
@@ -76,7 +76,7 @@ def read_entailment(folder: Path) -> EntailmentPairs:
 
 
 def score_entailment(
-    pairs: EntailmentPairs, vectors: TextVectors, whitening: Whitening, threshold: float = 0.5
+    pairs: EntailmentPairs, vectors: TextVectors, whitening: WhiteningSource, threshold: float = 0.5
 ) -> EntailmentScore:
     """Call entailment what has a cosine above the threshold.
 

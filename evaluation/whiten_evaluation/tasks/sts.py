@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from whiten_evaluation.embedding import TextVectors, Whitening, whitened
+from whiten_evaluation.embedding import TextVectors, WhiteningSource, whitened
 from whiten_evaluation.tasks.sts_files import StsData, Task
 from whiten_whitening.moments import Float64Array
 from whiten_whitening.similarity import cosines, spearman
@@ -42,7 +42,7 @@ class StsScores(msgspec.Struct, frozen=True, kw_only=True):
     """mean, wmean and all, averaged over the seven tasks; None unless all seven ran."""
 
 
-def task_cosines(task: Task, vectors: TextVectors, whitening: Whitening) -> list[Float64Array]:
+def task_cosines(task: Task, vectors: TextVectors, whitening: WhiteningSource) -> list[Float64Array]:
     """Cosines of a task's pairs, [n] for each sub-dataset.
 
     With `whitening.source` "target", one whitening is fitted on all sentences of the task, both columns, repeated ones
@@ -76,7 +76,7 @@ def score_task(task: Task, similarities: Sequence[Float64Array]) -> TaskScore:
     )
 
 
-def score_sts(data: StsData, vectors: TextVectors, whitening: Whitening) -> StsScores:
+def score_sts(data: StsData, vectors: TextVectors, whitening: WhiteningSource) -> StsScores:
     """Score all tasks of a directory.
 
     Args:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from support.checkpoints import LAYERS
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
-from whiten_evaluation.embedding import Whitening, embed_texts
+from whiten_evaluation.embedding import WhiteningSource, embed_texts
 from whiten_evaluation.sweep import combinations, search
 from whiten_evaluation.sweep import sweep as sweeping
 from whiten_evaluation.sweep.graph import LayerGraph
@@ -77,7 +77,7 @@ def test_the_report(run: Callable[..., Result], tmp_path: Path, tiny_bundle: Pat
     # The bundle of layers 1 and 4, exported and evaluated by other code, agrees.
     data = read_sts(data_folder, ("STS-B", "STS15"))
     for kind in ("none", "target"):
-        whitening = Whitening(kind)  # type: ignore[arg-type]
+        whitening = WhiteningSource(kind)  # type: ignore[arg-type]
         scores = score_sts(data, embed_texts(tiny_bundle, data.texts, whitening), whitening)
         want = float(np.mean([task.mean for task in scores.tasks]))
         assert found(document, "mean", kind)[1, LAYERS] == pytest.approx(want, abs=0.03)

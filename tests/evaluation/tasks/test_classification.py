@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from support.corpus import sentences
 from whiten_evaluation.commands.classification import ALL_TASKS, classification
-from whiten_evaluation.embedding import TextVectors, Whitening
+from whiten_evaluation.embedding import TextVectors, WhiteningSource
 from whiten_evaluation.tasks.classification import classify, features
 from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
 from whiten_runtime.errors import DataError, UsageError
@@ -86,7 +86,7 @@ def test_nested_folds(width: int, count: int, spread: float) -> None:
     for learn, test in FOLDS.split(x, y):
         strengths.append(best(x[learn], y[learn], range(-2, 4)))
         accuracies.append(regression(strengths[-1]).fit(x[learn], y[learn]).score(x[test], y[test]))
-    found = classify(task, made.vectors, Whitening("none"))
+    found = classify(task, made.vectors, WhiteningSource("none"))
     assert found.strengths == tuple(strengths)
     assert found.accuracy == pytest.approx(100 * np.mean(accuracies))
     assert (found.task, found.n, found.f1) == ("MR", count, None)
@@ -99,7 +99,7 @@ def test_questions_choose_by_folds_of_the_training_split() -> None:
     strength = best(x, y, range(-1, 6))
     assert task.test is not None
     wanted = regression(strength).fit(x, y).score(made.vectors.of(task.test.texts), task.test.labels)
-    found = classify(task, made.vectors, Whitening("none"))
+    found = classify(task, made.vectors, WhiteningSource("none"))
     assert found.strengths == (strength,)
     assert found.accuracy == pytest.approx(100 * wanted)
     assert found.n == 80
@@ -115,7 +115,7 @@ def test_sentiments_choose_by_the_dev_split() -> None:
     ]
     scores = [model.score(made.vectors.of(task.dev.texts), task.dev.labels) for model in models]
     model = models[int(np.argmax(scores))]
-    found = classify(task, made.vectors, Whitening("none"))
+    found = classify(task, made.vectors, WhiteningSource("none"))
     assert found.strengths == (model.C,)
     assert found.accuracy == pytest.approx(100 * model.score(made.vectors.of(task.test.texts), task.test.labels))
 
@@ -138,7 +138,7 @@ def test_pairs_are_judged_by_accuracy_and_f1() -> None:
     strength = best(x, y, range(-1, 6))
     tested, labels = of(task.test)
     predicted = regression(strength).fit(x, y).predict(tested)
-    found = classify(task, made.vectors, Whitening("none"))
+    found = classify(task, made.vectors, WhiteningSource("none"))
     assert found.strengths == (strength,)
     assert found.accuracy == pytest.approx(100 * np.mean(predicted == labels))
     assert found.f1 == pytest.approx(100 * f1_score(labels, predicted))
@@ -147,12 +147,12 @@ def test_pairs_are_judged_by_accuracy_and_f1() -> None:
 def test_target_whitens_on_the_sentences_of_all_splits() -> None:
     made = Made(4, 2)
     task = ClassificationTask("MRPC", made.split(60, pairs=True), made.split(40, pairs=True), pairs=True)
-    fitted = made.vectors.fit(task.sentences, Whitening("target").spec, "all")
+    fitted = made.vectors.fit(task.sentences, WhiteningSource("target").spec, "all")
     assert fitted.n_samples == 200
     vectors = made.vectors
     before = TextVectors(vectors.rows, ((vectors.vectors - fitted.mean) @ fitted.weight).astype(np.float32))
-    found = classify(task, made.vectors, Whitening("target"))
-    wanted = classify(task, before, Whitening("none"))
+    found = classify(task, made.vectors, WhiteningSource("target"))
+    wanted = classify(task, before, WhiteningSource("none"))
     assert (found.accuracy, found.f1, found.strengths) == (wanted.accuracy, wanted.f1, wanted.strengths)
 
 
@@ -161,13 +161,13 @@ def test_too_few_samples_of_a_class(samples: int, test: int | None, message: str
     made = Made(2, 2)
     task = ClassificationTask("MR", made.split(samples), None if test is None else made.split(test))
     with pytest.raises(DataError, match=f"MR: {message} samples to learn from; wanted"):
-        classify(task, made.vectors, Whitening("none"))
+        classify(task, made.vectors, WhiteningSource("none"))
 
 
 def test_too_few_sentences_to_whiten() -> None:
     made = Made(30, 2)
     with pytest.raises(UsageError, match="MR: 24 sentences cannot whiten 30 dimensions"):
-        classify(ClassificationTask("MR", made.split(24)), made.vectors, Whitening("target"))
+        classify(ClassificationTask("MR", made.split(24)), made.vectors, WhiteningSource("target"))
 
 
 def run(*arguments: object) -> Result:

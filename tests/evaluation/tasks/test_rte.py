@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from support.corpus import sentences
 from whiten_evaluation.commands.rte import rte
-from whiten_evaluation.embedding import TextVectors, Whitening
+from whiten_evaluation.embedding import TextVectors, WhiteningSource
 from whiten_evaluation.tasks.rte import EntailmentPairs, read_entailment, score_entailment
 from whiten_runtime.errors import DataError, UsageError
 
@@ -83,9 +83,9 @@ def test_entailment_is_a_cosine_above_the_threshold() -> None:
     vectors = TextVectors({"start": 0, "a": 1, "b": 2, "c": 3, "d": 4}, np.vstack([[7, 0], ends]).astype(np.float32))
     answers = np.array([True, False, False, True])
     pairs = EntailmentPairs(("start",) * 4, ("a", "b", "c", "d"), answers, Path("dev.tsv"))
-    found = score_entailment(pairs, vectors, Whitening("none"))
+    found = score_entailment(pairs, vectors, WhiteningSource("none"))
     assert (found.n, found.accuracy, found.majority, found.entailed) == (4, 50, 50, 50)
-    assert score_entailment(pairs, vectors, Whitening("none"), 0.6).accuracy == 75
+    assert score_entailment(pairs, vectors, WhiteningSource("none"), 0.6).accuracy == 75
 
 
 def test_target_is_fitted_on_both_columns() -> None:
@@ -99,10 +99,10 @@ def test_target_is_fitted_on_both_columns() -> None:
     white = np.linalg.solve(np.linalg.cholesky(np.cov(centred.T)), centred.T).T
     white /= np.linalg.norm(white, axis=1, keepdims=True)
     wanted = 100 * np.mean(((white[:30] * white[30:]).sum(axis=1) > 0.5) == answers)
-    assert score_entailment(pairs, vectors, Whitening("target")).accuracy == wanted
+    assert score_entailment(pairs, vectors, WhiteningSource("target")).accuracy == wanted
     one = EntailmentPairs(("0",), ("1",), answers[:1], Path("dev.tsv"))
     with pytest.raises(UsageError, match="RTE: 2 sentences cannot whiten 3 dimensions"):
-        score_entailment(one, vectors, Whitening("target"))
+        score_entailment(one, vectors, WhiteningSource("target"))
 
 
 def test_command(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from support.corpus import sentences
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.main import evaluate
-from whiten_evaluation.embedding import Whitening, embed_texts
+from whiten_evaluation.embedding import WhiteningSource, embed_texts
 from whiten_evaluation.tasks.sts import score_sts
 from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
 from whiten_export.pipeline.export_model import export_bundle
@@ -76,7 +76,7 @@ def unwhitened(bundle: Path, texts: list[str]) -> np.ndarray:
 @pytest.mark.parametrize("source", ["bundle", "target", "none"])
 def test_scores_are_those_of_other_hands(tiny_bundle: Path, data_folder: Path, source: str) -> None:
     data = read_sts(data_folder)
-    whitening = Whitening(source)  # type: ignore[arg-type]
+    whitening = WhiteningSource(source)  # type: ignore[arg-type]
     scores = score_sts(data, embed_texts(tiny_bundle, data.texts, whitening), whitening)
     for task, want in zip(scores.tasks, by_hand(tiny_bundle, data_folder, source).values(), strict=True):
         assert (task.mean, task.wmean, task.all) == pytest.approx(want, abs=0.02), task.name
@@ -86,12 +86,12 @@ def test_scores_are_those_of_other_hands(tiny_bundle: Path, data_folder: Path, s
 
 def test_target_keeps_leading_dimensions_and_beta(tiny_bundle: Path, data_folder: Path) -> None:
     data = read_sts(data_folder, ("STS-B",))
-    vectors = embed_texts(tiny_bundle, data.texts, Whitening("target"))
+    vectors = embed_texts(tiny_bundle, data.texts, WhiteningSource("target"))
     texts = [*data.tasks[0].subsets[0].first, *data.tasks[0].subsets[0].second]
     every = vectors.of(texts)
     values, basis = np.linalg.eigh(np.cov(every.T))
     for dimension, beta in ((8, 1.0), (None, 0.5), (None, 0.0)):
-        whitening = Whitening.parse("target", dimension, beta)
+        whitening = WhiteningSource.parse("target", dimension, beta)
         W = (basis * values ** (-beta / 2))[:, ::-1][:, :dimension]
         white = Head((every.mean(axis=0), W), False)(every)
         half = len(white) // 2
@@ -101,13 +101,13 @@ def test_target_keeps_leading_dimensions_and_beta(tiny_bundle: Path, data_folder
 
 def test_a_bundles_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
     data = read_sts(data_folder, ("STS-B",))
-    whitening = Whitening.parse("bundle", 8)
+    whitening = WhiteningSource.parse("bundle", 8)
     vectors = embed_texts(tiny_bundle, data.texts, whitening)
     with Encoder(tiny_bundle) as encoder:
         np.testing.assert_array_equal(vectors.vectors, encoder.encode(data.texts, truncate_dim=8))
     for dimension, message in ((33, "wanted 1 to 32"), (0, "wanted 1 to 32")):
         with pytest.raises(UsageError, match=message):
-            embed_texts(tiny_bundle, data.texts, Whitening.parse("bundle", dimension))
+            embed_texts(tiny_bundle, data.texts, WhiteningSource.parse("bundle", dimension))
 
 
 def test_the_command(tiny_bundle: Path, data_folder: Path) -> None:
@@ -195,7 +195,7 @@ def other_bundles(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.Te
 def test_other_kinds_of_bundles(other_bundles: Callable[..., Path], data_folder: Path, name: str, source: str) -> None:
     path = other_bundles(name)
     data = read_sts(data_folder, ("STS15",))
-    whitening = Whitening(source)  # type: ignore[arg-type]
+    whitening = WhiteningSource(source)  # type: ignore[arg-type]
     score = score_sts(data, embed_texts(path, data.texts, whitening), whitening).tasks[0].mean
     if source == "bundle":
         with Encoder(path) as encoder:
@@ -213,7 +213,7 @@ def test_other_kinds_of_bundles(other_bundles: Callable[..., Path], data_folder:
 
 def test_dimensions_of_a_normalised_bundle(other_bundles: Callable[..., Path], data_folder: Path) -> None:
     data = read_sts(data_folder, ("STS-B",))
-    vectors = embed_texts(other_bundles("normalised"), data.texts, Whitening.parse("bundle", 4)).vectors
+    vectors = embed_texts(other_bundles("normalised"), data.texts, WhiteningSource.parse("bundle", 4)).vectors
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     result = run("sts", other_bundles("raw"), "--data", data_folder, "--dim", 4)
     assert result.exit_code == 2

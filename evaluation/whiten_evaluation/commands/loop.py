@@ -1,0 +1,104 @@
+"""The loop under the commands of `whiten eval`: read, check the bundles, embed, score, show."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from whiten_evaluation.commands.options import Cell, show
+from whiten_evaluation.embedding import TextVectors, WhiteningSource, check_bundles, embed_texts
+from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+
+Score = TypeVar("Score")
+
+Embed = Callable[[WhiteningSource], TextVectors]
+"""Embeds all texts of an evaluation with the bundle whose turn it is, whitened as asked."""
+
+
+@dataclass(frozen=True)
+class Scored(Generic[Score]):
+    """Holds what an evaluation measured of one bundle.
+
+    Attributes:
+        bundle: its directory.
+        score: of the evaluation's own kind.
+        seconds: "embed" and "score".
+    """
+
+    bundle: Path
+    score: Score
+    seconds: dict[str, float]
+
+
+class Evaluation(Protocol[Score]):
+    """Describes one of the papers' protocols to the loop.
+
+    Attributes:
+        whitening: how vectors are whitened.
+    """
+
+    whitening: WhiteningSource
+
+    def read(self, reporter: Reporter) -> tuple[str, ...]:
+        """Read the data, and return every text that bundles have to embed."""
+
+    def subject(self) -> str:
+        """Return what is evaluated, in words, such as "1,379 pairs"."""
+
+    def groups(self) -> Mapping[str, int]:
+        """Return the sets of sentences on which a whitening may be fitted, by name, with their sizes."""
+
+    def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> Score:
+        """Embed the texts and score a bundle."""
+
+    def table(self, scored: Sequence[Scored[Score]]) -> tuple[Sequence[str], list[list[Cell]]]:
+        """Return the header and the rows of the table."""
+
+    def document(self, scored: Sequence[Scored[Score]], warnings: Sequence[str]) -> dict[str, Any]:
+        """Return what --json prints."""
+
+
+def run_evaluation(
+    evaluation: Evaluation[Score],
+    bundles: Sequence[Path],
+    options: SessionOptions,
+    reporter: ConsoleReporter,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Evaluate bundles one after the other, and print the table.
+
+    Args:
+        evaluation: what to measure.
+        bundles: their directories.
+        options: how sessions are created.
+        reporter: told about stages, warnings and progress.
+        as_json: print the document.
+        as_csv: print csv.
+
+    Raises:
+        UsageError: the data, a bundle and the whitening do not fit one another.
+        BundleError: one is not a bundle, or not a whole one.
+        DataError: a file is malformed, or a vector is not finite.
+    """
+    texts = evaluation.read(reporter)
+    check_bundles(bundles, evaluation.whitening, evaluation.groups())
+    scored = []
+    for bundle in bundles:
+        reporter.stage(f"{bundle}: {evaluation.subject()}")
+        started, spent = time.monotonic(), [0.0]
+
+        def embed(whitening: WhiteningSource, bundle: Path = bundle, spent: list[float] = spent) -> TextVectors:
+            before = time.monotonic()
+            vectors = embed_texts(bundle, texts, whitening, options, reporter)
+            spent[0] += time.monotonic() - before
+            return vectors
+
+        score = evaluation.score(bundle, embed, reporter)
+        rest = time.monotonic() - started - spent[0]
+        scored.append(Scored(bundle, score, {"embed": spent[0], "score": rest}))
+    header, rows = evaluation.table(scored)
+    show(header, rows, evaluation.document(scored, reporter.warnings), as_json, as_csv)
