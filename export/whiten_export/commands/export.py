@@ -15,6 +15,7 @@ from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import human_size, json_option, one_line_errors, say
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.commands.info import isotropy_in_words
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, WhiteningSpec
@@ -201,17 +202,18 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
     fitted = f", {verb} on {whitening.n_samples:,} {what}" if whitening else ""
     layers = f" from layers {', '.join(map(str, manifest.layers))}" if of_texts else ""
     if of_texts:
-        usage = f'whiten embed {path} "Your text."   or   whiten_runtime.Encoder("{path}").encode(texts)'
+        usage = f'whiten embed {path} "Your text."   or   whiten.Encoder("{path}").encode(texts)'
     else:
-        usage = f'whiten transform {path} --input FILE --out FILE   or   VectorWhitener("{path}").transform(vectors)'
-    return "\n".join(
-        (
-            f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)}, {seconds:.0f} s)",
-            f"  vectors  {manifest.dimension} dimensions{layers}{fitted}",
-            f"  parity   {in_words(parity)} (gate: {gate})",
-            f"  use it   {usage}",
+        usage = (
+            f'whiten transform {path} --input FILE --out FILE   or   whiten.VectorWhitener("{path}").transform(vectors)'
         )
-    )
+    lines = [
+        f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)}, {seconds:.0f} s)",
+        f"  vectors  {manifest.dimension} dimensions{layers}{fitted}",
+    ]
+    if whitening and (measured := isotropy_in_words(whitening)):
+        lines.append(f"  isotropy {measured}")
+    return "\n".join([*lines, f"  parity   {in_words(parity)} (gate: {gate})", f"  use it   {usage}"])
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ def describe(manifest: Manifest) -> str:
         names = ", ".join(corpus.name for corpus in whitening.corpus)
         fitted = f"{whitening.n_samples:,} {'vectors' if manifest.input == 'vectors' else 'sentences'} of {names}"
         rows.append(("whitening", f"{_method(whitening)}, rank {whitening.rank}, {fitted}"))
-        rows.extend(_isotropy(whitening))
+        if measured := isotropy_in_words(whitening):
+            rows.append(("isotropy", measured))
     if manifest.choice is not None:
         rows.append(("chosen", manifest.choice.why))
     raw = f", and {source.hidden_size} before whitening" if manifest.outputs == "both" else ""
@@ -57,13 +58,14 @@ def _method(whitening: WhiteningRecord) -> str:
     return ", ".join(parts)
 
 
-def _isotropy(whitening: WhiteningRecord) -> list[tuple[str, str]]:
+def isotropy_in_words(whitening: WhiteningRecord) -> str:
+    """Return the scores before and after whitening in one line; "" where they were not measured."""
     before, after = whitening.isotropy_before, whitening.isotropy_after
     if before is None or after is None:
-        return []
+        return ""
     pairs = (
         ("IsoScore", before.iso_score, after.iso_score),
         ("average cosine", before.average_cosine, after.average_cosine),
         ("partition score", before.partition_score, after.partition_score),
     )
-    return [("isotropy", ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, old, new in pairs))]
+    return ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, old, new in pairs)
