@@ -92,7 +92,7 @@ class WordVectors:
             weighted = builder.op("Mul", counted, builder.op("Gather", weights, ids))
         shares = builder.op("Div", weighted, builder.op("Max", count, builder.scalar(1)))
         describe(state, "hidden_states.0", "batch_size", "sequence_length", width)
-        describe(shares, "token_weights", "batch_size", "sequence_length")
+        describe(shares, "token_shares", "batch_size", "sequence_length")
         builder.close(state, shares)
         return HiddenStates(model, (state,), shares)
 
