@@ -1,52 +1,70 @@
-"""Fixtures shared by all tests: checkpoints and bundles made once a session."""
+"""Fixtures that all tests share: checkpoints and bundles made once a session, in whatever worker asks first.
+
+Nothing here imports torch before a fixture needs it: tests/runtime runs where torch is not installed.
+"""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
-from support.checkpoints import save_checkpoint, sentences
-from support.traces import remembering
-from whiten_export.pipeline.export_model import export_bundle
-from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources import pytorch
-from whiten_export.writing.result import Export
+from support.corpus import sentences
+from support.once import once, shared_folder
 from whiten_runtime import Encoder
+
+TORCH = find_spec("torch") is not None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each of several workers its share of the processors, or they would wait for one another."""
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - 1:
+        share = str(max(1, len(os.sched_getaffinity(0)) // (workers + 1)))
+        os.environ.setdefault("OMP_NUM_THREADS", share)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def traced_once_a_session() -> Iterator[None]:
+def _traced_once_a_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if not TORCH:
+        yield
+        return
+    from support.traces import remembering
+    from whiten_export.sources import pytorch
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pytorch, "trace", remembering(pytorch.trace))
+        patch.setattr(pytorch, "trace", remembering(pytorch.trace, shared_folder(tmp_path_factory) / "traces"))
         yield
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frozen() -> None:
-    """Exports collect garbage, which takes the longer the more objects the tests before have left."""
+def _frozen() -> None:
+    """Collect garbage now: exports do so, which takes the longer the more objects earlier tests have left."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub is out of reach at once, instead of after several attempts."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the hub out of reach at once, instead of after several attempts."""
+    if find_spec("huggingface_hub") is not None:
+        from huggingface_hub import constants
+
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Directory of a small random checkpoint of a family."""
-    made: dict[tuple[str, int], Path] = {}
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that makes a small random checkpoint of a family."""
+    from support.checkpoints import save_checkpoint
 
     def get(family: str, widened: int = 1) -> Path:
-        if (family, widened) not in made:
-            folder = tmp_path_factory.mktemp("checkpoints")
-            made[family, widened] = save_checkpoint(family, folder / f"tiny-{family}", widened)
-        return made[family, widened]
+        return once(
+            tmp_path_factory,
+            f"checkpoints-{widened}/tiny-{family}",
+            lambda path: save_checkpoint(family, path, widened),
+        )
 
     return get
 
@@ -54,23 +72,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 @pytest.fixture(scope="session")
 def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 sentences, one a line."""
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n".join(sentences(400)) + "\n", "utf-8")
-    return path
+    return once(tmp_path_factory, "corpus.txt", lambda path: path.write_text("\n".join(sentences(400)) + "\n", "utf-8"))
 
 
 @pytest.fixture(scope="session")
-def tiny_export(
-    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Export:
+def tiny_bundle(checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small BERT, layers 1 and 4, whitened."""
+    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.recipe import Recipe
+
     recipe = Recipe.of(str(checkpoint("bert")), layers=(1, -1), corpus=(str(corpus_file),))
-    return export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "tiny")
-
-
-@pytest.fixture(scope="session")
-def tiny_bundle(tiny_export: Export) -> Path:
-    return tiny_export.path
+    return once(tmp_path_factory, "tiny", lambda path: export_bundle(recipe, path))
 
 
 @pytest.fixture(scope="session")
@@ -90,8 +102,11 @@ def minilm_checkpoint() -> Path:
 @pytest.fixture(scope="session")
 def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real all-MiniLM-L6-v2, layers 1 and 6, whitened on 2,000 sentences."""
+    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.recipe import Recipe
+
     recipe = Recipe.of("minilm", layers=(1, 6), max_sentences=2000)
-    return export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "minilm").path
+    return once(tmp_path_factory, "minilm", lambda path: export_bundle(recipe, path))
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,9 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from support.checkpoints import LAYERS, sentences
+from support.corpus import sentences
 from support.nasty_texts import NASTY
+from support.sizes import LAYERS
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder

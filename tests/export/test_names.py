@@ -4,13 +4,14 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from huggingface_hub import constants
 
+from support.cli import invoke
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find
 from whiten_runtime import Encoder
@@ -18,8 +19,7 @@ from whiten_runtime import Encoder
 COMMIT = "1234567890" * 4
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, export)
 
 
 @pytest.fixture

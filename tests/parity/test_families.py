@@ -17,8 +17,10 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 from torch import nn
 
-from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH, WIDTH, sentences
+from support.checkpoints import FAMILIES
+from support.corpus import sentences
 from support.nasty_texts import NASTY
+from support.sizes import LAYERS, MAX_LENGTH, WIDTH
 from whiten_export.commands.export import export
 from whiten_export.corpus.fitting import embed_value
 from whiten_export.graph.builder import HiddenStates

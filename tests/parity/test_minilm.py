@@ -10,13 +10,16 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 
-from support.checkpoints import sentences
+from support.bundles import copy_bundle
+from support.corpus import sentences
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder
-from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.probes import read_probes
+from whiten_runtime.inference.engine import Engine
+from whiten_runtime.ort.session import SessionOptions
 
 TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 
@@ -82,3 +85,16 @@ def test_the_gate_measures_against_float64(minilm_bundle: Path, minilm_checkpoin
         states = network(**batch, output_hidden_states=True).hidden_states
     want = (states[1].mean(dim=1) + states[6].mean(dim=1)).numpy()[0] / 2
     np.testing.assert_allclose(probes.unwhitened[7], want, rtol=0, atol=1e-13)
+
+
+def test_replaced_weights_are_not_mixed_with_the_old_ones(tmp_path: Path, minilm_bundle: Path) -> None:
+    copy = copy_bundle(minilm_bundle, tmp_path)
+    made = Engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))
+    weights = (copy / MODEL_FILE).with_name("model.onnx_data")
+    changed = bytearray(weights.read_bytes())
+    changed[: len(changed) // 2] = bytes(len(changed) // 2)
+    weights.with_suffix(".new").write_bytes(changed)
+    weights.with_suffix(".new").replace(weights)
+    with Encoder(minilm_bundle) as original:
+        ids = original._tokenizer.tokenize(["a short text"] * 40)
+        np.testing.assert_allclose(made.vectors(ids), original.encode(["a short text"] * 40), rtol=1e-3, atol=1e-3)

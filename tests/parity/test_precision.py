@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
 from support.bundles import graph_bytes
-from support.checkpoints import sentences
+from support.corpus import sentences
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.bundles import copy_bundle
-from support.checkpoints import MAX_LENGTH, WIDTH, sentences
+from support.corpus import sentences
+from support.sizes import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
 from whiten_runtime import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.parity import GATES

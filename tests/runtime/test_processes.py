@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.bundles import copy_bundle
-from support.checkpoints import sentences
+from support.corpus import sentences
 from support.vectors import ROUNDING, worst
 from whiten_runtime import Encoder
 

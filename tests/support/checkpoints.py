@@ -6,24 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-
-from support.corpus import sentences
+from support.sizes import LAYERS, MAX_LENGTH, WIDTH
 from support.vocabularies import (
     Writer,
-    byte_bpe,
-    wordpiece,
     write_byte_bpe,
     write_sentencepiece,
     write_tokenizer_json,
     write_word_bpe,
     write_wordpiece,
 )
-
-__all__ = ["FAMILIES", "LAYERS", "MAX_LENGTH", "WIDTH", "byte_bpe", "save_checkpoint", "sentences", "wordpiece"]
-
-LAYERS, WIDTH, MAX_LENGTH = 4, 32, 48
 
 
 @dataclass(frozen=True)
@@ -276,6 +267,9 @@ def save_checkpoint(family: str, directory: Path, widened: int = 1) -> Path:
         directory: where to.
         widened: how many times `WIDTH` a hidden state has; the noise is divided by the root of it.
     """
+    import torch
+    import transformers
+
     made = FAMILIES[family]
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = made.vocabulary(directory)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import sentencepiece
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from support.corpus import training_text
@@ -105,6 +104,8 @@ def write_sentencepiece(
     """
     model = _sentencepiece_model(tuple(sorted(options.items())))
     (directory / file).write_bytes(model)
+    import sentencepiece
+
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
     return {token: index for index, token in enumerate((*first, *pieces[skipped:], *last))}
@@ -114,6 +115,8 @@ def write_sentencepiece(
 def _sentencepiece_model(options: tuple[tuple[str, str | int | float | bool], ...]) -> bytes:
     written = io.BytesIO()
     defaults = {"model_type": "unigram", "character_coverage": 1.0}
+    import sentencepiece
+
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=training_text(),
         model_writer=written,

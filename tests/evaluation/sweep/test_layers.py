@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.checkpoints import LAYERS, WIDTH
+from support.sizes import LAYERS, WIDTH
 from support.sts import write_paper_layout
 from whiten_evaluation.sweep import scoring, store
 from whiten_evaluation.sweep.combinations import all_combinations, extended, search_layers, singles_and_pairs

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from support.checkpoints import LAYERS
+from support.cli import invoke as invoke_command
+from support.sizes import LAYERS
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
 from whiten_evaluation.embedding import WhiteningSource, embed_texts
@@ -40,7 +41,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(checkpoint: Callable[[str], Path], data_folder: Path, cache: Path, tmp_path: Path) -> Callable[..., Result]:
     def invoke(*arguments: object, model: object = None) -> Result:
         line = [model or checkpoint("bert"), "--data", data_folder, "--cache", cache, "--out", tmp_path / "out"]
-        return CliRunner().invoke(sweep, [str(part) for part in (*line, *arguments)], catch_exceptions=False)
+        return invoke_command(sweep, *line, *arguments)
 
     return invoke
 

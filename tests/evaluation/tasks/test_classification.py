@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from threadpoolctl import threadpool_limits
 
+from support.cli import invoke
 from support.corpus import sentences
 from whiten_evaluation.commands.classification import ALL_TASKS, classification
 from whiten_evaluation.embedding import TextVectors, WhiteningSource
@@ -170,8 +171,7 @@ def test_too_few_sentences_to_whiten() -> None:
         classify(ClassificationTask("MR", made.split(24)), made.vectors, WhiteningSource("target"))
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(classification, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, classification)
 
 
 @pytest.fixture(scope="module")

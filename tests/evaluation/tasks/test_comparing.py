@@ -1,15 +1,16 @@
 """Paired bootstrap: ranks against scipy, intervals against resampling by hand."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
+from support.cli import invoke
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.main import evaluate
 from whiten_evaluation.tasks.bootstrap import counted_correlation, counted_ranks, interval, resampled_task
@@ -17,9 +18,7 @@ from whiten_export.pipeline.refit import fit_bundle, refit_bundle
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import WhiteningSpec
 
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(evaluate, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, evaluate)
 
 
 @settings(deadline=None)

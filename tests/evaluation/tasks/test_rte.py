@@ -1,12 +1,13 @@
 """Entailment by cosine: which file is read, what is counted, and the command."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
+from support.cli import invoke
 from support.corpus import sentences
 from whiten_evaluation.commands.rte import rte
 from whiten_evaluation.embedding import TextVectors, WhiteningSource
@@ -22,8 +23,7 @@ def write(path: Path, *lines: str, ending: str = "\n") -> Path:
     return path
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(rte, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, rte)
 
 
 def made(folder: Path, count: int) -> Path:

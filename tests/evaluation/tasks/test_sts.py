@@ -4,14 +4,15 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
+from support.cli import invoke
 from support.corpus import sentences
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.main import evaluate
@@ -24,9 +25,7 @@ from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.proof.reference import Head
 from whiten_runtime import Encoder, UsageError
 
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(evaluate, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, evaluate)
 
 
 @pytest.fixture(scope="module")

@@ -2,29 +2,28 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
-from support.checkpoints import MAX_LENGTH, WIDTH, save_checkpoint, sentences
+from support.checkpoints import save_checkpoint
+from support.cli import invoke
+from support.corpus import sentences
+from support.sizes import MAX_LENGTH, WIDTH
 from whiten_export.commands.export import export
-from whiten_export.writing.result import Export
 from whiten_runtime import Encoder, IntegrityError
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES
 
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, export)
 
 
 @pytest.fixture
@@ -63,12 +62,12 @@ def test_defaults_are_layer_1_and_the_last(folder: Path, checkpoint: Callable[[s
 
 
 def test_the_same_inputs_give_the_same_bytes(
-    tiny_export: Export, folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path
+    tiny_bundle: Path, folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path
 ) -> None:
     assert run(checkpoint("bert"), "--layers", "1,4", "--corpus", corpus_file, "--out", "tiny").exit_code == 0
-    for name in tiny_export.manifest.files:
-        assert (folder / "tiny" / name).read_bytes() == (tiny_export.path / name).read_bytes(), name
-    assert (folder / "tiny" / "whiten.json").read_bytes() == (tiny_export.path / "whiten.json").read_bytes()
+    for name in read_manifest(tiny_bundle).files:
+        assert (folder / "tiny" / name).read_bytes() == (tiny_bundle / name).read_bytes(), name
+    assert (folder / "tiny" / "whiten.json").read_bytes() == (tiny_bundle / "whiten.json").read_bytes()
 
 
 def test_the_whitening_file_whitens_the_corpus(tiny_bundle: Path) -> None:
@@ -219,19 +218,29 @@ def _start(directory: Path, corpus: Path, out: Path, prelude: str = "") -> subpr
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def test_killed_at_any_moment_there_is_a_bundle_or_none(
-    folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path
+_KILLED_AT = """
+import os, signal
+from whiten_runtime.commands.console_reporter import ConsoleReporter
+def stage(self, text):
+    if text.startswith({moment!r}):
+        os.kill(os.getpid(), signal.SIGKILL)
+ConsoleReporter.stage = stage
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["making a graph", "fitting on", "computing the reference", "checking against"])
+def test_a_killed_export_leaves_no_bundle_and_the_next_one_cleans_up(
+    folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, moment: str
 ) -> None:
     out = folder / "bundle"
-    generator = random.Random()
-    for _ in range(4):
-        with _start(checkpoint("bert"), corpus_file, out) as process:
-            time.sleep(generator.uniform(3, 11))
-            process.send_signal(signal.SIGKILL)
-        if out.exists():
-            Encoder(out).verify()
-            break
-    assert run(checkpoint("bert"), "--corpus", corpus_file, "--out", out, "--force").exit_code == 0
+    with _start(checkpoint("bert"), corpus_file, out, _KILLED_AT.format(moment=moment)) as process:
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+    (left,) = folder.iterdir()
+    assert left.name.startswith(".bundle.partial-")
+    assert run(checkpoint("bert"), "--corpus", corpus_file, "--out", out).exit_code == 0
     assert [path.name for path in folder.iterdir()] == ["bundle"]
 
 

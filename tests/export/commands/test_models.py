@@ -1,16 +1,15 @@
 """`whiten models` as people and scripts call it."""
 
 import json
+from functools import partial
 
 import pytest
-from click.testing import CliRunner, Result
 
+from support.cli import invoke
 from whiten_export.commands.models import details, models, search
 from whiten_models.catalogue import Entry, catalogue
 
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(models, arguments, catch_exceptions=False)
+run = partial(invoke, models)
 
 
 def names_in_json(*arguments: str) -> list[str]:

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from support.checkpoints import LAYERS, WIDTH
+from support.sizes import LAYERS, WIDTH
 from whiten_export.graph.files import save_graph, save_with_outputs
 from whiten_export.graph.head import pool_graph, set_head, unwhitened_value
 from whiten_export.sources.checkpoint import resolve

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from support.checkpoints import FAMILIES, LAYERS, MAX_LENGTH
+from support.checkpoints import FAMILIES
+from support.sizes import LAYERS, MAX_LENGTH
 from whiten_export.commands.export import export
 from whiten_export.commands.refit import refit
 from whiten_export.graph.builder import HiddenStates

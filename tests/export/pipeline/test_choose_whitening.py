@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from support.cli import invoke
 from support.corpus import sentences
 from support.vector_sets import anisotropic
 from whiten_export.commands.export import export
@@ -21,9 +22,7 @@ from whiten_whitening.moments import Moments
 from whiten_whitening.selection import choose_by_pairs, choose_by_rules
 from whiten_whitening.similarity import spearman
 
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, export)
 
 
 @settings(deadline=None)

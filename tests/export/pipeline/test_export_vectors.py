@@ -8,19 +8,15 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from click.testing import CliRunner, Result
 from sklearn.decomposition import PCA
 
 from support.bundles import copy_bundle
+from support.cli import invoke as run
 from whiten_export.commands.export import export
 from whiten_runtime import BundleError, Encoder, IntegrityError, TextError, UsageError, VectorWhitener
 from whiten_runtime.commands.main import whiten
 
 WIDTH = 20
-
-
-def run(command: object, *arguments: object) -> Result:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
-from support.checkpoints import WIDTH
+from support.cli import invoke as run
 from support.corpus import sentences
+from support.sizes import WIDTH
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
 from whiten_export.graph import files as graph
@@ -26,10 +26,6 @@ from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.embedder import WINDOW
-
-
-def run(command: object, *arguments: object) -> Result:
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)  # type: ignore[arg-type]
 
 
 def ok(*arguments: object) -> Result:
@@ -220,22 +216,29 @@ def test_statistics_of_the_float32_bundle_whiten_the_int8_one(
         assert (both[0] * both[1]).sum(axis=1).mean() > 0.99
 
 
+_KILLED_AFTER_A_STATE = """
+import os, signal, sys
+from pathlib import Path
+from whiten_export.pipeline import refit
+from whiten_runtime.files.corpus import Corpus
+save = refit.save_statistics
+def save_and_die(*arguments):
+    save(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+refit.save_statistics = save_and_die
+bundle, corpus, out = sys.argv[1:]
+refit.fit_bundle(Path(bundle), Corpus((corpus,), None, None), Path(out), seconds_between=0)
+"""
+
+
 def test_killed_and_run_again_it_goes_on(tiny_bundle: Path, tmp_path: Path) -> None:
     """The state after an interruption, and the very bits that an uninterrupted fit gives."""
     texts = [f"{text} {number}" for number in range(30) for text in sentences(600)]
     assert len(texts) > 4 * WINDOW
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
-    arguments = ["fit", str(tiny_bundle), "--corpus", "c.txt", "-o", "s.safetensors"]
-    code = (
-        "import whiten_export.pipeline.refit as refit; refit._SECONDS_BETWEEN = 0\n"
-        f"from whiten_runtime.commands.main import whiten; whiten({arguments!r})"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "s.safetensors.partial").exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    command = [sys.executable, "-c", _KILLED_AFTER_A_STATE, str(tiny_bundle), "c.txt", "s.safetensors"]
+    done = subprocess.run(command, cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "s.safetensors").exists()
     _, _, progress = load_statistics(tmp_path / "s.safetensors.partial")
     assert progress is not None
@@ -255,9 +258,9 @@ def test_a_changed_corpus_is_not_mixed_with_the_old_one(
     corpus, out = tmp_path / "c.txt", tmp_path / "s.safetensors"
     corpus.write_text("\n".join(sentences(600)) + "\n", "utf-8")
     ok("fit", tiny_bundle, "--corpus", corpus, "-o", out)
-    monkeypatch.setattr(refit, "_SECONDS_BETWEEN", -1.0)
     monkeypatch.setattr(refit, "save_statistics", _keep_only_partial(refit.save_statistics))
-    run(whiten, "fit", tiny_bundle, "--corpus", corpus, "-o", out)
+    with pytest.raises(KeyboardInterrupt):
+        fit_bundle(tiny_bundle, Corpus((str(corpus),), None, None), out, seconds_between=-1)
     monkeypatch.undo()
     assert (tmp_path / "s.safetensors.partial").exists()
     corpus.write_text("\n".join(sentences(601)[1:]) + "\n", "utf-8")

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from click.testing import CliRunner, Result
+from click.testing import Result
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.numpy import load_file, save_file
 
-from support.checkpoints import LAYERS, MAX_LENGTH, save_checkpoint, sentences
+from support.checkpoints import save_checkpoint
+from support.cli import invoke
+from support.corpus import sentences
+from support.sizes import LAYERS, MAX_LENGTH
 from whiten_export.commands.export import export
 from whiten_export.sources import checkpoint as checkpoints
 from whiten_export.sources.checkpoint import resolve
@@ -71,8 +75,7 @@ def vectors_of(network: torch.nn.Module, base: Path, bundle: Path) -> np.ndarray
     return (states - stored["mean"]) @ stored["W"]  # type: ignore[no-any-return]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, export)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,16 @@ import onnx
 import onnx_ir as ir
 import pytest
 import transformers
-from click.testing import CliRunner, Result
 
-from support.checkpoints import LAYERS, WIDTH
+from support.cli import invoke
+from support.sizes import LAYERS, WIDTH
 from whiten_export.commands.export import export
 from whiten_export.sources.checkpoint import resolve
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES
 
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, export)
 
 
 def save_encoder(

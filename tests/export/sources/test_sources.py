@@ -3,15 +3,18 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from click.testing import CliRunner, Result
 
-from support.checkpoints import MAX_LENGTH, save_checkpoint, sentences
+from support.checkpoints import save_checkpoint
+from support.cli import invoke
+from support.corpus import sentences
+from support.sizes import MAX_LENGTH
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -21,9 +24,7 @@ from whiten_export.sources.pytorch import PyTorchModel
 from whiten_runtime import Encoder, ParityError
 from whiten_runtime.bundle.parity import GATES, compare
 
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, export)
 
 
 def test_a_family_that_is_not_known_is_left_to_the_gate(

@@ -3,17 +3,18 @@
 import gzip
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import regex
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import TruncatedSVD
 
-from support.checkpoints import sentences
+from support.cli import invoke
+from support.corpus import sentences
 from support.nasty_texts import NASTY
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
@@ -52,8 +53,7 @@ def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "glove.24d.txt"
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(export, [str(argument) for argument in arguments], catch_exceptions=False)
+run = partial(invoke, export)
 
 
 def averages(path: Path, texts: list[str], weights: dict[str, float] | None) -> np.ndarray:

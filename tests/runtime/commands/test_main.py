@@ -4,21 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-import torch
-from click.testing import CliRunner, Result
 
 from support.bundles import copy_bundle, rewrite_file
+from support.cli import invoke
 from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
 
-
-def run(*arguments: object, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(whiten, [str(argument) for argument in arguments], input=stdin, catch_exceptions=False)
+run = partial(invoke, whiten)
 
 
 def test_embed_prints_a_line_for_each_text(tiny_bundle: Path, tiny: Encoder) -> None:
@@ -86,7 +84,7 @@ def test_info_and_verify(tiny_bundle: Path) -> None:
     assert "pca" in words
     result = run("verify", tiny_bundle)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert f"equal to torch {torch.__version__} on CPUExecutionProvider" in result.stderr
+    assert f"equal to torch {manifest['versions']['torch']} on CPUExecutionProvider" in result.stderr
     report = json.loads(run("verify", tiny_bundle, "--json").stdout)
     assert report["passed"] is True
     assert report["agreement"]["min_cosine"] > 0.999999

@@ -126,19 +126,6 @@ def test_a_service_outlives_the_file_that_it_opened(
     assert created == [None, 1]
 
 
-def test_replaced_weights_are_not_mixed_with_the_old_ones(tmp_path: Path, minilm_bundle: Path) -> None:
-    copy = copy_bundle(minilm_bundle, tmp_path)
-    made = Engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))
-    weights = (copy / MODEL_FILE).with_name("model.onnx_data")
-    changed = bytearray(weights.read_bytes())
-    changed[: len(changed) // 2] = bytes(len(changed) // 2)
-    weights.with_suffix(".new").write_bytes(changed)
-    weights.with_suffix(".new").replace(weights)
-    with Encoder(minilm_bundle) as original:
-        ids = original._tokenizer.tokenize(["a short text"] * 40)
-        np.testing.assert_allclose(vectors(made, ids), original.encode(["a short text"] * 40), rtol=1e-3, atol=1e-3)
-
-
 def test_warming_up_makes_no_session_that_queries_do_not_use(tiny_bundle: Path, created: list[int | None]) -> None:
     options = SessionOptions(threads=2, tuning=NO_LITTLE_WORK)
     with restore(tiny_bundle, options, True, False) as encoder:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from support.checkpoints import byte_bpe, wordpiece
+from support.vocabularies import byte_bpe, wordpiece
 from whiten_runtime import BundleError
 from whiten_runtime.inference.tokenizer import Tokenizer
 

@@ -1,14 +1,15 @@
 """`whiten doctor`, on this machine and on made ones."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
+from support.cli import invoke
 from support.providers import elf_of_cuda
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.ort import doctor, providers
@@ -19,8 +20,7 @@ from whiten_runtime.ort.processor import processor
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(whiten, ["doctor", *arguments], catch_exceptions=False)
+run = partial(invoke, whiten, "doctor")
 
 
 def test_this_machine() -> None:

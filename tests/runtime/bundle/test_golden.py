@@ -1,0 +1,59 @@
+"""Bundles of format 1 stay readable: these were written by the first version, and give the vectors that it gave."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from whiten_runtime import Encoder, VectorWhitener
+from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.parity import GATES
+
+BUNDLES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors")
+
+
+@pytest.fixture(scope="module")
+def expected(golden: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((golden / "vectors.json").read_text("utf-8"))
+    return content
+
+
+def close(got: np.ndarray, want: list[list[float]], tolerance: float = 1e-4) -> None:
+    """Compare by the norm of the vectors: machines round differently."""
+    reference = np.asarray(want)
+    assert got.shape == reference.shape
+    assert (np.abs(got - reference).max(axis=1) <= tolerance * np.linalg.norm(reference, axis=1)).all()
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_every_file_is_checked(golden: Path, name: str) -> None:
+    manifest = open_bundle(golden / name).manifest
+    assert manifest.format_version == 1
+    assert manifest.parity is not None
+    assert json.loads(manifest.to_json()) == json.loads((golden / name / "whiten.json").read_text("utf-8"))
+
+
+def test_float32(golden: Path, expected: dict[str, Any]) -> None:
+    with Encoder(golden / "bundle-v1") as encoder:
+        close(encoder.encode(expected["texts"]), expected["bundle-v1"])
+        cut = encoder.encode(expected["texts"], truncate_dim=8, normalize_embeddings=True)
+        close(cut, expected["bundle-v1, 8 dimensions, normalised"])
+        assert encoder.truncated == 2
+        assert GATES["fp32"].passes(encoder.verify())
+
+
+def test_int8_with_both_outputs(golden: Path, expected: dict[str, Any]) -> None:
+    with Encoder(golden / "bundle-v1-int8") as encoder:
+        white, raw = encoder.encode_both(expected["texts"])
+        # Rounding of another machine may move a value to the next of 255 levels.
+        close(white, expected["bundle-v1-int8"], 0.05)
+        close(raw, expected["bundle-v1-int8, before whitening"], 0.05)
+        assert GATES["int8"].passes(encoder.verify())
+
+
+def test_vectors(golden: Path, expected: dict[str, Any]) -> None:
+    with VectorWhitener(golden / "bundle-v1-vectors") as whitener:
+        close(whitener.transform(expected["rows"]), expected["bundle-v1-vectors"])
+        assert GATES["fp32"].passes(whitener.verify())
