@@ -1,4 +1,4 @@
-"""Export stage of whiten: a pretrained language model becomes a bundle. `import whiten_export` needs no torch."""
+"""Export of whiten: turn a pretrained language model into a bundle. `import whiten_export` needs no torch."""
 
 from whiten_export.pipeline.recipe import Recipe
 from whiten_whitening.estimator import Whitening

@@ -1,1 +1,1 @@
-"""The catalogue of pretrained language models that are known by name."""
+"""Catalogue of the pretrained language models that are known by name."""

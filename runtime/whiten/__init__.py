@@ -86,7 +86,7 @@ _MODULES = {
     "whiten_whitening.estimator": ("Whitening",),
     "whiten_whitening.maps": ("WhiteningSpec",),
 }
-"""Where each name lives; names that are not listed are errors of `whiten_runtime.errors`."""
+"""Public names by the module that defines them; names that are not listed are errors of `whiten_runtime.errors`."""
 
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -110,7 +110,7 @@ def __dir__() -> list[str]:
 
 
 def _version() -> str:
-    from importlib.metadata import version  # takes as long as all the rest of this module
+    from importlib.metadata import version  # importing this takes as long as the rest of this module
 
     return version("whiten")
 

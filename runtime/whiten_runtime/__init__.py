@@ -1,6 +1,6 @@
-"""Runtime of whiten: sentence vectors from a bundle, with numpy, onnxruntime and tokenizers alone.
+"""Runtime of whiten: embed texts with a bundle, using only numpy, onnxruntime and tokenizers.
 
-Private but for the names below, which go on working; `import whiten` has all public names.
+This package is private except for the names below, which keep working; `import whiten` has all public names.
 """
 
 import importlib
@@ -48,7 +48,7 @@ _MOVED = {"Drift": "whiten_whitening.drift", "DriftMonitor": "whiten_whitening.d
 
 
 def __getattr__(name: str) -> Any:
-    """Find names that lived here before they moved to a package above this one."""
+    """Import names that were moved from here to a package above this one."""
     if name in _MOVED:
         return getattr(importlib.import_module(_MOVED[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,14 +9,14 @@ from whiten_runtime.errors import MissingPackageError, TextError, UsageError
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
-    """The value as an int.
+    """Return the value as an int.
 
     Args:
-        name: what to call it in the message.
-        value: an int, or something that stands for one, such as numpy's.
+        name: name of the argument, for the message.
+        value: an int, or a value that converts to one without loss, such as numpy's integers.
         minimum: smallest value allowed.
         maximum: largest value allowed, or None.
-        why: where the bounds come from.
+        why: reason for the bounds, for the message.
 
     Raises:
         UsageError: not a whole number, or out of range.
@@ -35,26 +35,26 @@ def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
     """Check that a value is one of those allowed.
 
     Args:
-        name: what to call it in the message.
-        value: what was given.
-        allowed: the values that can be used.
+        name: name of the argument, for the message.
+        value: value that was passed.
+        allowed: values that can be used.
 
     Raises:
-        UsageError: it is none of them.
+        UsageError: the value is not allowed.
     """
     if value not in allowed:
         raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
 
 
 def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
-    """The texts as a list.
+    """Check that all texts are strings, and return them as a list.
 
     Args:
-        texts: what should be strings.
-        offset: index of the first, for the message.
+        texts: an iterable of strings.
+        offset: index of the first text, for the message.
 
     Raises:
-        TextError: `texts` cannot be iterated, or something in it is not a string.
+        TextError: `texts` cannot be iterated, or an item is not a string.
     """
     if isinstance(texts, bytes) or not isinstance(texts, Iterable):
         raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str")
@@ -66,7 +66,7 @@ def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
 
 
 def encodable(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD; pairs of them are joined."""
+    """Return the text with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD; join surrogate pairs."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -76,10 +76,10 @@ def encodable(text: str) -> str:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """For imports that need the packages of an extra.
+    """Turn an ImportError in the block into an error that names the extra to install.
 
     Raises:
-        MissingPackageError: one is missing.
+        MissingPackageError: a package of the extra is missing.
     """
     try:
         yield

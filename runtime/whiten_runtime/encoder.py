@@ -1,4 +1,4 @@
-"""`Encoder`: sentence vectors from a bundle."""
+"""Embed texts with a bundle: `Encoder`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,21 +23,21 @@ from whiten_runtime.ort.session import SessionOptions
 
 
 class Encoder:
-    """Embeds texts with a bundle. Thread-safe, picklable, usable in forked children; never touches the network.
+    """Embeds texts with a bundle. Thread-safe, picklable, usable in forked children; never uses the network.
 
     Args:
         path: a bundle directory, as written by whiten-export.
-        providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for
-            the CPU. All of them must be active, and matrix products must be on the first: there is no silent fallback.
+        providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for the
+            CPU. All of them must be active, and matrix products must be on the first: there is no silent fallback.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
         device: "cpu", "cuda" or "cuda:N", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         spinning: let threads spin while one operator waits for the next, which is faster; False where other programs
-            need the processor more. They never spin between calls.
-        cuda_graphs: on CUDA, record the kernels of a text of up to 128 tokens and launch them as one CUDA graph when a
-            text comes alone. Takes a second copy of the weights on the GPU (`gpu_mem_limit` is of each), and a moment
-            now, in which nothing else should use the GPU.
+            need the processor more. Threads never spin between calls.
+        cuda_graphs: on CUDA, record the kernels for a single text of up to 128 tokens, and launch them as one CUDA
+            graph for single-text requests. This needs a second copy of the weights on the GPU (`gpu_mem_limit` applies
+            to each copy) and a moment now, in which nothing else should use the GPU.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
@@ -60,7 +60,7 @@ class Encoder:
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
-        # The process may change its directory before it forks or pickles.
+        # Resolve the path now: the process may change its directory before it forks or pickles.
         self._open(Path(path).absolute(), options, verify_hashes, cuda_graphs)
 
     def _open(self, path: Path, options: SessionOptions, verify_hashes: bool, cuda_graphs: bool) -> None:
@@ -86,22 +86,22 @@ class Encoder:
     ) -> NDArray[np.float32]:
         """Embed texts.
 
-        A vector does not depend on the other texts of the call, whose order is kept.
+        A vector does not depend on the other texts of the call. The order of the texts is kept.
 
         Args:
             texts: one text, or several. An empty text is valid.
-            batch_size: texts per run at most; None leaves it to the padded-token budget.
+            batch_size: maximum number of texts per batch; None for no limit but that of padded tokens.
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
-            truncate_dim: keep the first coordinates only: exactly the whitening to so many dimensions. Only for methods
-                whose columns are nested (pca, pca-cor).
-            truncate: cut texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
+            truncate_dim: keep only the first coordinates; the result is exactly the whitening to that many dimensions.
+                Only for methods whose columns are nested (pca, pca-cor).
+            truncate: truncate texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
 
         Returns:
             float32 [n, k], or [k] for a single string.
 
         Raises:
-            TextError: something in `texts` is not a string; the message has its index.
+            TextError: an item of `texts` is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
             UsageError: `batch_size` or `truncate_dim` is out of range, or the bundle's vectors cannot be truncated.
         """
@@ -112,19 +112,19 @@ class Encoder:
     def encode_both(
         self, texts: str | Iterable[str], *, batch_size: int | None = None, truncate: bool = True
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Embed texts, and give their vectors before whitening too, from one pass through the graph.
+        """Embed texts, and return their vectors after and before whitening, from one run of the graph.
 
         Args:
-            texts: as in `encode`, like all that follow.
-            batch_size: texts per run at most.
-            truncate: cut long texts instead of raising.
+            texts: one text, or several.
+            batch_size: maximum number of texts per batch.
+            truncate: truncate long texts instead of raising.
 
         Returns:
-            What `encode` gives, float32 [n, k], and the mean over the chosen layers before whitening and
+            The vectors that `encode` returns, float32 [n, k], and the mean over the chosen layers before whitening and
             normalisation, float32 [n, d]; [k] and [d] for a single string.
 
         Raises:
-            UsageError: the bundle was not exported with `--outputs both`, or as in `encode`.
+            UsageError: the bundle was not exported with `--outputs both`, or `batch_size` is out of range.
             TextError: as in `encode`, and TooLongError too.
         """
         if self.manifest.outputs != "both":
@@ -146,20 +146,20 @@ class Encoder:
     ) -> Iterator[NDArray[np.float32]]:
         """Embed a stream of texts of any length in bounded memory.
 
-        Reads texts some thousands ahead: it sorts them by length, and tokenises the next ones meanwhile.
+        Reads some thousands of texts ahead, to sort them by length and to tokenise the next ones meanwhile.
 
         Args:
-            texts: read once.
-            batch_size: as in `encode`, like all that follow.
+            texts: an iterable of texts, read once.
+            batch_size: maximum number of texts per batch.
             normalize_embeddings: divide each vector by its L2 norm.
-            truncate_dim: keep the first coordinates only.
-            truncate: cut long texts instead of raising.
+            truncate_dim: keep only the first coordinates.
+            truncate: truncate long texts instead of raising.
 
         Yields:
             float32 [k] for each text, in order.
 
         Raises:
-            TextError: something in `texts` is not a string; the message has its index.
+            TextError: an item of `texts` is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
             UsageError: `batch_size` or `truncate_dim` is out of range.
         """
@@ -169,20 +169,20 @@ class Encoder:
         return (row for _, rows in self._embedder.windows(texts, options) for row in rows)
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
-        """Tokens of a text, or of each text, special tokens included, before any cutting."""
+        """Return the number of tokens of a text, or of each text, special tokens included, before truncation."""
         if isinstance(texts, str):
             return len(self._tokenizer.tokenize([texts])[0])
         return [len(ids) for ids in self._tokenizer.tokenize(checked_texts(texts))]
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
-        """Cosine similarity of every vector of `a` with every vector of `b`.
+        """Return the cosine similarity of every vector of `a` with every vector of `b`.
 
         Args:
             a: shape [n, k] or [k].
             b: shape [m, k] or [k].
 
         Returns:
-            float32 [n, m]; a vector of norm zero is similar to nothing (0).
+            float32 [n, m]; the similarity of a vector of norm zero with any other is 0.
         """
         units = []
         for vectors in (a, b):
@@ -196,7 +196,7 @@ class Encoder:
         return scores
 
     def verify(self) -> Agreement:
-        """Embed the bundle's probes, alone and batched, and compare them with the stored PyTorch vectors.
+        """Embed the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
 
         Raises:
             BundleError: the probes are missing or damaged.
@@ -207,7 +207,7 @@ class Encoder:
         return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
 
     def warmup(self) -> None:
-        """Run the shortest and the longest text, so that the next one meets no first-time costs."""
+        """Run the shortest and the longest text, so that the next call does not pay first-time costs."""
         pad = self._bundle.manifest.pad_token_id
         for length in (1, self.max_seq_length):
             for _ in self._engine.run([[pad] * length]):
@@ -215,36 +215,36 @@ class Encoder:
 
     @property
     def manifest(self) -> Manifest:
-        """Everything known about the bundle."""
+        """Return the bundle's manifest."""
         return self._bundle.manifest
 
     @property
     def dimension(self) -> int:
-        """Coordinates of a vector."""
+        """Return the number of coordinates of a vector."""
         return self._bundle.manifest.dimension
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens a text may have, special tokens included."""
+        """Return the maximum number of tokens of a text, special tokens included."""
         return self._bundle.manifest.max_seq_length
 
     @property
     def providers(self) -> list[str]:
-        """Execution providers that are active, in order of preference."""
+        """Return the active execution providers, in order of preference."""
         return self._engine.providers
 
     @property
     def placement(self) -> Placement:
-        """On which provider onnxruntime put how many nodes."""
+        """Return the number of nodes that onnxruntime put on each provider."""
         return self._engine.placement
 
     @property
     def truncated(self) -> int:
-        """Texts that were cut to `max_seq_length` since the encoder was created."""
+        """Return the number of texts that were truncated to `max_seq_length` since the encoder was created."""
         return self._embedder.truncated
 
     def close(self) -> None:
-        """Free the model. The encoder cannot be used any more."""
+        """Free the model. The encoder cannot be used afterwards."""
         self._embedder.close()
 
     def __enter__(self) -> "Encoder":

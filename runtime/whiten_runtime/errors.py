@@ -1,49 +1,49 @@
-"""Errors a caller can act on: each message is one line saying what was passed, what was wanted, what to do."""
+"""Define the errors: each message is one line that says what was passed, what was wanted, and what to do."""
 
 
 class WhitenError(Exception):
-    """Base of every error this project raises on purpose; command lines exit with `exit_code`."""
+    """Raised, as a subclass, for every error that this project reports; command lines exit with `exit_code`."""
 
     exit_code = 1
 
 
 class UsageError(WhitenError, ValueError):
-    """An argument or option cannot be used as given."""
+    """Raised when an argument or option cannot be used as given."""
 
     exit_code = 2
 
 
 class TextError(WhitenError, TypeError):
-    """Something in the texts is not a text."""
+    """Raised when an item of the texts is not a string, or vectors are not finite numbers."""
 
 
 class TooLongError(WhitenError, ValueError):
-    """A text has more tokens than the model takes and `truncate=False` forbids cutting it."""
+    """Raised when a text has more tokens than the model takes and `truncate=False` forbids truncating it."""
 
 
 class DataError(WhitenError):
-    """A file of texts cannot be read as asked."""
+    """Raised when a file of texts, pairs or vectors cannot be read as asked."""
 
 
 class BundleError(WhitenError):
-    """A bundle is missing, incomplete, or not one."""
+    """Raised when a bundle is missing, incomplete, or not a bundle."""
 
 
 class IntegrityError(BundleError):
-    """A file of a bundle is not the one its manifest describes."""
+    """Raised when a file of a bundle differs from its manifest."""
 
 
 class UnsafeModelError(BundleError):
-    """A graph uses operators or reaches for files that a bundle may not."""
+    """Raised when a graph uses operators or files that a bundle may not use."""
 
 
 class MissingPackageError(WhitenError, ImportError):
-    """A package that is needed is not installed; the message names the extra that brings it."""
+    """Raised when a required package is not installed; the message names the extra that installs it."""
 
 
 class ProviderError(WhitenError):
-    """onnxruntime cannot run the model on what was asked for."""
+    """Raised when onnxruntime cannot run the model on the provider asked for."""
 
 
 class ParityError(WhitenError):
-    """Vectors differ from the PyTorch reference by more than the gate allows."""
+    """Raised when vectors differ from the reference by more than the parity gate allows."""

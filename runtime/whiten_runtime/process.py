@@ -1,4 +1,4 @@
-"""Every effect that this package has on the whole process: environment, fork hooks, signals, csv's field limit."""
+"""Contain every effect of this package on the whole process: environment, fork hooks, signals, csv's field limit."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from weakref import WeakSet
 
 _LONGEST_FIELD = 2**31 - 1
-"""Characters of a csv field: the most that csv accepts on every platform. Its default refuses texts of 131,072."""
+"""Characters of a csv field: the most that csv accepts on every platform. Its default limit is 131,072."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def environment(name: str, value: str) -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.pop(name, None)  # another thread may have come first
+        os.environ.pop(name, None)  # another thread may have removed it first
 
 
 def allow_long_csv_fields() -> None:
@@ -34,14 +34,14 @@ def allow_long_csv_fields() -> None:
 
 
 def after_fork_in_child(action: Callable[[], None]) -> None:
-    """Have an action run in every child that this process forks, where the system can fork."""
+    """Run an action in every child that this process forks, where the system can fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
 
 
 @contextmanager
 def quiet_stdout() -> Iterator[None]:
-    """Discard what the block prints on stdout, which belongs to programs that read our output."""
+    """Discard everything that the block prints on stdout, which is reserved for results."""
     with redirect_stdout(io.StringIO()):
         yield
 
@@ -56,7 +56,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 class ForkSafeLock:
-    """A lock for `with` that is free in a forked child: the thread that held it does not exist there."""
+    """Locks a `with` block. The lock is reset in forked children: the thread that held it does not exist there."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,19 +1,19 @@
-"""How an export tells what it is doing, without knowing to whom."""
+"""Define how an export reports stages, warnings and progress, independently of the display."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Reporter:
-    """Hears about stages, warnings and progress, and says nothing. Subclasses say it."""
+    """Receives stages, warnings and progress, and ignores them. Subclasses display them."""
 
     def stage(self, text: str) -> None:
-        """A stage begins."""
+        """Report that a stage begins."""
 
     def warn(self, text: str) -> None:
-        """Something the user should know, though the export goes on."""
+        """Report something that the user should know, though the export continues."""
 
     @contextmanager
     def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
-        """Progress through `total` units (None: not known yet); the callback is told how many more are done."""
+        """Report progress through `total` units (None: unknown); the callback takes the units done since last time."""
         yield lambda count: None

@@ -1,4 +1,4 @@
-"""`VectorWhitener`: the whitening of precomputed embeddings, such as those of an API."""
+"""Whiten precomputed embeddings, such as those of an API, with a bundle: `VectorWhitener`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ class VectorWhitener:
         threads: threads per call; None for WHITEN_THREADS, else all the CPUs this process may use.
         device: "cpu", "cuda" or "cuda:N", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
-        spinning: let threads spin while one operator waits for the next. They never spin between calls.
+        spinning: let threads spin while one operator waits for the next. Threads never spin between calls.
 
     Raises:
         BundleError: not a bundle, or one that takes texts, or incomplete, altered or unsafe.
@@ -73,14 +73,14 @@ class VectorWhitener:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
     ) -> NDArray[np.float32]:
-        """Whiten vectors: y = (x - mean) W, then divided by its norm if the bundle says so.
+        """Whiten vectors: y = (x - mean) W, then divided by its norm if the manifest says so.
 
         Args:
             vectors: shape [n, d], or [d] for a single one; taken as float32.
-            batch_size: vectors per run at most; None for some thousands.
+            batch_size: maximum number of vectors per batch; None for some thousands.
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
-            truncate_dim: keep the first coordinates only, as in `Encoder.encode`.
+            truncate_dim: keep only the first coordinates, as in `Encoder.encode`.
 
         Returns:
             float32 [n, k], or [k].
@@ -92,7 +92,7 @@ class VectorWhitener:
         self._session.check_open()
         options = EncodeOptions.of(self.manifest, batch_size, normalize_embeddings, truncate_dim)
         try:
-            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
                 rows = np.asarray(vectors, np.float32)
         except (TypeError, ValueError, OverflowError) as error:
             raise TextError(f"vectors are not numbers in rows of equal length ({error})") from None
@@ -107,7 +107,7 @@ class VectorWhitener:
         return result[0] if rows.ndim == 1 else result
 
     def verify(self) -> Agreement:
-        """Whiten the bundle's probes, alone and together, and compare them with what numpy gave in float64.
+        """Whiten the bundle's probes, alone and batched, and compare them with the float64 vectors of the reference.
 
         Raises:
             BundleError: the probes are missing or damaged.
@@ -118,21 +118,21 @@ class VectorWhitener:
 
     @property
     def manifest(self) -> Manifest:
-        """Everything known about the bundle."""
+        """Return the bundle's manifest."""
         return self._bundle.manifest
 
     @property
     def width(self) -> int:
-        """Coordinates of a vector that is whitened, d."""
+        """Return the number of coordinates of a vector before whitening, d."""
         return self.manifest.source.hidden_size
 
     @property
     def dimension(self) -> int:
-        """Coordinates of a whitened vector, k."""
+        """Return the number of coordinates of a whitened vector, k."""
         return self.manifest.dimension
 
     def close(self) -> None:
-        """Free the graph. It cannot be used any more."""
+        """Free the graph. The whitener cannot be used afterwards."""
         self._session.close()
 
     def __enter__(self) -> "VectorWhitener":

@@ -1,1 +1,1 @@
-"""The mathematics of whitening, with numpy alone."""
+"""Mathematics of whitening, with numpy alone."""

@@ -1,4 +1,4 @@
-"""Drift: how far today's vectors are from those that a bundle's whitening was fitted on."""
+"""Measure drift: how far new vectors are from those that a bundle's whitening was fitted on."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,26 +18,26 @@ from whiten_whitening.moments import Float64Array, Moments
 Verdict = Literal["close", "drifting", "far", "too few"]
 
 LEAST_VECTORS = 100
-"""Vectors below which nothing is said."""
+"""Number of vectors below which there is no verdict."""
 
 LEAST_RATIO = 2
-"""Vectors of the corpus per dimension, below which its own covariance says too little to compare with."""
+"""Vectors of the corpus per dimension, below which its covariance is too uncertain to compare with."""
 
 _SAME_LENGTH = 1e-4
-"""Largest difference of the lengths of vectors that were normalised."""
+"""Largest difference of the norms of vectors that is taken as a sign that they were normalised."""
 
 _NULL = 1e-6
-"""Variance, relative to the largest, of directions that hold next to nothing."""
+"""Variance, relative to the largest, at or below which a direction is left out."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is still close, and from what on it is far; `benchmarks/drift/table.md` has what they were chosen from.
+    """Holds the bounds of a verdict; `benchmarks/drift/table.md` has the measurements that they were chosen from.
 
     Attributes:
         shift: largest mean shift.
-        ratio: largest factor by which the variance may be outside of what is expected, up or down.
-        isotropy: least IsoScore, as a part of what is expected.
+        ratio: largest factor by which the variance may differ from the expected variance, up or down.
+        isotropy: smallest IsoScore, relative to the expected IsoScore.
     """
 
     shift: float
@@ -50,22 +50,22 @@ CLOSE, DRIFTING = Bounds(shift=0.05, ratio=1.25, isotropy=0.5), Bounds(shift=0.3
 
 @dataclass(frozen=True)
 class Drift:
-    """Distance of vectors from a whitening's corpus, in units in which each direction of the corpus has variance 1.
+    """Holds the distance of vectors from a whitening's corpus, in units in which each direction has variance 1.
 
     Attributes:
-        n: vectors seen.
-        corpus_n: vectors of the corpus.
-        width: dimensions of a vector before whitening.
-        rank: directions that are compared.
-        mean_shift: how far the mean has moved, root mean square over the directions, in standard deviations of the
-            corpus. What chance adds to it on average is subtracted.
-        shift_noise: what chance may add besides, two standard deviations.
+        n: number of vectors seen.
+        corpus_n: number of vectors of the corpus.
+        width: number of dimensions of a vector before whitening.
+        rank: number of directions that are compared.
+        mean_shift: distance of the two means, root mean square over the directions, in standard deviations of the
+            corpus. The average contribution of chance is subtracted.
+        shift_noise: further contribution of chance to the mean shift, two standard deviations.
         spectrum_ratio: mean variance over the directions; 1 for the corpus itself.
-        expected_spectrum_ratio: for other texts like the corpus: above 1, as no corpus shows all of its variance. What
-            lies between 1 and this is as expected.
-        average_cosine: over all pairs; near 0 for the corpus.
-        iso_score: 1 for the corpus itself, less for few vectors.
-        expected_iso_score: for as many other texts like the corpus, were their vectors normal.
+        expected_spectrum_ratio: value for other texts like the corpus. It is above 1, because no corpus shows all of
+            its variance. Ratios from 1 to this value are as expected.
+        average_cosine: mean cosine over all pairs; near 0 for the corpus.
+        iso_score: IsoScore; 1 for the corpus itself, less for few vectors.
+        expected_iso_score: value for the same number of other texts like the corpus, if their vectors were normal.
     """
 
     n: int
@@ -82,7 +82,7 @@ class Drift:
 
     @property
     def verdict(self) -> Verdict:
-        """In a word."""
+        """Return the verdict."""
         if self.n < LEAST_VECTORS or self.corpus_n < LEAST_RATIO * self.width:
             return "too few"
         if self.keeps(CLOSE):
@@ -90,7 +90,7 @@ class Drift:
         return "drifting" if self.keeps(DRIFTING) else "far"
 
     def keeps(self, bounds: Bounds) -> bool:
-        """Whether everything is within bounds, beyond what chance may do."""
+        """Return whether all measures are within bounds, allowing for chance."""
         return (
             self.mean_shift**2 - self.shift_noise**2 <= bounds.shift**2
             and 1 / bounds.ratio <= self.spectrum_ratio <= bounds.ratio * self.expected_spectrum_ratio
@@ -112,16 +112,16 @@ class Drift:
 
 
 class DriftMonitor:
-    """Takes the vectors that a service computes anyway, batch by batch, and tells how far they are from the corpus.
+    """Measures the drift of vectors that a service computes anyway, batch by batch.
 
-    Its memory does not depend on their number. Several monitors of one bundle can be merged. Not thread-safe: give each
-    thread its own.
+    Its memory does not depend on the number of vectors. Several monitors of one bundle can be merged. Not thread-safe:
+    give each thread its own monitor.
 
     Args:
         bundle: the directory of a bundle that has a whitening.
 
     Attributes:
-        manifest: of the bundle.
+        manifest: manifest of the bundle.
 
     Raises:
         BundleError: not a bundle, an altered one, or one without a whitening.
@@ -140,19 +140,19 @@ class DriftMonitor:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all vectors."""
+        """Discard all vectors."""
         self._moments = Moments.empty(self._to_units.shape[1])
 
     def update(self, vectors: ArrayLike, unwhitened: bool = False) -> "DriftMonitor":
         """Add vectors.
 
         Args:
-            vectors: of `Encoder.encode`, all coordinates and not normalised, [n, k]; or those before whitening, of
-                `Encoder.encode_both`, [n, d].
-            unwhitened: they are those before whitening; bundles whose graph normalises need those.
+            vectors: vectors of `Encoder.encode`, all coordinates and not normalised, [n, k]; or vectors before
+                whitening, of `Encoder.encode_both`, [n, d].
+            unwhitened: True for vectors before whitening; required for bundles whose graph normalises.
 
         Raises:
-            UsageError: vectors of another shape, not finite, or normalised ones.
+            UsageError: the vectors have another shape, are not finite, or were normalised.
         """
         if self.manifest.normalize and not unwhitened:
             raise UsageError(
@@ -178,10 +178,10 @@ class DriftMonitor:
         return self
 
     def merge(self, other: "DriftMonitor") -> "DriftMonitor":
-        """Add what another monitor of the same bundle has seen.
+        """Add the vectors that another monitor of the same bundle has seen.
 
         Raises:
-            UsageError: it is of another bundle.
+            UsageError: the other monitor is of another bundle.
         """
         if other.manifest.files.get(WHITENING_FILE) != self.manifest.files.get(WHITENING_FILE):
             raise UsageError("the monitors are of bundles with different whitenings; their vectors cannot be compared")
@@ -189,7 +189,7 @@ class DriftMonitor:
         return self
 
     def report(self) -> Drift:
-        """How far the vectors seen so far are from the corpus.
+        """Compute how far the vectors seen so far are from the corpus.
 
         Raises:
             UsageError: fewer than 2 vectors were seen.
@@ -219,7 +219,7 @@ class DriftMonitor:
 
 
 def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:
-    """IsoScore of the covariance of n normal vectors like the corpus, in the corpus's units, to first order.
+    """Return the IsoScore of the covariance of n normal vectors like the corpus, in the corpus's units, to first order.
 
     E[tr(S)²] = d² + 2d/(n-1) and E|S|_F² = dq + d(d+1)/(n-1). q is how uneven the true covariance is in units of the
     covariance of corpus_n vectors, 1 / (1 - d/corpus_n): from the moments of the inverse Marchenko-Pastur law.
@@ -232,7 +232,7 @@ def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:
 
 
 def _read(root: Path, manifest: Manifest) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """Mean, W, the corpus's mean and covariance."""
+    """Read a whitening's mean and W, and its corpus's mean and covariance."""
     if manifest.whitening is None or WHITENING_FILE not in manifest.files:
         raise BundleError(f"{root}: has no whitening, so there is nothing to drift from; whiten refit gives it one")
     try:

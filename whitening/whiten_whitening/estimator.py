@@ -1,4 +1,4 @@
-"""`Whitening`: the whitening of vectors as scikit-learn estimators are written, streamed and merged. numpy alone."""
+"""Whiten vectors with `Whitening`, an estimator in the style of scikit-learn, streamed and merged. numpy alone."""
 
 import warnings
 from pathlib import Path
@@ -20,33 +20,33 @@ _FLOAT64_ROUNDING = 2.0**-50
 
 
 class NotFittedError(UsageError, AttributeError):
-    """Nothing was learnt yet, so that attributes of what was learnt are not there."""
+    """Raised when an attribute or method needs a fitted estimator."""
 
 
 class Whitening:
     """Whitens vectors: y = (x - mean_) weight_. Its state is float64 moments, whose size does not depend on n.
 
-    Fitting on parts and merging gives what fitting on all gives, to float64 rounding, and the same bits for the same
-    parts in the same order. Works in scikit-learn's pipelines and with its `clone`.
+    Fitting on parts and merging equals fitting on all vectors, to float64 rounding, and gives the same bits for the
+    same parts in the same order. Works in scikit-learn's pipelines and with its `clone`.
 
     Warns where there are fewer than four vectors per dimension.
 
     Args:
         method: "pca", "zca", "cholesky", "pca-cor" or "zca-cor"; see `WhiteningSpec`.
-        n_components: leading columns to keep (pca and pca-cor); None for all.
-        beta: 1 whitens, 0 centres and rotates (the -cor methods divide by the standard deviation besides).
-        shrinkage: "none", "ledoit-wolf", "oas", or a weight from 0 to 1. The first three are what scikit-learn's
-            covariance estimators compute, from moments and exactly.
+        n_components: number of leading columns to keep (pca and pca-cor); None for all.
+        beta: exponent; 1 whitens, 0 centres and rotates (the -cor methods also divide by the standard deviation).
+        shrinkage: "none", "ledoit-wolf", "oas", or a weight from 0 to 1. The first three equal scikit-learn's
+            covariance estimators; they are computed from moments, exactly.
 
     Attributes:
-        mean_: [d], float64.
+        mean_: mean of the vectors, [d], float64.
         weight_: W, [d, k], float64.
-        eigenvalues_: of the covariance before shrinkage, descending, [d].
-        rank_: eigenvalues above 1e-6 of the largest.
-        shrinkage_: weight that was applied.
-        n_samples_seen_: vectors seen so far.
-        n_features_in_: d.
-        moments_: all that was learnt.
+        eigenvalues_: eigenvalues of the covariance before shrinkage, descending, [d].
+        rank_: number of eigenvalues above 1e-6 of the largest.
+        shrinkage_: weight of the shrinkage that was applied.
+        n_samples_seen_: number of vectors seen so far.
+        n_features_in_: number of dimensions, d.
+        moments_: moments of the vectors, the complete state.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Whitening:
         self._fitted: WhiteningMap | None = None
 
     def fit(self, X: ArrayLike, y: object = None) -> "Whitening":
-        """Forget everything, and learn the moments of X, [n, d].
+        """Discard the moments, and compute those of X, [n, d].
 
         Raises:
             UsageError: a parameter cannot be used as given, X is not finite numbers [n, d], or n is d + 1 or less
@@ -76,23 +76,23 @@ class Whitening:
         return self
 
     def partial_fit(self, X: ArrayLike, y: object = None) -> "Whitening":
-        """Add the moments of X, [n, d], to what was learnt.
+        """Add the moments of X, [n, d], to those of earlier calls.
 
         Raises:
-            UsageError: X is not finite numbers [n, d], or d is not that of before.
+            UsageError: X is not finite numbers [n, d], or d differs from earlier calls.
         """
         rows = self._checked(X)
         moments = Moments.empty(rows.shape[1])
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused below
+            with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are refused below
                 moments = moments.merge(Moments.of(_finite(rows[start : start + _ROWS_AT_ONCE], start)))
         return self._add(moments)
 
     def merge(self, other: "Whitening") -> "Whitening":
-        """Add what another one has learnt.
+        """Add the moments of another estimator.
 
         Raises:
-            UsageError: it has learnt nothing, or vectors of another size.
+            UsageError: it has seen no vectors, or vectors of another size.
         """
         if not hasattr(other, "moments_"):
             raise UsageError("the other Whitening has seen no vectors; fit it first")
@@ -107,8 +107,8 @@ class Whitening:
         """Whiten X, [n, d] to [n, k], in float64; the result is float32 for float32.
 
         Raises:
-            NotFittedError: nothing was learnt yet.
-            UsageError: the parameters do not fit what was learnt, or X is not finite numbers [n, d].
+            NotFittedError: the estimator has seen no vectors.
+            UsageError: the parameters are not valid for the moments, or X is not finite numbers [n, d].
         """
         fitted, rows = self._map(), self._checked(X)
         kind = np.float32 if rows.dtype == np.float32 else np.float64
@@ -119,7 +119,7 @@ class Whitening:
         return white
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.floating]:
-        """`fit`, then `transform`."""
+        """Fit on X, then transform X."""
         return self.fit(X).transform(X)
 
     def save(self, path: str | Path) -> None:
@@ -129,10 +129,10 @@ class Whitening:
 
     @classmethod
     def load(cls, path: str | Path) -> "Whitening":
-        """Read what `save` wrote.
+        """Read an estimator that `save` wrote.
 
         Raises:
-            DataError: it is something else.
+            DataError: the file is not a saved estimator.
         """
         try:
             with safe_open(path, "numpy") as file:
@@ -151,45 +151,45 @@ class Whitening:
 
     @property
     def mean_(self) -> Float64Array:
-        """What is subtracted, [d]."""
+        """Return the mean, which is subtracted, [d]."""
         return self._map().mean
 
     @property
     def weight_(self) -> Float64Array:
-        """W, [d, k]."""
+        """Return W, [d, k]."""
         return self._map().weight
 
     @property
     def eigenvalues_(self) -> Float64Array:
-        """Of the covariance before shrinkage, descending, [d]."""
+        """Return the eigenvalues of the covariance before shrinkage, descending, [d]."""
         return self._map().eigenvalues
 
     @property
     def rank_(self) -> int:
-        """Eigenvalues above 1e-6 of the largest."""
+        """Return the number of eigenvalues above 1e-6 of the largest."""
         return self._map().rank
 
     @property
     def shrinkage_(self) -> float:
-        """Weight of the shrinkage that was applied."""
+        """Return the weight of the shrinkage that was applied."""
         return self._map().alpha
 
     @property
     def n_samples_seen_(self) -> int:
-        """Vectors seen so far."""
+        """Return the number of vectors seen so far."""
         return _moments(self).n
 
     @property
     def n_features_in_(self) -> int:
-        """Dimensions of the vectors seen, d."""
+        """Return the number of dimensions of the vectors seen, d."""
         return len(_moments(self).mean)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {name: getattr(self, name) for name in ("method", "n_components", "beta", "shrinkage")}
 
     def set_params(self, **parameters: Any) -> "Whitening":
-        """Change arguments of the constructor; what was learnt stays.
+        """Change arguments of the constructor; the moments are kept.
 
         Raises:
             UsageError: there is no such argument.

@@ -1,4 +1,4 @@
-"""How evenly vectors use their space: three scores of the literature."""
+"""Compute isotropy, how evenly vectors use their space, by three scores of the literature."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,13 +7,13 @@ from whiten_whitening.moments import Float64Array, Moments
 
 
 def iso_score(covariance: Float64Array) -> float:
-    """IsoScore: 0 if all variance lies along one direction, 1 if it is the same along all.
+    """Return the IsoScore: 0 if all variance lies along one direction, 1 if it is the same along all.
 
     Rudman et al., "IsoScore" (Findings of ACL 2022), definition 3.1, in closed form over the eigenvalues of the
     covariance Σ: (tr(Σ)² / |Σ|_F² - 1) / (d - 1). One dimension, or no variance at all, counts as 1.
 
     Args:
-        covariance: [d, d].
+        covariance: covariance of the vectors, [d, d].
     """
     d, square = len(covariance), float(np.square(covariance).sum())
     if d == 1 or square == 0:
@@ -22,9 +22,9 @@ def iso_score(covariance: Float64Array) -> float:
 
 
 def average_cosine(moments: Moments) -> float:
-    """Mean cosine over all pairs of different vectors, without sampling pairs: (|Σ u|² - m) / (n (n - 1)).
+    """Return the mean cosine over all pairs of different vectors, without sampling: (|Σ u|² - m) / (n (n - 1)).
 
-    u are the unit vectors; the n - m zero vectors are similar to nothing. NaN for fewer than 2 vectors.
+    u are the m unit vectors; the cosine with any of the n - m zero vectors is 0. NaN for fewer than 2 vectors.
     """
     if moments.n < 2:
         return float("nan")
@@ -33,10 +33,10 @@ def average_cosine(moments: Moments) -> float:
 
 
 def partition_score(vectors: NDArray[np.floating]) -> float:
-    """Smallest over largest Z(c) = Σ exp(cᵀx), c running over the eigenvectors of XᵀX; 1 is isotropic.
+    """Return min Z / max Z of Z(c) = Σ exp(cᵀx), where c runs over the eigenvectors of XᵀX; 1 is isotropic.
 
-    Mu & Viswanath, "All-but-the-top" (ICLR 2018), section 2. Eigenvectors have no sign of their own: each is taken
-    with its largest entry positive.
+    Mu & Viswanath, "All-but-the-top" (ICLR 2018), section 2. The sign of an eigenvector is arbitrary: here its largest
+    entry is positive.
 
     Args:
         vectors: X, [n, d].

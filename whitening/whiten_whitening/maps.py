@@ -1,8 +1,8 @@
-"""Whitening: affine maps that make a covariance the identity, or nearly so. numpy alone.
+"""Fit whitenings: affine maps that make a covariance the identity, or nearly so. numpy alone.
 
-With row vectors x̂ = (x - μ) W, Σ = cov(x) = U Λ Uᵀ, σ = sqrt(diag Σ), P = D⁻¹ Σ D⁻¹ = G Θ Gᵀ with D = diag(σ). The five
-methods are those of Kessy, Lewin & Strimmer, "Optimal whitening and decorrelation" (2018), section 3; columns cut to k
-and exponents below 1 follow Su et al., arXiv 2103.15316, section 3.2.
+With row vectors x̂ = (x - μ) W, Σ = cov(x) = U Λ Uᵀ, σ = sqrt(diag Σ), P = D⁻¹ Σ D⁻¹ = G Θ Gᵀ with D = diag(σ). The
+five methods are those of Kessy, Lewin & Strimmer, "Optimal whitening and decorrelation" (2018), section 3; columns cut
+to k and exponents below 1 follow Su et al., arXiv 2103.15316, section 3.2.
 """
 
 from dataclasses import dataclass, replace
@@ -19,29 +19,30 @@ from whiten_whitening.shrinkage import Shrinkage, check_shrinkage, shrinkage_wei
 Method = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor"]
 
 EIGENVALUE_FLOOR = 1e-6
-"""Smallest eigenvalue that is divided by, relative to the largest: smaller ones are raised to it."""
+"""Smallest eigenvalue to divide by, relative to the largest: smaller ones are raised to it."""
 
 NULL_EIGENVALUE = 1e-10
-"""Relative eigenvalue under which a direction holds nothing but the rounding of float32 vectors, and is mapped to 0.
-Every layer that ends in a LayerNorm has such a direction: pooling keeps the sum of (h - bias) / scale at 0."""
+"""Relative eigenvalue below which a direction holds only the rounding of float32 vectors, and is mapped to 0. Every
+layer that ends in a LayerNorm has such a direction: pooling keeps the sum of (h - bias) / scale at 0.
+"""
 
 FLOAT32_ROUNDING = 2.0**-23
 
 ADVISED_RATIO, WARNED_RATIO = 10, 4
-"""Sentences per dimension that are advised, and under which a warning is due."""
+"""Sentences per dimension that are advised, and below which a warning is due."""
 
 
 @dataclass(frozen=True)
 class WhiteningSpec:
-    """Which whitening.
+    """Describes a whitening to fit.
 
     Attributes:
-        method: "pca" W = U Λ^(-β/2); "zca" U Λ^(-β/2) Uᵀ; "cholesky" lower triangular with W Wᵀ = Σ^(-β); "pca-cor"
-            D⁻¹ G Θ^(-β/2); "zca-cor" D⁻¹ G Θ^(-β/2) Gᵀ. With β = 1, all of them have Wᵀ Σ W = I.
-        dimension: leading columns to keep, k; None for all d. Only where columns are nested: pca and pca-cor.
-        beta: β from 0 to 1. 1 whitens; 0 centres and rotates, the -cor methods divide by σ besides.
-        shrinkage: of the covariance towards a multiple of the identity, before all else: "none", "ledoit-wolf", "oas",
-            or a number α from 0 to 1.
+        method: "pca" W = U Λ^(-β/2); "zca" U Λ^(-β/2) Uᵀ; "cholesky" lower triangular with W Wᵀ = Σ^(-β); "pca-cor" D⁻¹
+            G Θ^(-β/2); "zca-cor" D⁻¹ G Θ^(-β/2) Gᵀ. With β = 1, all of them have Wᵀ Σ W = I.
+        dimension: number of leading columns to keep, k; None for all d. Only where columns are nested: pca and pca-cor.
+        beta: β from 0 to 1. 1 whitens; 0 centres and rotates, and the -cor methods also divide by σ.
+        shrinkage: shrinkage of the covariance towards a multiple of the identity, before all else: "none",
+            "ledoit-wolf", "oas", or a number α from 0 to 1.
 
     Raises:
         UsageError: no such method, a number out of range, or a dimension for a method whose columns are not nested.
@@ -54,7 +55,7 @@ class WhiteningSpec:
 
     @property
     def estimator(self) -> str:
-        """What gives the weight of the shrinkage: "none", "ledoit-wolf", "oas" or "fixed"."""
+        """Return what determines the weight of the shrinkage: "none", "ledoit-wolf", "oas" or "fixed"."""
         if isinstance(self.shrinkage, str):
             return self.shrinkage
         return "fixed" if self.shrinkage else "none"
@@ -76,19 +77,20 @@ class WhiteningSpec:
 
 @dataclass(frozen=True)
 class WhiteningMap:
-    """The affine map y = (x - mean) W, and what it was fitted on.
+    """Holds the affine map y = (x - mean) W, and the statistics that it was fitted on.
 
     Attributes:
-        mean: [d].
+        mean: mean that is subtracted, [d].
         weight: W, [d, k].
-        spec: how W was made; None if only common components are taken away.
+        spec: whitening that W was computed by; None if the map only removes common components.
         alpha: weight of the shrinkage that was applied.
-        corpus_mean: of the vectors, [d]; without common components, if those are taken away, as all that follows.
-        covariance: of the vectors, before shrinkage, [d, d].
-        eigenvalues: of the covariance, all d, descending.
-        rank: eigenvalues above the floor.
-        n_samples: vectors it was fitted on.
-        common_components: directions that it takes away before.
+        corpus_mean: mean of the vectors, [d]. If common components are removed, this and the following attributes are
+            of the vectors without them.
+        covariance: covariance of the vectors, before shrinkage, [d, d].
+        eigenvalues: all d eigenvalues of the covariance, descending.
+        rank: number of eigenvalues above the floor.
+        n_samples: number of vectors that the map was fitted on.
+        common_components: number of directions that are removed before whitening.
     """
 
     mean: Float64Array
@@ -104,16 +106,16 @@ class WhiteningMap:
 
 
 def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sentences") -> str | None:
-    """Whether n vectors are enough to whiten `width` dimensions.
+    """Check whether n vectors are enough to whiten `width` dimensions.
 
-    n vectors have a covariance of rank n - 1 at most; whitened in full, every pair of them has cosine -1 / (n - 1),
-    whatever they are: up to n = d + 1, then, unless the covariance is shrunk.
+    n vectors have a covariance of rank n - 1 at most. If it is whitened in full, every pair of them has cosine -1 / (n
+    - 1), whatever they are. Without shrinkage, this holds for n up to d + 1.
 
     Returns:
         A warning, or None.
 
     Raises:
-        UsageError: too few: n <= d + 1 without shrinkage, and not four per kept dimension either.
+        UsageError: too few: n <= d + 1 without shrinkage, and fewer than four per kept dimension.
     """
     dimension = spec.dimension or width
     if n <= width + 1 and n < WARNED_RATIO * dimension and spec.beta > 0:
@@ -140,12 +142,13 @@ def fit_map(
     """Fit a whitening. Columns of pca and pca-cor come by descending eigenvalue, their largest entry positive.
 
     Args:
-        moments: of at least 2 vectors of d coordinates.
-        spec: which whitening; None for pca in full.
+        moments: moments of at least 2 vectors of d coordinates.
+        spec: whitening to fit; None for pca in full.
         floor: eigenvalues below floor · λ_max are raised to it; below `NULL_EIGENVALUE` · λ_max, directions go to 0.
-            The -cor methods do so with Θ, and a coordinate that is constant goes to 0.
-        what: what the vectors are of, for messages.
-        rounding: of the vectors, relative; a coordinate that varies no more than that around its mean is constant.
+            The -cor methods do the same with Θ, and a constant coordinate goes to 0.
+        what: name of the vectors' items, for messages.
+        rounding: relative rounding error of the vectors; a coordinate that varies no more than that around its mean is
+            constant.
 
     Raises:
         UsageError: fewer than 2 vectors, all of them equal, or more dimensions to keep than there are.
@@ -194,17 +197,17 @@ def fit_map(
 
 
 def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
-    """Take away the direction that all sentences share (Arora et al., ICLR 2017, algorithm 1), then whiten or not.
+    """Remove the direction that all sentences share (Arora et al., ICLR 2017, algorithm 1), then whiten or not.
 
-    Both are linear: (x (I - uuᵀ) - m) W = (x - m) (I - uuᵀ) W, m being the mean of what is left, which has no part
-    along u.
+    Both are linear: (x (I - uuᵀ) - m) W = (x - m) (I - uuᵀ) W, where m is the mean of the remaining vectors, which has
+    no component along u.
 
     Args:
-        moments: of weighted averages, at least 2 of them.
-        spec: which whitening; None for the map x (I - uuᵀ) alone, with mean 0.
+        moments: moments of at least 2 weighted averages.
+        spec: whitening to fit; None for the map x (I - uuᵀ) alone, with mean 0.
 
     Raises:
-        UsageError: as `fit_map`.
+        UsageError: as in `fit_map`.
     """
     basis = moments.common_components(1)
     keep = np.eye(len(basis)) - basis @ basis.T
@@ -215,7 +218,7 @@ def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
 
 
 def _spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Eigenvalues, descending, and eigenvectors in columns whose largest entry is positive."""
+    """Return eigenvalues, descending, and eigenvectors in columns whose largest entry is positive."""
     ascending, vectors = np.linalg.eigh(matrix)
     basis = vectors[:, ::-1]
     signs = np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1.0, 1.0)
@@ -223,14 +226,14 @@ def _spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
 
 
 def _powers(eigenvalues: Float64Array, beta: float, floor: float) -> Float64Array:
-    """λ^(-β/2) of descending eigenvalues; floored, and 0 where there is only rounding."""
+    """Return λ^(-β/2) of descending eigenvalues; floored, and 0 where there is only rounding."""
     largest = eigenvalues[0]
     powers = np.maximum(eigenvalues, floor * largest) ** (-beta / 2)
     return np.asarray(np.where(eigenvalues > NULL_EIGENVALUE * largest, powers, 0))
 
 
 def _triangular(root: Float64Array) -> Float64Array:
-    """Lower triangular L with L Lᵀ = root rootᵀ and no negative diagonal, also where that is singular.
+    """Return the lower triangular L with L Lᵀ = root rootᵀ and no negative diagonal, also where that is singular.
 
     root = L Q, from the QR decomposition of rootᵀ: unlike Cholesky's own algorithm it needs no full rank.
     """

@@ -1,7 +1,7 @@
-"""Moments of vectors, streamed and merged in float64: all that whitening, shrinkage, isotropy and drift need to know.
+"""Compute moments of vectors, streamed and merged in float64: the input of whitening, shrinkage, isotropy and drift.
 
 Merging of mean and scatter: Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm" (1979), eq. 2.1. The
-higher sums follow from Σ (z + e)(...) with Σ z = 0, z being centred and e the way from the old centre to the new one.
+higher sums follow from Σ (z + e)(...) with Σ z = 0, where z is centred and e is the old centre minus the new one.
 """
 
 from collections.abc import Mapping
@@ -13,23 +13,23 @@ from numpy.typing import ArrayLike, NDArray
 Float64Array = NDArray[np.float64]
 
 _ROWS_AT_ONCE = 1024
-"""Rows whose float64 copy is made at a time: it stays in the processor's cache."""
+"""Rows that are copied to float64 at a time: the copy stays in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over n vectors x, exact to rounding however the vectors were split; z = x - mean.
+    """Holds sums over n vectors x, exact to rounding however the vectors were split; z = x - mean.
 
-    Merged in the same order they are the same bits.
+    Merging in the same order gives the same bits.
 
     Attributes:
-        n: vectors seen.
-        mean: [d].
+        n: number of vectors seen.
+        mean: mean of the vectors, [d].
         scatter: Σ z zᵀ, [d, d].
         third: Σ |z|² z, [d]; NaN where it is not known.
         fourth: Σ |z|⁴; NaN where it is not known.
-        directions: Σ x / |x| over the vectors that are not zero, [d].
-        nonzero: how many those are.
+        directions: Σ x / |x| over the nonzero vectors, [d].
+        nonzero: number of nonzero vectors.
     """
 
     n: int
@@ -42,13 +42,13 @@ class Moments:
 
     @classmethod
     def empty(cls, width: int) -> "Moments":
-        """Moments of no vectors of `width` coordinates."""
+        """Return the moments of no vectors of `width` coordinates."""
         nothing = np.zeros(width)
         return cls(0, nothing, np.zeros((width, width)), nothing, 0.0, nothing, 0)
 
     @classmethod
     def of(cls, vectors: ArrayLike) -> "Moments":
-        """Moments of vectors [n, d]; finite numbers of any type."""
+        """Return the moments of vectors [n, d]; finite numbers of any type."""
         table = np.asarray(vectors)
         width = table.shape[1]
         if not len(table):
@@ -70,11 +70,11 @@ class Moments:
 
     @classmethod
     def of_covariance(cls, n: int, mean: Float64Array, covariance: Float64Array) -> "Moments":
-        """What follows from the unbiased covariance of n vectors: directions and higher sums are not known."""
+        """Return moments for the unbiased covariance of n vectors; directions and higher sums are unknown."""
         return cls._of_scatter(n, mean, covariance * (n - 1), n)
 
     def merge(self, other: "Moments") -> "Moments":
-        """Moments of both sets together."""
+        """Return the moments of both sets together."""
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         n = self.n + other.n
@@ -92,7 +92,7 @@ class Moments:
         )
 
     def _higher_sums_about(self, centre: Float64Array) -> tuple[Float64Array, float]:
-        """`third` and `fourth` with z = x - centre."""
+        """Return `third` and `fourth` with z = x - centre."""
         e = self.mean - centre
         square, total, along = float(e @ e), float(np.trace(self.scatter)), self.scatter @ e
         third = self.third + total * e + 2 * along + self.n * square * e
@@ -100,12 +100,12 @@ class Moments:
         return third, self.fourth + cross + self.n * square**2
 
     def affine(self, mean: ArrayLike, weight: ArrayLike) -> "Moments":
-        """Moments of y = (x - mean) W as far as they follow: n, mean and scatter. Directions and higher sums do not."""
+        """Return the moments of y = (x - mean) W: n, mean and scatter; directions and higher sums are unknown."""
         W = np.asarray(weight, np.float64)
         return self._of_scatter(self.n, (self.mean - np.asarray(mean)) @ W, W.T @ self.scatter @ W, self.nonzero)
 
     def without_components(self, basis: Float64Array) -> "Moments":
-        """As `affine`, of the vectors without their components along `basis`, orthonormal [d, m]."""
+        """Return the `affine` moments of vectors without their components along `basis`, orthonormal [d, m]."""
         keep = np.eye(len(self.mean)) - basis @ basis.T
         return self.affine(np.zeros(len(keep)), keep)
 
@@ -115,17 +115,17 @@ class Moments:
         return cls(n, mean, scatter, unknown, np.nan, unknown, nonzero)
 
     def common_components(self, count: int) -> Float64Array:
-        """Directions of the largest second moment about the origin, [d, count]."""
+        """Return the directions of the largest second moment about the origin, [d, count]."""
         second = self.scatter / max(self.n, 1) + np.outer(self.mean, self.mean)
         return np.ascontiguousarray(np.linalg.eigh(second)[1][:, ::-1][:, :count])
 
     @property
     def covariance(self) -> Float64Array:
-        """Unbiased covariance, [d, d]; needs n >= 2."""
+        """Return the unbiased covariance, [d, d]; needs n >= 2."""
         return self.scatter / (self.n - 1)
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Every field as an array, for a file."""
+        """Return every field as an array, for a file."""
         return {
             "n": np.asarray([self.n, self.nonzero], np.int64),
             "mean": self.mean,
@@ -137,11 +137,11 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> "Moments":
-        """The reverse of `to_arrays`.
+        """Restore the moments that `to_arrays` returned.
 
         Raises:
             KeyError: an array is missing.
-            ValueError: the arrays do not fit one another, or are not finite.
+            ValueError: the shapes of the arrays do not match, or numbers are not finite.
         """
         mean, scatter, third, directions, fourth = (
             np.asarray(arrays[name], np.float64) for name in ("mean", "scatter", "third", "directions", "fourth")

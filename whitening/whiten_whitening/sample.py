@@ -1,4 +1,4 @@
-"""A random sample of a stream of vectors, the same however the stream comes in windows."""
+"""Draw a random sample of a stream of vectors; it does not depend on the windows of the stream."""
 
 import hashlib
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ Keys = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Sample:
-    """The vectors of the smallest keys, at most `SAMPLE_SIZE`: a random sample, as keys are hashes.
+    """Holds the vectors with the smallest keys, at most `SAMPLE_SIZE`; since keys are hashes, the sample is random.
 
     Attributes:
-        keys: ascending, [m].
-        vectors: float32 [m, d].
+        keys: keys of the vectors, ascending, [m].
+        vectors: vectors of the sample, float32 [m, d].
     """
 
     keys: Keys
@@ -26,11 +26,11 @@ class Sample:
 
     @classmethod
     def empty(cls, width: int) -> "Sample":
-        """A sample of no vectors."""
+        """Return a sample of no vectors."""
         return cls(np.empty(0, np.uint64), np.empty((0, width), np.float32))
 
     def add(self, keys: Keys, vectors: NDArray[np.float32]) -> "Sample":
-        """The sample of these vectors too."""
+        """Return the sample of the earlier vectors and these."""
         if len(self.keys) == SAMPLE_SIZE:
             smaller = keys < self.keys[-1]
             keys, vectors = keys[smaller], vectors[smaller]
@@ -42,13 +42,13 @@ class Sample:
 
 
 def text_keys(texts: Iterable[str]) -> Keys:
-    """Keys of texts: 8 bytes of their hash."""
+    """Return the keys of texts: 8 bytes of each text's hash."""
     digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
 def row_keys(start: int, count: int) -> Keys:
-    """Keys of rows `start` to `start + count` of a table: SplitMix64 of their numbers (Steele et al., 2014)."""
+    """Return the keys of rows `start` to `start + count`: SplitMix64 of their numbers (Steele et al., 2014)."""
     with np.errstate(over="ignore"):
         keys = (np.arange(start + 1, start + count + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -1,4 +1,4 @@
-"""`--whitening auto`: which whitening, from what can be measured, and why, in one line."""
+"""Choose the whitening for `--whitening auto` from measurements, with the reason in one line."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from whiten_whitening.shrinkage import Shrinkage
 from whiten_whitening.similarity import cosines, spearman
 
 FEW_SHRINKAGE: Shrinkage = "oas"
-"""What is used where there are too few sentences, unless another was asked for."""
+"""Shrinkage that is used for a small corpus, unless another was asked for."""
 
 _ISOTROPIC = 0.5
-"""IsoScore from which vectors are only centred: they use their space already."""
+"""IsoScore from which vectors are only centred: they are already nearly isotropic."""
 
 _PARTIAL = 0.5
 _FRACTIONS = (1, 3 / 4, 1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8, 1 / 16)
-"""Of the dimensions, that are tried."""
+"""Kept dimensions to try, as fractions of all dimensions."""
 
 _KINDS: dict[Literal["centre", "partial", "full"], float] = {"centre": 0.0, "partial": _PARTIAL, "full": 1.0}
 
 Fit = Callable[[WhiteningSpec | None], WhiteningMap | None]
-"""Fits a whitening, or what takes its place without one."""
+"""Function that fits a whitening; for None, it returns the map without whitening, or None if there is no such map."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen.
+    """Holds the whitening that was chosen.
 
     Attributes:
-        spec: which whitening; None for none.
-        why: one line.
-        candidates: what was tried.
+        spec: chosen whitening; None for none.
+        why: reason, in one line.
+        candidates: whitenings that were tried, with their results.
     """
 
     spec: WhiteningSpec | None
@@ -44,18 +44,18 @@ class Choice:
 
 
 def fine_tuned(name: str) -> Choice:
-    """No whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
+    """Choose no whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
     return Choice(None, f"not whitened: {name} was fine-tuned for sentence similarity, which whitening undoes")
 
 
 def shrinkage_for(moments: Moments, asked: Shrinkage) -> Shrinkage:
-    """What was asked for; where it was nothing and there are few vectors, `FEW_SHRINKAGE`."""
+    """Return the shrinkage asked for; `FEW_SHRINKAGE` if none was asked for and there are few vectors."""
     few = moments.n < WARNED_RATIO * len(moments.mean)
     return FEW_SHRINKAGE if few and asked in ("none", 0) else asked
 
 
 def choose_by_rules(moments: Moments, dimension: int | None, asked: Shrinkage) -> Choice:
-    """Decide by the spectrum and by how many vectors there are per dimension.
+    """Choose by the spectrum and by the number of vectors per dimension.
 
     Raises:
         UsageError: fewer than 2 vectors.
@@ -86,15 +86,15 @@ def choose_by_pairs(
     dimension: int | None,
     shrinkage: Shrinkage,
 ) -> Choice:
-    """Decide by Spearman's correlation between cosines and scores; of equals, the simplest.
+    """Choose by Spearman's correlation between cosines and scores; among equals, the simplest, which is tried first.
 
     Args:
-        fit: fits a whitening.
+        fit: function that fits a whitening.
         first: vectors before whitening of each pair's first sentence, [n, d].
-        second: of the second.
-        scores: [n].
-        dimension: to keep, if that was asked for; nothing unwhitened is tried then.
-        shrinkage: of the covariance.
+        second: vectors before whitening of each pair's second sentence, [n, d].
+        scores: scores of the pairs, [n].
+        dimension: number of dimensions to keep, if asked for; then vectors without whitening are not tried.
+        shrinkage: shrinkage of the covariance.
     """
     candidates = tuple(_candidates(fit, first, second, scores, dimension, shrinkage))
     best = max(candidates, key=lambda candidate: candidate.spearman)

@@ -1,6 +1,6 @@
-"""How much of a covariance to replace by a multiple of the identity: Σ' = (1 - α) Σ + α tr(Σ)/d I.
+"""Compute the weight α of shrinkage, which moves a covariance towards the identity: Σ' = (1 - α) Σ + α tr(Σ)/d I.
 
-All from moments, so none needs the vectors a second time. Eigenvectors do not change.
+All estimators use moments, so none needs the vectors a second time. Eigenvectors do not change.
 """
 
 import numpy as np
@@ -21,10 +21,10 @@ def check_shrinkage(shrinkage: Shrinkage) -> None:
 
 
 def parse_shrinkage(text: str) -> Shrinkage:
-    """Parse a name or a number.
+    """Parse the name of an estimator, or a number.
 
     Raises:
-        UsageError: neither.
+        UsageError: the text is neither.
     """
     try:
         value: Shrinkage = float(text)
@@ -35,7 +35,7 @@ def parse_shrinkage(text: str) -> Shrinkage:
 
 
 def check_for_sif(shrinkage: Shrinkage) -> None:
-    """Raise UsageError for what needs more than is known once common components are taken away."""
+    """Raise UsageError for an estimator that needs more than is known after common components are removed."""
     if shrinkage == "ledoit-wolf":
         raise UsageError(
             "shrinkage 'ledoit-wolf' needs the vectors' fourth moment, which is not known once common components are "
@@ -44,10 +44,10 @@ def check_for_sif(shrinkage: Shrinkage) -> None:
 
 
 def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> float:
-    """α, from 0 to 1.
+    """Return α, from 0 to 1.
 
     Raises:
-        UsageError: Ledoit and Wolf's needs the sum of |z|⁴, which these moments do not have.
+        UsageError: Ledoit and Wolf's estimator needs the sum of |z|⁴, which these moments do not have.
     """
     if not isinstance(shrinkage, str):
         return float(shrinkage)
@@ -55,9 +55,9 @@ def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> float:
 
 
 def ledoit_wolf(moments: Moments) -> float:
-    """α of Ledoit & Wolf, "A well-conditioned estimator for large-dimensional covariance matrices" (2004), section 3.3.
+    """Return the α of Ledoit & Wolf, "A well-conditioned estimator for large-dimensional covariance matrices" (2004).
 
-    Exact from moments: Σᵢ |xᵢxᵢᵀ - S|² = Σᵢ |xᵢ|⁴ - n |S|² for centred xᵢ and S = Σᵢ xᵢxᵢᵀ / n.
+    Section 3.3, exact from moments: Σᵢ |xᵢxᵢᵀ - S|² = Σᵢ |xᵢ|⁴ - n |S|² for centred xᵢ and S = Σᵢ xᵢxᵢᵀ / n.
 
     Raises:
         UsageError: the moments lack Σ |z|⁴.
@@ -73,8 +73,10 @@ def ledoit_wolf(moments: Moments) -> float:
 
 
 def oas(moments: Moments) -> float:
-    """α of the oracle approximating shrinkage: Chen et al., "Shrinkage algorithms for MMSE covariance estimation"
-    (2010), eq. 23, in the form that scikit-learn uses: without the terms of order 1/d.
+    """Return the α of the oracle approximating shrinkage.
+
+    Chen et al., "Shrinkage algorithms for MMSE covariance estimation" (2010), eq. 23, in the form that scikit-learn
+    uses: without the terms of order 1/d.
     """
     n, d = moments.n, len(moments.mean)
     S = moments.scatter / n

@@ -1,4 +1,4 @@
-"""Similarities of pairs of vectors, and their rank correlation with scores."""
+"""Compute cosines of pairs of vectors, and their rank correlation with scores."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,14 +7,14 @@ from whiten_whitening.moments import Float64Array
 
 
 def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
-    """Cosine of each row of a with the same row of b, both [n, d]; 0 where one of them is zero."""
+    """Return the cosine of each row of a with the same row of b, both [n, d]; 0 where one of them is zero."""
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     products: Float64Array = np.einsum("nd,nd->n", a, b)
     return products / np.where(norms > 0, norms, np.inf)
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Rank correlation of two [n], ties sharing their mean rank; 0 where one of them is constant."""
+    """Return the rank correlation of two [n]; ties share their mean rank; 0 where one of them is constant."""
     ranks = [_ranks(values) for values in (a, b)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return 0.0

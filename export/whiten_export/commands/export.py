@@ -1,4 +1,4 @@
-"""`whiten-export`: one command from a pretrained language model to a bundle."""
+"""Implement `whiten-export`: one command from a pretrained language model to a bundle."""
 
 import time
 from collections.abc import Sequence
@@ -217,5 +217,5 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
 
 
 def main() -> None:
-    """Entry point of `whiten-export`."""
+    """Run `whiten-export`."""
     console.run(export)

@@ -1,4 +1,4 @@
-"""`whiten models`: the catalogue as a table, a part of it, or one entry. Needs no torch."""
+"""Implement `whiten models`: show the catalogue as a table, a part of it, or one entry. Needs no torch."""
 
 import textwrap
 from dataclasses import asdict
@@ -38,13 +38,13 @@ def models(text: tuple[str, ...], as_json: bool) -> None:
 
 
 def search(text: str) -> tuple[Entry, ...]:
-    """The entries in which every word of `text` occurs, regardless of case; all of them for no words."""
+    """Return the entries that contain every word of `text`, regardless of case; all entries for no words."""
     words = text.lower().split()
     return tuple(entry for entry in catalogue() if all(word in _searched(entry) for word in words))
 
 
 def details(entry: Entry) -> str:
-    """Every fact about one entry, a line each, without those that it does not have."""
+    """Return the known facts about one entry, one per line."""
     published = entry.published
     facts = {
         "name": entry.name,

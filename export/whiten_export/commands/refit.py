@@ -1,4 +1,4 @@
-"""`whiten fit`, `whiten merge`, `whiten refit`: another whitening for a bundle, on the machine where it runs."""
+"""Implement `whiten fit`, `whiten merge`, `whiten refit`: give a bundle another whitening, where it runs."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -34,7 +34,7 @@ _out_option = click.option("-o", "--out", required=True, type=click.Path(path_ty
 
 
 def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that fit and refit share."""
+    """Add the options that fit and refit share."""
     options = (
         click.option(
             "--corpus",

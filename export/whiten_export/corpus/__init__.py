@@ -1,1 +1,1 @@
-"""Vectors of a corpus reduced to the statistics that a whitening is fitted on."""
+"""Statistics of a corpus's vectors, on which a whitening is fitted."""

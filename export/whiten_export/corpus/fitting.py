@@ -1,4 +1,4 @@
-"""From a corpus to statistics: sentences through the graph, windows of vectors into moments and a sample."""
+"""Compute the statistics of a corpus: embed its sentences, and reduce windows of vectors to moments and a sample."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ from whiten_whitening.sample import Keys, row_keys, text_keys
 
 Advance = Callable[[int], object]
 Keep = Callable[[Statistics, Progress], object]
-"""Is handed what an unfinished fit has gathered, and keeps it as often as it likes."""
+"""Function that receives the state of an unfinished fit after each window, and may save it."""
 
 Window = tuple[Keys, NDArray[np.float32]]
 
 
 def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]:
-    """Yield what is known after each window of vectors, float32 [m, d], each with its sampling keys."""
+    """Yield the statistics after each window of vectors, float32 [m, d], each with its sampling keys."""
     statistics = start
     for keys, vectors in windows:
         moments = statistics.moments.merge(Moments.of(vectors))
@@ -40,22 +40,22 @@ def fit_corpus(
     resume: tuple[Statistics, Progress] | None = None,
     keep: Keep | None = None,
 ) -> Statistics:
-    """Statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
+    """Return the statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
 
     Vectors enter in windows of fixed size: the result does not depend on how they were batched, nor on whether the fit
     was interrupted and resumed.
 
     Args:
-        corpus: read once; sentences that are too long are cut.
-        embedder: of the graph.
-        value: the output that holds vectors before whitening.
-        advance: told how many sentences were done since it was last called.
-        resume: what an interrupted fit of the same corpus left.
-        keep: handed the state after each window.
+        corpus: sentences, read once; sentences that are too long are truncated.
+        embedder: embedder with the graph.
+        value: name of the output that holds vectors before whitening.
+        advance: function that receives the number of sentences done since its last call.
+        resume: state of an interrupted fit of the same corpus.
+        keep: function that receives the state after each window.
 
     Raises:
-        DataError: a vector is not finite; the message has its sentence. Or the corpus has changed since the fit was
-            interrupted.
+        DataError: a vector is not finite; the message has its sentence.
+        UsageError: the corpus has changed since the fit was interrupted.
     """
     digest = SentenceDigest()
     sentences = iter(corpus)
@@ -84,7 +84,7 @@ def fit_corpus(
                 )
             for text in texts:
                 digest.add(text)
-            keys = text_keys(texts) ^ row_keys(done, len(texts))  # of a sentence that comes twice, too
+            keys = text_keys(texts) ^ row_keys(done, len(texts))  # distinct keys for a sentence that occurs twice
             done += len(texts)
             yield keys, vectors
 
@@ -96,12 +96,12 @@ def fit_corpus(
 
 
 def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
-    """A value of the graph for each text, float64 [n, d]."""
+    """Return a value of the graph for each text, float64 [n, d]."""
     return embedder.embed(texts, embedder.whole(value)).astype(np.float64)
 
 
 def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
-    """Statistics of vectors from elsewhere, float32 [m, d] at a time; None if there are none."""
+    """Return the statistics of precomputed embeddings, float32 [m, d] at a time; None if there are none."""
 
     def windows(first: NDArray[np.float32], rest: Iterator[NDArray[np.float32]]) -> Iterator[Window]:
         start = 0

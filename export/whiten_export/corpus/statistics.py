@@ -1,4 +1,4 @@
-"""What a corpus says about a model's vectors: all that a whitening is fitted from, as a value and as a file."""
+"""Hold the statistics of a corpus's vectors, on which a whitening is fitted, and save them to a file."""
 
 import os
 import secrets
@@ -20,7 +20,7 @@ FORMAT = 1
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What made the vectors; statistics of different origins cannot be merged."""
+    """Describes the model that computed the vectors; statistics of different origins cannot be merged."""
 
     model: str
     weights_sha256: str
@@ -30,11 +30,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling | None
     max_seq_length: int
     precision: Precision
-    """Of the graph that computed them; it changes them little, and is not compared."""
+    """Precision of the graph that computed the vectors; it changes them little, and is not compared."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Origin":
-        """Of the vectors before whitening that a bundle gives."""
+        """Return the origin of the vectors before whitening that a bundle computes."""
         source = manifest.source
         return cls(
             model=source.model,
@@ -48,7 +48,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def difference(self, other: "Origin") -> str | None:
-        """The first field in which two origins differ, with both values, or None."""
+        """Return the first field in which two origins differ, with both values, or None."""
         for name in ("weights_sha256", "tokenizer_sha256", "input", "layers", "pooling", "max_seq_length"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
@@ -58,12 +58,12 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Statistics:
-    """Moments and a sample of the vectors of a corpus.
+    """Holds the moments and a sample of the vectors of a corpus.
 
     Attributes:
-        moments: of all vectors.
-        sample: some of them, on which cosines can be measured before and after a map.
-        corpus: where they come from, in order.
+        moments: moments of all vectors.
+        sample: sample of the vectors, on which cosines can be measured before and after a map.
+        corpus: sources of the sentences, in order.
     """
 
     moments: Moments
@@ -72,11 +72,11 @@ class Statistics:
 
     @classmethod
     def empty(cls, width: int) -> "Statistics":
-        """Of no vectors of `width` coordinates."""
+        """Return the statistics of no vectors of `width` coordinates."""
         return cls(Moments.empty(width), Sample.empty(width))
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """Of both corpora, this one first.
+        """Return the statistics of both corpora, this one first.
 
         Raises:
             UsageError: the vectors have different sizes.
@@ -89,11 +89,11 @@ class Statistics:
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an unfinished fit has come."""
+    """Describes the progress of an unfinished fit."""
 
     sentences: int
     sha256: str
-    """Over the sentences so far, each followed by a newline."""
+    """SHA-256 over the sentences so far, each followed by a newline."""
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,13 +107,13 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress
     """Write statistics as safetensors; the file appears when it is complete.
 
     Args:
-        path: the file, replaced if it is there.
-        statistics: what to write.
-        origin: what made the vectors.
-        progress: of a fit that is not finished.
+        path: the file, replaced if it exists.
+        statistics: statistics to write.
+        origin: model that computed the vectors.
+        progress: progress of an unfinished fit; None for a finished one.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     header = _Header(format=FORMAT, origin=origin, corpus=statistics.corpus, progress=progress)
     arrays = statistics.moments.to_arrays()
@@ -134,11 +134,11 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress
 
 
 def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:
-    """Read what `save_statistics` wrote.
+    """Read statistics that `save_statistics` wrote.
 
     Raises:
         UsageError: the file does not exist.
-        DataError: it is not such a file, or a damaged one, or of another format.
+        DataError: the file does not hold statistics, is damaged, or has another format.
     """
     if not path.is_file():
         raise UsageError(f"'{path}' does not exist; make it with whiten fit")
@@ -158,10 +158,10 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:
 
 
 def load_finished(path: Path) -> tuple[Statistics, Origin]:
-    """As `load_statistics`, of a fit that came to its end.
+    """Read the statistics of a finished fit, as `load_statistics` does.
 
     Raises:
-        UsageError: it was interrupted.
+        UsageError: the fit was interrupted.
     """
     statistics, origin, progress = load_statistics(path)
     if progress is not None:

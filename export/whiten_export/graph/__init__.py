@@ -1,1 +1,1 @@
-"""ONNX graphs: one pass over the graph in each file."""
+"""Passes over ONNX graphs, one per file."""

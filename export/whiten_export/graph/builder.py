@@ -11,13 +11,13 @@ from onnx_ir.tape import Tape
 
 @dataclass(frozen=True)
 class HiddenStates:
-    """A graph from token ids to hidden states.
+    """Holds a graph from token ids to hidden states.
 
     Attributes:
-        model: takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length].
-        states: the chosen layers, each float32 [batch_size, sequence_length, d].
-        weights: share of each token in its sentence vector, float32 [batch_size, sequence_length]; None where the mask
-            and the pooling say it all.
+        model: graph that takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length].
+        states: hidden states of the chosen layers, each float32 [batch_size, sequence_length, d].
+        weights: weight of each token in the pooling, float32 [batch_size, sequence_length]; None if it follows from the
+            mask and the pooling alone.
     """
 
     model: ir.Model
@@ -26,11 +26,11 @@ class HiddenStates:
 
 
 class GraphBuilder:
-    """Nodes and constants for the end of a graph; `close` puts them there.
+    """Builds nodes and constants for the end of a graph; `close` adds the nodes to it.
 
     Args:
-        model: changed in place.
-        prefix: of the names of its nodes and values, unlike that of other builders of the same graph.
+        model: graph to change, in place.
+        prefix: prefix of the names of nodes and values, different from that of other builders of the same graph.
     """
 
     def __init__(self, model: ir.Model, prefix: str = "whiten") -> None:
@@ -40,7 +40,7 @@ class GraphBuilder:
         self._tape = Tape()
 
     def input(self, name: str) -> ir.Value:
-        """An input of the graph."""
+        """Return an input of the graph."""
         return next(value for value in self._graph.inputs if value.name == name)
 
     def op(self, kind: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
@@ -48,23 +48,23 @@ class GraphBuilder:
         return self._tape.op(kind, list(inputs), attributes or None)
 
     def cast(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
-        """Add a Cast."""
+        """Add a Cast node."""
         return self.op("Cast", value, to=kind.value)
 
     def constant(self, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:
-        """The initialiser of this name, made if it is not there yet."""
+        """Return the initialiser of this name, created if it does not exist."""
         return constant(self._graph, name, array)
 
     def integers(self, *values: int) -> ir.Value:
-        """An int64 constant [n], such as axes."""
+        """Return an int64 constant [n], such as axes."""
         return self.constant("whiten.axes_" + "_".join(map(str, values)), np.array(values, np.int64))
 
     def scalar(self, value: float) -> ir.Value:
-        """A float32 constant []."""
+        """Return a float32 constant []."""
         return self.constant(f"whiten.scalar_{value!r}", np.float32(value))
 
     def close(self, *outputs: ir.Value) -> None:
-        """Put the nodes into the graph, make these its outputs, and drop what they do not need."""
+        """Add the nodes to the graph, set these values as its outputs, and remove unused nodes."""
         for index, node in enumerate(self._tape.nodes):
             node.name = f"{self._prefix}_{index}"
             for value in node.outputs:
@@ -75,7 +75,7 @@ class GraphBuilder:
 
 
 def constant(graph: ir.Graph, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:
-    """The initialiser of this name, made if it is not there yet."""
+    """Return the initialiser of this name, created if it does not exist."""
     if name not in graph.initializers:
         tensor = ir.tensor(np.asarray(array), name=name)
         kind, shape = ir.TensorType(tensor.dtype), ir.Shape(np.shape(array))
@@ -84,12 +84,12 @@ def constant(graph: ir.Graph, name: str, array: NDArray[np.generic] | np.generic
 
 
 def describe(value: ir.Value, name: str, *shape: str | int) -> ir.Value:
-    """Name a float32 value and say its shape."""
+    """Set the name and shape of a float32 value."""
     value.name, value.type, value.shape = name, ir.TensorType(ir.DataType.FLOAT), ir.Shape(list(shape))
     return value
 
 
 def describe_input(value: ir.Value) -> ir.Value:
-    """Say that a value is token ids or a mask: int64 [batch_size, sequence_length]."""
+    """Set the type and shape of token ids or a mask: int64 [batch_size, sequence_length]."""
     value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(["batch_size", "sequence_length"])
     return value

@@ -1,4 +1,4 @@
-"""Largest magnitudes of a graph's activations over real sentences, channel by channel."""
+"""Measure the largest magnitudes of a graph's activations over real sentences, channel by channel."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,15 +24,15 @@ def channel_magnitudes(
     options: SessionOptions,
     path: Path,
 ) -> dict[str, NDArray[np.float32]]:
-    """Run sentences through the graph and keep the largest |x| of every channel of every activation.
+    """Run sentences through the graph, and return the largest |x| of every channel of every activation.
 
     Args:
-        model: in float32.
-        sentences: real ones; long ones are cut.
-        tokenizer: of the model.
-        pad_token_id: what pads a batch; padding is not looked at.
-        options: how the session is created.
-        path: where the graph may be written, beside its weights.
+        model: graph in float32.
+        sentences: real sentences; long ones are truncated.
+        tokenizer: tokenizer of the model.
+        pad_token_id: id of the padding token; padding is ignored.
+        options: options with which the session is created.
+        path: path to write the graph to, beside its weights.
 
     Returns:
         float32 [channels] by the name of the value.

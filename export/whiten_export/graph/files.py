@@ -1,4 +1,4 @@
-"""Graphs on disk: weights beside them, other outputs for the time of a fit."""
+"""Write graphs to disk, with their weights beside them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import onnx_ir as ir
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 
 _INLINE_LIMIT = 1_000_000
-"""Bytes of weights above which they go to a file of their own, which onnxruntime maps instead of copying."""
+"""Bytes of weights above which they are stored in a separate file, which onnxruntime maps instead of copying."""
 
 
 def save_graph(model: ir.Model, path: Path) -> None:
@@ -18,12 +18,12 @@ def save_graph(model: ir.Model, path: Path) -> None:
     if size > _INLINE_LIMIT:
         ir.save(model, path, external_data=Path(EXTERNAL_DATA_FILE).name)
     else:
-        ir.external_data.load_to_model(model)  # they may lie beside another graph
+        ir.external_data.load_to_model(model)  # they may be stored beside another graph
         ir.save(model, path)
 
 
 def reopen_graph(model: ir.Model, path: Path) -> ir.Model:
-    """Write the graph and read it back: its weights lie in a file then, and no longer in memory."""
+    """Write the graph and read it back, so that its weights are in a file and no longer in memory."""
     save_graph(model, path)
     return ir.load(path)
 
@@ -39,7 +39,7 @@ def save_with_outputs(model: ir.Model, values: Sequence[ir.Value], path: Path) -
 
 
 def strip(model: ir.Model) -> None:
-    """Drop what only debuggers read: it holds this machine's paths and differs from run to run."""
+    """Remove metadata for debugging: it contains paths of this machine and differs from run to run."""
     model.producer_name, model.producer_version, model.doc_string = "whiten", None, None
     model.metadata_props.clear()
     model.graph.name, model.graph.doc_string = "whiten", None

@@ -1,7 +1,7 @@
-"""A network in half precision, for GPUs: float16 up to the hidden states, float32 from pooling on.
+"""Convert a network to half precision, for GPUs: float16 up to the hidden states, float32 from pooling on.
 
-Two kinds of nodes stay float32: what this project appends (pooling, whitening), and what computes indices, such as
-buckets of relative positions, which rounding would change.
+Two kinds of nodes stay float32: those that this project appends (pooling, whitening), and those that compute indices,
+such as buckets of relative positions, which rounding would change.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from whiten_runtime.errors import WhitenError
 _LARGEST = 65504.0
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _OURS = "whiten"
-"""Beginning of the names of the nodes that this project appends."""
+"""Prefix of the names of the nodes that this project appends."""
 
 _STATISTICS = (1, 2)
-"""Outputs of a LayerNormalization that are float32 always."""
+"""Indices of the outputs of a LayerNormalization that are always float32."""
 
 _WHOLE = dict.fromkeys(("Shape", "Size", "ArgMax", "NonZero"), ir.DataType.INT64)
 _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -29,10 +29,10 @@ def halve_network(model: ir.Model) -> None:
     """Compute the network in float16.
 
     Args:
-        model: float32, changed in place; its outputs stay float32.
+        model: graph in float32, changed in place; its outputs stay float32.
 
     Raises:
-        WhitenError: it has a subgraph, a loop for instance.
+        WhitenError: the graph has a subgraph, for instance a loop.
     """
     nodes = list(model.graph)
     for node in nodes:
@@ -69,7 +69,7 @@ def halve_network(model: ir.Model) -> None:
 
 
 def _complete_types(nodes: list[ir.Node]) -> None:
-    """Types that shape inference left out, as those of fused operators: those of the first input, mostly."""
+    """Set types that shape inference left out, as those of fused operators: mostly the type of the first input."""
     for node in nodes:
         known = next((value.dtype for value in node.inputs if value is not None and value.dtype is not None), _FLOAT)
         if node.op_type == "Cast":
@@ -83,7 +83,7 @@ def _complete_types(nodes: list[ir.Node]) -> None:
 
 
 def _index_nodes(nodes: list[ir.Node]) -> set[ir.Node]:
-    """Nodes whose floating-point results become whole numbers in the end."""
+    """Return the nodes whose floating-point results are finally converted to integers."""
     found: set[ir.Node] = set()
     for node in reversed(nodes):
         ends = node.op_type == "Cast" and node.outputs[0].dtype not in (_FLOAT, _HALF, ir.DataType.BOOL)
@@ -114,7 +114,7 @@ def _cast(model: ir.Model, value: ir.Value, kind: ir.DataType, known: dict[ir.Va
 
 
 def _widen(model: ir.Model, value: ir.Value, users: list[tuple[ir.Node, int]], is_output: bool) -> None:
-    """Give a half value's users outside the network a float32 copy, which takes its name where it is an output."""
+    """Give float32 users of a float16 value a float32 copy, which takes over its name if the value is an output."""
     wide = _cast(model, value, _FLOAT, {})
     for user, index in users:
         user.replace_input_with(index, wide)

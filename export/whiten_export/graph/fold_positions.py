@@ -1,8 +1,8 @@
-"""One table for all that is added to a word's embedding: positions, token types, whatever says nothing of the text.
+"""Fold embeddings that do not depend on the text, such as positions and token types, into one table.
 
-An encoder adds the embedding of each token's position, and of its type, which is the same for all. Their sum is one row
-for each position, so one addition does for all of them, and the nodes that compute their indices go. Whether a summand
-depends on the position alone is tried out, not concluded from the graph's form.
+An encoder adds to each word embedding the embedding of its position, and of its type, which is the same for all tokens.
+Their sum is one row for each position. One addition replaces all of them, and the nodes that compute their indices are
+removed. Whether a summand depends on the position alone is tested by running it, not concluded from the graph's form.
 """
 
 from collections.abc import Iterator
@@ -17,24 +17,24 @@ from whiten_export.graph.builder import constant
 from whiten_export.graph.partial_run import PartialRun
 
 _MOST = 1 << 24
-"""Numbers of tables that a summand may depend on."""
+"""Maximum number of weights that a summand may depend on."""
 
 _LENGTHS = ((5, 3, 1), (7, 7), (1,))
-"""Tokens of the texts that are tried, besides the longest."""
+"""Lengths of the texts in each test batch, besides the longest."""
 
 _TOKENS = 1 << 14
-"""Tokens of a batch that is tried."""
+"""Number of tokens of a test batch."""
 
 
 def fold_positions(model: ir.Model, longest: int) -> int:
     """Replace the summands of the word embeddings that depend on the position alone.
 
     Args:
-        model: float32, changed in place.
-        longest: tokens that a text may have.
+        model: graph in float32, changed in place.
+        longest: maximum number of tokens of a text.
 
     Returns:
-        Summands that were replaced.
+        Number of summands that were replaced.
     """
     words = _words(model)
     if words is None:
@@ -59,7 +59,7 @@ def fold_positions(model: ir.Model, longest: int) -> int:
 
 
 def _words(model: ir.Model) -> ir.Value | None:
-    """The embeddings of the words, [batch_size, sequence_length, h]."""
+    """Return the word embeddings, [batch_size, sequence_length, h]."""
     for node in model.graph:
         if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0:
             table, indices = node.inputs[0], node.inputs[1]
@@ -85,7 +85,7 @@ def _is_ids(value: ir.Value) -> bool:
 
 
 def _summands(words: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-    """The sum that the word embeddings go into, and what else is summed."""
+    """Return the sum that the word embeddings are part of, and its other summands."""
     value, found = words, []
     while len(uses := list(value.uses())) == 1 and uses[0].node.op_type == "Add":
         node, index = uses[0]
@@ -97,9 +97,9 @@ def _summands(words: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
 
 
 def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) -> NDArray[np.float32] | None:
-    """A row for each position, float32 [longest, h]; None if it depends on anything else.
+    """Return a row for each position, float32 [longest, h]; None if the summand depends on anything else.
 
-    Every token id is tried, and texts of several lengths.
+    The summand is computed for every token id, and for texts of several lengths.
     """
     if summand.is_initializer() or summand.is_graph_input():
         return None
@@ -120,7 +120,7 @@ def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) ->
 
 
 def _batches(longest: int, vocabulary: int, random: np.random.Generator) -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Texts that have every token id somewhere, the first as long as can be."""
+    """Yield texts that contain every token id, the first of the maximum length."""
     ids = random.permutation(max(vocabulary, longest)) % vocabulary
     for part in np.array_split(ids[: len(ids) // longest * longest].reshape(-1, longest), -(-len(ids) // _TOKENS)):
         if len(part):
@@ -134,7 +134,7 @@ def _batches(longest: int, vocabulary: int, random: np.random.Generator) -> Iter
 
 
 def _rows(model: ir.Model, tape: Tape, table: NDArray[np.float32]) -> ir.Value:
-    """As many rows of a table as the texts are long, or the only one if all are equal."""
+    """Return the first rows of a table, one per token, or its only row if all are equal."""
     if len(table) > 1 and (table == table[0]).all():
         return constant(model.graph, "embeddings.constant", table[0])
     ids = next(value for value in model.graph.inputs if value.name == "input_ids")

@@ -1,7 +1,8 @@
-"""A graph for CUDA: attention, normalisation and activation as one kernel each, and padding told by lengths.
+"""Fuse operators for CUDA: attention, normalisation and activation as one kernel each, and padding given by lengths.
 
-onnxscript finds the patterns. What it cannot know is that an attention bias says no more than where the padding is:
-with the lengths in its place, CUDA's fused kernels can be used. That is tried out, not concluded from the graph's form.
+onnxscript finds the patterns. It cannot know that an attention bias only hides padding. If the lengths of the texts
+replace such a bias, CUDA's fused kernels can be used. Whether a bias only hides padding is tested by running it, not
+concluded from the graph's form.
 """
 
 from collections.abc import Callable
@@ -18,32 +19,32 @@ from whiten_runtime.checks import needing
 CONTRIB = "com.microsoft"
 
 _MASKS = {"Attention": (3, 5), "MultiHeadAttention": (4, 5)}
-"""Inputs of the fused operators: lengths, and the bias that they can replace."""
+"""Indices of two inputs of the fused operators: the lengths, and the bias that they can replace."""
 
 _TRIED = ((5, 3, 1), (1,), (7, 7), (2, 9))
 _HIDDEN = -1e4
-"""Bias from which a token has no share."""
+"""Bias at or below which a token gets no weight."""
 
 _ALIGNED = 8
-"""What the size of a head must be a multiple of for CUDA's memory-efficient attention."""
+"""The size of a head must be a multiple of this for CUDA's memory-efficient attention."""
 
 _LEARNT = 1 << 20
-"""Numbers of weights beyond which a bias is learnt, as that of relative positions is."""
+"""Number of weights above which a bias is taken as learnt, such as that of relative positions."""
 
 
 def fuse_for_cuda(model: ir.Model, longest: int, half: bool = False) -> int:
-    """Fuse what onnxruntime has CUDA kernels for: (SkipLayer)Normalization, Attention, (Bias)Gelu.
+    """Fuse the operators for which onnxruntime has CUDA kernels: (SkipLayer)Normalization, Attention, (Bias)Gelu.
 
     EmbedLayerNormalization is not among them: CUDA's kernel computes mean and variance in the type of its input and
     waits for the GPU in every run. `fold_positions` does most of what it would.
 
     Args:
-        model: float32, its positions folded; changed in place.
-        longest: tokens that a text may have.
+        model: graph in float32 after `fold_positions`, changed in place.
+        longest: maximum number of tokens of a text.
         half: whether the network will be computed in float16.
 
     Returns:
-        Attentions that were fused.
+        Number of attention nodes that were fused.
 
     Raises:
         WhitenError: onnxscript is not installed.
@@ -62,7 +63,7 @@ def fuse_for_cuda(model: ir.Model, longest: int, half: bool = False) -> int:
 
 
 def fusions() -> Callable[[ir.Model], object]:
-    """onnxscript's fusions for onnxruntime.
+    """Return onnxscript's fusions for onnxruntime.
 
     Raises:
         WhitenError: onnxscript is not installed.
@@ -73,7 +74,7 @@ def fusions() -> Callable[[ir.Model], object]:
 
 
 def _split_gemms(model: ir.Model) -> None:
-    """MatMul and Add in place of Gemm, which takes matrices alone: the fusions take away the reshaping around it."""
+    """Replace Gemm, which takes only matrices, by MatMul and Add: the fusions then remove the reshaping around it."""
     for node in list(model.graph):
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         if node.op_type != "Gemm" or any(attributes.get(name, 1) != 1 for name in ("alpha", "beta")):
@@ -94,7 +95,7 @@ def _split_gemms(model: ir.Model) -> None:
 
 
 def _fold_concatenations(model: ir.Model) -> None:
-    """Join the weights of queries, keys and values now rather than whenever the graph is loaded."""
+    """Join the weights of queries, keys and values now, instead of each time the graph is loaded."""
     for node in list(model.graph):
         parts = [value.const_value if value is not None and value.is_initializer() else None for value in node.inputs]
         if node.op_type != "Concat" or not all(part is not None for part in parts):
@@ -126,24 +127,24 @@ def _use_lengths(model: ir.Model, attentions: list[ir.Node], longest: int, half:
 
 
 def _lengths(model: ir.Model, before: ir.Node, starts: bool) -> ir.Value:
-    """Tokens of each text, int32 [batch_size]: texts are padded on the right.
+    """Return the number of tokens of each text, int32 [batch_size]; texts are padded on the right.
 
-    With `starts`, int32 [3 * batch_size + 2]: these, and twice where each text starts and the last one ends. That is
-    what CUDA's memory-efficient attention takes, and it alone: float16 of aligned heads goes nowhere else. All of it is
-    computed from the mask, so that nothing comes from the CPU.
+    With `starts`, return int32 [3 * batch_size + 2]: these numbers, and twice the offsets at which each text starts and
+    the last one ends. Only CUDA's memory-efficient attention takes this, and float16 with aligned heads always uses
+    that kernel. All of it is computed from the mask, so that nothing is copied from the CPU.
     """
     mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
     axis = constant(model.graph, "lengths.axis", np.array([1]))
     tape = Tape()
 
     def count(tokens: ir.Value) -> ir.Value:
-        """In float32: for whole numbers, onnxruntime asks cuDNN, which few other operators need."""
+        """Sum in float32: for integers, onnxruntime calls cuDNN, which few other operators need."""
         numbers = tape.op("Cast", [tokens], {"to": ir.DataType.FLOAT.value})
         total = tape.op("ReduceSum", [numbers, axis], {"keepdims": 0})
         total = tape.op("Max", [total, constant(model.graph, "lengths.least", np.float32(1))])
         return tape.op("Cast", [total], {"to": ir.DataType.INT32.value})
 
-    lengths = count(mask)  # attention to nothing is not a number; pooling gives such a text the zero vector
+    lengths = count(mask)  # attention without any token is NaN; pooling gives such a text the zero vector
     if starts:
         widths = count(tape.op("GreaterOrEqual", [mask, constant(model.graph, "lengths.none", np.int64(0))]))
         ends = tape.op("CumSum", [widths, constant(model.graph, "lengths.first_axis", np.int64(0))])
@@ -154,7 +155,7 @@ def _lengths(model: ir.Model, before: ir.Node, starts: bool) -> ir.Value:
 
 
 def _head_size(node: ir.Node) -> int | None:
-    """Coordinates of a head; None where they are not known."""
+    """Return the number of coordinates of a head; None where it is not known."""
     heads = node.attributes["num_heads"].as_int()
     if node.op_type == "Attention":
         weights = node.inputs[1]
@@ -166,7 +167,7 @@ def _head_size(node: ir.Node) -> int | None:
 
 
 def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
-    """Whether a bias is 0 for every real token and hides every other one, whoever looks, and however far away."""
+    """Return whether a bias is 0 for every real token and hides all padding, for every query and at every distance."""
     part = PartialRun(model, bias, _LEARNT)
     return part.allowed and all(_hides(part, lengths) for lengths in (*_TRIED, (longest,)))
 
@@ -184,7 +185,7 @@ def _hides(part: PartialRun, lengths: tuple[int, ...]) -> bool:
 
 
 def _drop_unused_sums(model: ir.Model) -> None:
-    """Normalisations give their input too if it is named, and CUDA writes it whether anyone reads it or not."""
+    """Remove unused optional outputs of normalisations, such as the sum, which CUDA would write even if unread."""
     for node in model.graph:
         if "LayerNormalization" in node.op_type:
             used = [index for index, value in enumerate(node.outputs) if list(value.uses()) or value.is_graph_output()]

@@ -1,6 +1,6 @@
-"""What follows the hidden states in a graph: pooling, the average of layers, whitening, normalisation.
+"""Append to the hidden states of a graph: pooling, the average of layers, and the head (whitening, normalisation).
 
-WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3. The same nodes for every model, whatever it comes from.
+WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3. The nodes are the same for every kind of model.
 """
 
 import numpy as np
@@ -27,9 +27,9 @@ def pool_graph(hidden: HiddenStates, pooling: Pooling, width: int) -> ir.Model:
     """Append pooling and the average of layers to hidden states.
 
     Args:
-        hidden: the graph, changed in place.
-        pooling: of the tokens.
-        width: of a hidden state, d.
+        hidden: graph with hidden states, changed in place.
+        pooling: pooling over the tokens.
+        width: size of a hidden state, d.
 
     Returns:
         The graph with the output `unwhitened_embedding` [batch_size, d].
@@ -45,14 +45,14 @@ def layers_graph(hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[
     """Append several poolings of each layer to hidden states.
 
     Args:
-        hidden: the graph, changed in place; not of word vectors.
-        layers: which hidden state each of its states is.
-        poolings: of the tokens.
-        width: of a hidden state, d.
+        hidden: graph with hidden states, changed in place; not of word vectors.
+        layers: layer index of each of its hidden states.
+        poolings: poolings over the tokens.
+        width: size of a hidden state, d.
 
     Returns:
-        The graph with the output `layer_vectors` [batch_size, poolings * layers * d], in that order, and inside it the
-        values of `layer_value`.
+        The graph with the output `layer_vectors` [batch_size, poolings * layers * d], in that order, which concatenates
+        the values of `layer_value`.
     """
     builder = GraphBuilder(hidden.model)
     vectors = []
@@ -67,12 +67,12 @@ def layers_graph(hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[
 
 
 def layer_value(layer: int, pooling: Pooling) -> str:
-    """Name of the pooled hidden state of a layer in a `layers_graph`."""
+    """Return the name of the pooled hidden state of a layer in a `layers_graph`."""
     return f"layer.{layer}.{pooling}"
 
 
 def vectors_graph(width: int) -> ir.Model:
-    """A graph that gives its input, `vectors`, float32 [batch_size, d]."""
+    """Return a graph whose output is its input, `vectors`, float32 [batch_size, d]."""
     kind, shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["batch_size", width])
     vectors = ir.Value(name=VECTORS_INPUT, type=kind, shape=shape)
     graph = ir.Graph([vectors], [vectors], nodes=[], opset_imports={"": OPSET}, name="whiten")
@@ -80,17 +80,17 @@ def vectors_graph(width: int) -> ir.Model:
 
 
 def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False) -> None:
-    """Make what follows the vector before whitening; whatever followed it is replaced.
+    """Append the head to the vector before whitening; an earlier head is replaced.
+
+    The graph then has `sentence_embedding` [batch_size, k]. Unless it takes vectors, it also has `last_hidden_state`
+    [batch_size, 1, k], the same vector, for programs that pool tokens themselves; with `both`, it also has
+    `unwhitened_embedding` [batch_size, d].
 
     Args:
         model: a graph of this project, changed in place.
-        affine: the map, rounded to float32; None for no whitening.
+        affine: the affine map, rounded to float32; None for no whitening.
         normalize: divide by the L2 norm.
-        both: give the vector before whitening too.
-
-    The graph then has `sentence_embedding` [batch_size, k] and, unless it takes vectors, for programs that pool tokens
-    themselves, `last_hidden_state` [batch_size, 1, k], which is the same; with `both`, `unwhitened_embedding`
-    [batch_size, d].
+        both: output the vector before whitening too.
     """
     unwhitened = unwhitened_value(model)
     assert unwhitened.shape is not None
@@ -120,7 +120,10 @@ def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool
 
 
 def unwhitened_value(model: ir.Model) -> ir.Value:
-    """The vector before whitening and normalisation: what the graph takes, the value of that name, or all it gives."""
+    """Return the vector before whitening and normalisation: the input of a vectors graph, else the value of that name.
+
+    Without such a value, the output is returned.
+    """
     if model.graph.inputs[0].name == VECTORS_INPUT:
         return model.graph.inputs[0]
     values = {value.name: value for node in model.graph for value in node.outputs}
@@ -128,7 +131,7 @@ def unwhitened_value(model: ir.Model) -> ir.Value:
 
 
 def _token_weights(builder: GraphBuilder, pooling: Pooling) -> ir.Value:
-    """As `reference.token_weights`, float32."""
+    """Append `reference.token_weights` in float32."""
     shares = builder.cast(builder.input("attention_mask"), ir.DataType.FLOAT)
     count = builder.op("ReduceSum", shares, builder.integers(1), keepdims=1)
     if pooling == "mean":
@@ -139,7 +142,7 @@ def _token_weights(builder: GraphBuilder, pooling: Pooling) -> ir.Value:
 
 
 def _pool(builder: GraphBuilder, states: tuple[ir.Value, ...], shares: ir.Value) -> ir.Value:
-    """As `reference.pool`, float32 [batch_size, d]."""
+    """Append `reference.pool`, float32 [batch_size, d]."""
     row = builder.op("Unsqueeze", shares, builder.integers(1))
     pooled = [builder.op("Squeeze", builder.op("MatMul", row, state), builder.integers(1)) for state in states]
     if len(pooled) == 1:

@@ -1,4 +1,4 @@
-"""Smaller numbers in a graph, in standard ONNX operators: int8 with one activation scale per token, or float16 weights.
+"""Quantise a graph with standard ONNX operators: int8 with one activation scale per token, or float16 weights.
 
 A text's vector must not depend on its neighbours in the batch, so no scale is shared between tokens: each row of
 activations is quantised by its own largest magnitude, each column of weights by its own.
@@ -19,25 +19,25 @@ _LEVELS = 127
 """Largest magnitude of an int8 weight."""
 
 _TINY = 1e-12
-"""Smallest magnitude of a row that is divided by: a row of zeros stays one."""
+"""Smallest magnitude of a row to divide by: a row of zeros stays a row of zeros."""
 
 _SMOOTHING, _FAINT = 0.6, 1e-5
-"""Exponent of the smoothing, the best of 0.3 to 0.9 on a real checkpoint, and the least magnitude reckoned with."""
+"""Exponent of the smoothing, the best of 0.3 to 0.9 on a real checkpoint, and the lower bound of magnitudes in it."""
 
 _UNEVEN = 3.0
-"""Largest channel over the median one from which an activation is smoothed; below it, that gains nothing."""
+"""Largest channel over the median one from which an activation is smoothed; below it, smoothing gains nothing."""
 
 _SMALL = 1024
-"""Elements below which an initialiser is left as it is."""
+"""Number of elements below which an initialiser is left as it is."""
 
 
 _SYMMETRIC = 128
 _ZERO_POINTS = {"Gelu": 24, "Relu": 0}
-"""Level of 0 among the 256 of a uint8. Behind an activation function nearly all levels are for what is above 0."""
+"""Level of 0 among the 256 of a uint8. After an activation function, nearly all levels are for values above 0."""
 
 
 def activations(model: ir.Model) -> list[ir.Value]:
-    """The values that `quantize_int8` will quantise row by row: what is multiplied by constant weights."""
+    """Return the values that `quantize_int8` will quantise row by row: those multiplied by constant weights."""
     return list(dict.fromkeys(node.inputs[0] for node in model.graph if _is_linear(node) and node.inputs[0]))
 
 
@@ -45,16 +45,17 @@ def quantize_int8(model: ir.Model, magnitudes: Mapping[str, NDArray[np.floating]
     """Turn every MatMul with constant weights, and every large lookup table, into int8. The whitening stays float32.
 
     Activations are uint8: x86 has no kernel for two signed operands. MatMuls that read the same value share its
-    quantisation. Where a few channels are far larger than the others, they would leave those few of the 256 levels:
-    each channel is then divided by m^0.6 / w^0.4, m being its largest magnitude and w that of the weights it meets,
-    which are multiplied by the same (SmoothQuant, Xiao et al. 2022, equation 4).
+    quantisation. Where a few channels are far larger than the others, only a few of the 256 levels would be left for
+    the others: each channel is then divided by m^0.6 / w^0.4, where m is its largest magnitude and w that of the
+    weights it is multiplied by, and these weights are multiplied by the same factor (SmoothQuant, Xiao et al. 2022,
+    equation 4).
 
     Args:
-        model: changed in place.
+        model: graph to change, in place.
         magnitudes: largest |x| of every channel of every value of `activations`, by the value's name.
 
     Returns:
-        Nodes replaced.
+        Number of nodes replaced.
     """
     rewriter = _Rewriter(model)
     for source in activations(model):
@@ -73,10 +74,10 @@ def quantize_int8(model: ir.Model, magnitudes: Mapping[str, NDArray[np.floating]
 
 
 def halve_weights(model: ir.Model) -> int:
-    """Store every large weight but the whitening in float16, and cast it back where the graph is loaded.
+    """Store every large weight but the whitening in float16, and cast it back when the graph is loaded.
 
     Returns:
-        Initialisers replaced.
+        Number of initialisers replaced.
     """
     replaced = 0
     for value in list(model.graph.initializers.values()):
@@ -99,13 +100,13 @@ def halve_weights(model: ir.Model) -> int:
 class _Rewriter:
     model: ir.Model
     factors: dict[ir.Value, NDArray[np.float32]] = field(default_factory=dict)
-    """What each channel of an uneven activation is divided by, and its weights multiplied by."""
+    """Factors by which each channel of an uneven activation is divided, and its weights are multiplied."""
     rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = field(default_factory=dict)
-    """Quantised form and scale [.., 1] of the activations that were met."""
+    """Quantised rows and scales [.., 1] of the activations so far."""
     unity: ir.Value = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute a 1 that only a run knows.
+        """Compute a 1 whose value is known only when the graph runs.
 
         onnxruntime turns MatMulInteger, Cast and the product with (a scale of the left) * (scales of the right) into
         one kernel that scales while the sums are in registers, but folds the product first if both are constant.
@@ -142,7 +143,7 @@ class _Rewriter:
         self._replace(node, tape, tape.op("Mul", [tape.op("Mul", [products, scales]), row_scale]), result)
 
     def lookup(self, node: ir.Node, table: NDArray[np.float32]) -> None:
-        """Each row of the table has its own scale."""
+        """Replace a lookup; each row of the table has its own scale."""
         ids, result = node.inputs[1], node.outputs[0]
         tape = Tape()
         rows, scale = quantize_columns(table.T)
@@ -153,7 +154,7 @@ class _Rewriter:
         self._replace(node, tape, tape.op("Mul", [full, scales]), result)
 
     def _quantize_rows(self, tape: Tape, source: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Scale s of each row, such that its extremes are levels, and round(x / s) + zero point."""
+        """Return round(x / s) + zero point, and the scale s of each row, whose extremes become levels."""
         axes = self._constant("last_axis", np.array([-1], np.int64))
         zero_point = _zero_point(source)
         above = 255 - zero_point
@@ -197,7 +198,7 @@ class _Rewriter:
 
 
 def quantize_columns(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Symmetric int8 with a scale per column: weight [n, m] ≈ int8 [n, m] * scale [m]."""
+    """Quantise to symmetric int8 with a scale per column: weight [n, m] ≈ int8 [n, m] * scale [m]."""
     scale = np.maximum(np.abs(weight).max(axis=0), _TINY) / _LEVELS
     return np.rint(weight / scale).astype(np.int8), scale.astype(np.float32)
 
@@ -213,7 +214,7 @@ def _is_linear(node: ir.Node) -> bool:
 
 
 def _weights(value: ir.Value | None) -> NDArray[np.float32] | None:
-    """A large float32 initialiser other than the whitening, as an array."""
+    """Return a large float32 initialiser other than the whitening, as an array."""
     if value is None or not value.is_initializer() or value.const_value is None or value.name in (MEAN, WEIGHT):
         return None
     if value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _SMALL:

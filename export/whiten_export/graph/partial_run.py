@@ -1,4 +1,4 @@
-"""What a value of a graph is, found by running the part of the graph that it depends on."""
+"""Compute a value of a graph by running the part of the graph that it depends on."""
 
 import tempfile
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from whiten_runtime.ort.session import SessionOptions, create_session
 
 
 class PartialRun:
-    """One value of a model, computed alone.
+    """Computes one value of a model alone.
 
     Args:
-        model: not changed.
-        value: which; float32.
-        most: weights, in numbers, that it may depend on.
+        model: the model, not changed.
+        value: the value to compute; float32.
+        most: maximum number of weights that it may depend on.
 
     Attributes:
-        allowed: whether it depends on no more than that; only then can it be computed.
+        allowed: whether it depends on at most `most` weights; only then can it be computed.
     """
 
     def __init__(self, model: ir.Model, value: ir.Value, most: int) -> None:
@@ -38,7 +38,7 @@ class PartialRun:
                 self._session = create_session(path, SessionOptions(threads=1))
 
     def __call__(self, feed: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        """The value for token ids and a mask, int64 [batch_size, sequence_length]."""
+        """Return the value for token ids and a mask, int64 [batch_size, sequence_length]."""
         found: NDArray[np.float32]
         (found,) = self._session.run(None, {value.name: feed[value.name] for value in self._session.get_inputs()})
         return found

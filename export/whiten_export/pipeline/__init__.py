@@ -1,1 +1,1 @@
-"""Exports from end to end: what was asked for, what is planned, and the steps that write a bundle."""
+"""Exports from end to end: recipe, plan, and the steps that write a bundle."""

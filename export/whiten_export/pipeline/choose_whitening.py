@@ -1,4 +1,4 @@
-"""The whitening of an export: statistics of the corpus, and the map that was asked for or chosen."""
+"""Fit the whitening of an export: compute statistics of the corpus, and fit the map that was asked for or chosen."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,12 @@ from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules,
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows the pooling.
+    """Holds the whitening of an export.
 
     Attributes:
-        fitted: the map; None for no whitening.
-        statistics: what it was fitted on, if anything was.
-        choice: why, where it was left to the export.
+        fitted: the affine map; None for no whitening.
+        statistics: statistics that the map was fitted on; None if none was fitted.
+        choice: the choice and its reason, where it was left to the export; otherwise None.
     """
 
     fitted: WhiteningMap | None
@@ -36,17 +36,17 @@ class Decision:
 
 
 def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter) -> Decision:
-    """Fit what the plan wants.
+    """Fit the whitening that the plan asks for.
 
     Args:
-        plan: of the export.
-        graph: a file that gives `unwhitened_embedding`.
-        tokenizer: of the bundle.
-        options: how the session is created.
-        report: told about progress.
+        plan: plan of the export.
+        graph: path of a graph with the output `unwhitened_embedding`.
+        tokenizer: tokenizer of the bundle.
+        options: options with which the session is created.
+        report: receives progress.
 
     Raises:
-        UsageError: the corpus and the whitening do not fit each other.
+        UsageError: the whitening cannot be fitted on this corpus.
         DataError: a vector is not finite.
     """
     if plan.corpus is None:
@@ -68,7 +68,7 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
 
 
 def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
-    """The map of a specification; None for none, unless common components are taken away."""
+    """Return the map for a specification; None for no whitening, unless common components are removed."""
     if sif:
         return fit_sif(moments, spec)
     return fit_map(moments, spec) if spec else None

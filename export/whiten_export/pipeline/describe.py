@@ -1,4 +1,4 @@
-"""Parts of a manifest: how a whitening was fitted, what was proven, what made it."""
+"""Describe parts of an export for its manifest: whitening, isotropy, parity, and versions of programs."""
 
 import dataclasses
 import platform
@@ -32,7 +32,7 @@ _RECORDED = (
 
 
 def describe_whitening(fitted: WhiteningMap | None, statistics: Statistics | None) -> WhiteningRecord | None:
-    """How a map was fitted and what it does to isotropy, for the manifest."""
+    """Describe for the manifest how a map was fitted and how it changes isotropy."""
     if fitted is None or statistics is None:
         return None
     spec, sample = fitted.spec, statistics.sample.vectors
@@ -54,10 +54,11 @@ def describe_whitening(fitted: WhiteningMap | None, statistics: Statistics | Non
 
 
 def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[IsotropyRecord, IsotropyRecord]:
-    """Of the corpus's vectors before and after a map.
+    """Measure the isotropy of the corpus's vectors before and after a map.
 
-    IsoScore of all; the cosine of all before, as it streams, and of the sample after; the partition score of the
-    sample's unit vectors: it depends on scale, which a whitening changes, and cosines do not see.
+    IsoScore is measured on all vectors. The average cosine is measured on all vectors before the map, where it can be
+    streamed, and on the sample after it. The partition score is measured on the sample's unit vectors, because it
+    depends on scale, which a whitening changes and cosines ignore.
     """
     moments, raw = statistics.moments, statistics.sample.vectors
     white = (raw.astype(np.float64) - fitted.mean) @ fitted.weight
@@ -75,13 +76,13 @@ def _isotropy(covariance: Float64Array, moments: Moments, sample: NDArray[np.flo
 
 
 def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:
-    """An agreement, for the manifest; `options` are those of the session, the CPU's where there are none."""
+    """Describe an agreement for the manifest; `options` are those of the session, by default for the CPU."""
     provider = provider_name((options or SessionOptions()).providers[0])
     return ParityRecord(reference=reference, provider=provider, **dataclasses.asdict(agreement))
 
 
 def versions() -> dict[str, str]:
-    """Of the programs that take part in an export, those that are installed."""
+    """Return the versions of the programs that take part in an export, as far as they are installed."""
     found = {"python": platform.python_version()}
     for name in _RECORDED:
         try:

@@ -1,4 +1,4 @@
-"""The export from end to end: model, graph, whitening, files, proof. Nothing is published before the proof."""
+"""Export a model from end to end: model, graph, whitening, files, parity gate. Nothing is published before the gate."""
 
 import dataclasses
 import gc
@@ -48,13 +48,13 @@ from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array
 
 _WORK, MODEL_NAME = "work", "model.onnx"
-"""Folder beside the files of a bundle for graphs that are not of it, and that lie there only while it is made."""
+"""Folder inside the staging directory for graphs that are not part of the bundle, removed before it is published."""
 
 _SHIFT_SENTENCES = 1024
-"""Sentences of the corpus on which precisions are compared."""
+"""Number of sentences of the corpus on which precisions are compared."""
 
 _TOKENIZER_SENTENCES = 512
-"""Sentences of the corpus on which both tokenizers are compared, besides the probes."""
+"""Number of sentences of the corpus on which both tokenizers are compared, besides the probes."""
 
 
 def export_bundle(
@@ -63,21 +63,21 @@ def export_bundle(
     """Export a model to a bundle.
 
     Args:
-        recipe: what to export.
-        out: the directory to make; None for bundles/NAME-l1-l6 and the like.
-        replace: replace a bundle that is already there.
-        reporter: told about stages, warnings and progress; None for silence.
+        recipe: model and choices.
+        out: directory to create; None for bundles/NAME-l1-l6 and the like.
+        replace: replace a bundle that already exists.
+        reporter: receives stages, warnings and progress; None for no reports.
 
     Raises:
-        UsageError: the recipe does not fit the model, the corpus or the directory.
+        UsageError: the recipe is not valid for the model, the corpus or the directory.
         DataError: the corpus cannot be read.
-        ParityError: the graph or the tokenizer is not the model's; nothing is written.
+        ParityError: the graph or the tokenizer differs from the model's; nothing is written.
         WhitenError: the model cannot be loaded, exported or written.
     """
     report = reporter or Reporter()
     options = SessionOptions.on_device(recipe.source.device)
     if recipe.graph.target == "cuda":
-        fusions()  # what is missing is found before the work
+        fusions()  # a missing package is reported before the work
     plan = make_plan(recipe, out, replace, report)
     choice = plan.recipe.graph
     record = plan.model.record
@@ -115,14 +115,14 @@ def export_bundle(
             write_whitening(stage, fitted)
         opset = graph.graph.opset_imports[""]
         del graph
-        gc.collect()  # graphs and networks refer to themselves, and keep files mapped for as long as they live
+        gc.collect()  # graphs and networks refer to themselves, and keep files mapped as long as they live
         shutil.rmtree(stage / _WORK)
         manifest = _prove(plan, decision, opset, stage, options, report)
     return Export(plan.target, manifest)
 
 
 def _graph(plan: Plan, path: Path) -> ir.Model:
-    """The graph up to the vector before whitening, with weights in a file and no longer in memory."""
+    """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
     graph = pool_graph(plan.model.hidden_states(plan.layers, plan.pooling), plan.pooling, plan.width)
     fold_positions(graph, plan.max_seq_length)
     graph = reopen_graph(graph, path)
@@ -152,7 +152,7 @@ def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionO
 
 
 def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions) -> Float64Array:
-    """How far lower precision moves the mean of the vectors before whitening: what drift must not mistake for drift."""
+    """Return how far lower precision moves the mean of the vectors before whitening, so that drift can allow for it."""
     assert plan.corpus is not None
     step = max(1, plan.sentences // _SHIFT_SENTENCES)
     sentences = list(islice(plan.corpus, 0, step * _SHIFT_SENTENCES, step))
@@ -171,7 +171,7 @@ def _prove(
     options: SessionOptions,
     report: Reporter,
 ) -> Manifest:
-    """Compute the reference's vectors, write the manifest, and let the bundle through the gate."""
+    """Compute the reference's vectors, write the manifest, and check the bundle at the parity gate."""
     report.stage("computing the reference's vectors")
     expected = _expected(plan, decision.fitted, stage, report)
     write_probes(stage, expected.probes)
@@ -190,7 +190,7 @@ def _prove(
 
 
 def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
-    """The session of a bundle for CUDA: on a GPU if there is one, whatever else computes on the CPU."""
+    """Return the session options for checking a bundle for CUDA: on a GPU if there is one, else those given."""
     cuda = SessionOptions.on_device("cuda")
     if not options.on_cpu:
         return options
@@ -223,7 +223,7 @@ def _named(plan: Plan) -> str:
 
 @contextmanager
 def _seconds(report: Reporter) -> Iterator[None]:
-    """Progress of work that cannot tell how far it is: the seconds that it takes."""
+    """Report the elapsed seconds of work whose progress is unknown."""
     done = Event()
     with report.bar("seconds", None) as advance:
 

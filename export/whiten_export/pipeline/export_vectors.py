@@ -1,4 +1,4 @@
-"""Vectors from elsewhere, such as an API, become a bundle whose graph is the affine map alone."""
+"""Export a whitening of precomputed embeddings, such as an API's, as a bundle whose graph is the affine map alone."""
 
 import dataclasses
 import hashlib
@@ -37,15 +37,15 @@ def export_vectors(
     """Fit a whitening on a file of vectors, and write it as a bundle.
 
     Args:
-        recipe: what to export.
-        out: the directory to make; None for bundles/NAME-vectors.
-        replace: replace a bundle that is already there.
-        reporter: told about stages, warnings and progress; None for silence.
+        recipe: file of vectors and choices.
+        out: directory to create; None for bundles/NAME-vectors.
+        replace: replace a bundle that already exists.
+        reporter: receives stages, warnings and progress; None for no reports.
 
     Raises:
-        UsageError: the recipe does not fit the file or the directory, or there are too few vectors.
+        UsageError: the recipe is not valid for the file or the directory, or there are too few vectors.
         DataError: the file does not hold vectors.
-        ParityError: the graph is not what numpy computes; nothing is written.
+        ParityError: the graph differs from numpy's result; nothing is written.
     """
     report = reporter or Reporter()
     name = recipe.name or recipe.file.name.split(".")[0]
@@ -108,7 +108,7 @@ def _bundle_name(name: str, recipe: VectorRecipe) -> str:
 
 
 def _statistics(recipe: VectorRecipe, report: Reporter) -> Statistics:
-    """Of all vectors of the file, with the SHA-256 over them as float32."""
+    """Return the statistics of all vectors of the file, with the SHA-256 over them as float32."""
     digest = hashlib.sha256()
 
     def parts() -> Iterator[NDArray[np.float32]]:
@@ -125,7 +125,7 @@ def _statistics(recipe: VectorRecipe, report: Reporter) -> Statistics:
 
 
 def _probes(recipe: VectorRecipe, count: int, head: Head) -> Probes:
-    """Vectors spread evenly over the file, and what numpy makes of them in float64."""
+    """Return vectors spread evenly over the file, and numpy's results for them in float64."""
     wanted = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.intp))
     rows = np.concatenate(list(_picked(recipe, wanted))).astype(np.float64)
     return Probes((), head(rows), rows)
@@ -140,10 +140,10 @@ def _picked(recipe: VectorRecipe, wanted: NDArray[np.intp]) -> Iterator[NDArray[
 
 
 def prove_vectors(stage: Path) -> ParityRecord:
-    """Let a bundle of vectors through the gate.
+    """Check a bundle of vectors at the parity gate.
 
     Raises:
-        ParityError: the graph is not what numpy computes.
+        ParityError: the graph differs from numpy's result.
     """
     with VectorWhitener(stage) as whitener:
         agreement = whitener.verify()

@@ -1,4 +1,4 @@
-"""Everything that is decided before weights are loaded: a recipe held against model, corpus and directory."""
+"""Plan an export before weights are loaded: check a recipe against model, corpus and directory."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ from whiten_whitening.shrinkage import check_for_sif
 
 @dataclass(frozen=True)
 class Plan:
-    """What an export will do.
+    """Describes what an export will do.
 
     Attributes:
-        recipe: what was asked for.
-        model: what is exported.
+        recipe: recipe of the export.
+        model: model to export.
         layers: indices into the hidden states, ascending.
-        max_seq_length: tokens a text may have.
-        corpus: what the whitening is fitted on, or None.
-        sentences: how many the corpus has.
-        pairs: by which the whitening is chosen, or None.
-        settled: the whitening, if that was to be chosen and is already.
+        max_seq_length: maximum number of tokens of a text.
+        corpus: sentences that the whitening is fitted on, or None.
+        sentences: number of sentences of the corpus.
+        pairs: pairs with scores by which the whitening is chosen, or None.
+        settled: choice of the whitening, if it was left to the export and is already made; otherwise None.
         target: the bundle's directory.
     """
 
@@ -49,20 +49,20 @@ class Plan:
 
     @property
     def pooling(self) -> Pooling:
-        """Of the tokens."""
+        """Return the pooling over the tokens."""
         return self.recipe.source.pooling or "mean"
 
     @property
     def width(self) -> int:
-        """Size of a hidden state, d."""
+        """Return the size of a hidden state, d."""
         return self.model.record.hidden_size
 
 
 def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter) -> Plan:
-    """Resolve every choice of a recipe, and find what is wrong with it before any long work.
+    """Resolve every choice of a recipe, and report mistakes before any long work.
 
     Raises:
-        UsageError: the recipe does not fit the model, the corpus or the directory.
+        UsageError: the recipe is not valid for the model, the corpus or the directory.
         DataError: the corpus cannot be read.
         WhitenError: the model cannot be found or read.
     """

@@ -1,4 +1,4 @@
-"""The manifest of an export: where its parts come from."""
+"""Build the manifest of an export."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 
 
 def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
-    """The manifest of what lies in `stage`, without parity."""
+    """Return the manifest of the files in `stage`, without parity."""
     graph, fitted = plan.recipe.graph, decision.fitted
     return Manifest(
         format_version=FORMAT_VERSION,

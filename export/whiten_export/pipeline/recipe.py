@@ -1,4 +1,4 @@
-"""What to export, as data: the choices about source, whitening and graph."""
+"""Define recipes: the choices about source, whitening and graph of an export."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,17 +15,17 @@ from whiten_whitening.shrinkage import Shrinkage
 
 @dataclass(frozen=True)
 class WhiteningChoice:
-    """Choose a whitening and the sentences that it is fitted on.
+    """Holds the choices about the whitening and the sentences that it is fitted on.
 
     Attributes:
-        method: of the whitening at the end; "auto" lets the export decide; None for none.
-        dim: leading whitened dimensions to keep; None keeps all.
-        beta: 1 whitens, 0 centres; see `WhiteningSpec`.
-        shrinkage: of the covariance: "none", "ledoit-wolf", "oas", or a number from 0 to 1.
-        dev: file of pairs with scores by which "auto" decides.
+        method: method of the whitening; "auto" lets the export choose; None for no whitening.
+        dim: number of leading whitened dimensions to keep; None for all.
+        beta: exponent; 1 whitens, 0 centres; see `WhiteningSpec`.
+        shrinkage: shrinkage of the covariance: "none", "ledoit-wolf", "oas", or a number from 0 to 1.
+        dev: file of pairs with scores by which "auto" chooses.
         corpus: files of sentences, or `BUILTIN_CORPUS`, which is the default.
         column: column or key of the text in those files.
-        max_sentences: use this many sentences of the corpus at most, the first ones.
+        max_sentences: maximum number of sentences of the corpus to use, the first ones.
 
     Raises:
         UsageError: choices that exclude each other, or a number out of range.
@@ -61,7 +61,7 @@ class WhiteningChoice:
 
     @property
     def spec(self) -> WhiteningSpec | None:
-        """Return the whitening that was asked for; None for none, and while it is not decided."""
+        """Return the whitening that was asked for; None for no whitening, and for "auto"."""
         if self.method in (None, "auto"):
             return None
         return WhiteningSpec(self._method, self.dim, self.beta, self.shrinkage)
@@ -78,13 +78,13 @@ class WhiteningChoice:
 
 @dataclass(frozen=True)
 class GraphChoice:
-    """Choose what the graph computes with and what it gives.
+    """Holds the choices about precision, target and outputs of the graph.
 
     Attributes:
         precision: "fp32"; "int8", one scale per token and per column of weights; "fp16", weights of half the size.
-        target: "cuda" fuses operators for NVIDIA's GPUs, and computes the network in float16 with precision "fp16".
+        target: "cpu"; "cuda", which fuses operators for NVIDIA GPUs and computes the network in float16 for "fp16".
         normalize: divide by the L2 norm inside the graph.
-        outputs: "both" gives the vector before whitening too.
+        outputs: "whitened"; "both", which outputs the vector before whitening too.
 
     Raises:
         UsageError: choices that exclude each other.
@@ -105,11 +105,11 @@ class GraphChoice:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to export and how; `whiten export --help` describes each choice.
+    """Describes a model to export and all choices about it; see `whiten export --help`.
 
     Attributes:
-        source: which model, and which of its hidden states.
-        whitening: which whitening, fitted on what.
+        source: model, and its hidden states to export.
+        whitening: whitening, and the corpus that it is fitted on.
         graph: precision, target and outputs.
 
     Raises:
@@ -122,10 +122,10 @@ class Recipe:
 
     @classmethod
     def of(cls, model: str, **choices: Any) -> "Recipe":
-        """Return a recipe from choices by name, as the options of `whiten export` have them.
+        """Return a recipe from choices by name, like the options of `whiten export`.
 
         Args:
-            model: as in `SourceChoice`.
+            model: model, as in `SourceChoice`.
             choices: attributes of the three parts; `whitening` is `WhiteningChoice.method`.
 
         Raises:
@@ -152,7 +152,7 @@ class Recipe:
 
     @property
     def fits(self) -> bool:
-        """Return whether sentences are needed: for a whitening, or for what all sentences share."""
+        """Return whether sentences are needed: for a whitening, or for the common component of sif."""
         return self.whitening.method is not None or self.source.pooling == "sif"
 
 
@@ -165,13 +165,13 @@ _PARTS: tuple[type[SourceChoice], type[WhiteningChoice], type[GraphChoice]] = (
 
 @dataclass(frozen=True)
 class VectorRecipe:
-    """What to make of a file of vectors.
+    """Describes a file of vectors to whiten, and the choices about it.
 
     Attributes:
-        file: .npy, .parquet or .jsonl.
-        name: of what made the vectors; None for the file's.
+        file: a .npy, .parquet or .jsonl file.
+        name: name of the model that computed the vectors; None for the file's name.
         column: column or key of the vectors.
-        spec: which whitening.
+        spec: whitening to fit.
         normalize: divide by the L2 norm inside the graph.
     """
 
@@ -183,7 +183,7 @@ class VectorRecipe:
 
 
 def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
-    """Default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
+    """Return the default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
     pooling, whitening, graph = recipe.source.pooling, recipe.whitening, recipe.graph
     parts = [name, *(f"l{layer}" for layer in layers)]
     if pooling not in ("mean", None):
@@ -199,7 +199,7 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
 
 
 def whitening_name(method: str | None, dim: int | None, beta: float, shrinkage: Shrinkage) -> list[str]:
-    """What is not usual about a whitening, as parts of a name."""
+    """Return the settings of a whitening that differ from the defaults, as parts of a name."""
     parts = [] if method == "pca" else [method or "raw"]
     if beta != 1:
         parts.append(f"b{beta:g}")

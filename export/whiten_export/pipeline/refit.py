@@ -1,4 +1,4 @@
-"""Another whitening for a bundle, without PyTorch: the graph gives the vectors before whitening, and keeps the rest."""
+"""Give a bundle another whitening without PyTorch: its graph computes the vectors, and only the head is replaced."""
 
 import dataclasses
 import shutil
@@ -51,7 +51,7 @@ _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VEC
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
 
 SECONDS_BETWEEN = 20.0
-"""Seconds between two savings of an unfinished fit."""
+"""Seconds between two saves of an unfinished fit."""
 
 
 def fit_bundle(
@@ -63,19 +63,20 @@ def fit_bundle(
     reporter: Reporter | None = None,
     seconds_between: float = SECONDS_BETWEEN,
 ) -> Statistics:
-    """Statistics of a corpus's vectors before whitening, as a bundle's graph gives them.
+    """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph.
 
     Args:
         path: the bundle, of any precision, whitened or not.
-        corpus: sentences.
-        out: a file for them. While the fit runs, its state is kept beside it; an interrupted fit goes on from there.
-        options: how the session is created.
-        restart: begin anew, whatever an interrupted fit left.
-        reporter: told about progress.
-        seconds_between: two savings of the unfinished fit.
+        corpus: sentences to fit on.
+        out: file to write the statistics to. The state of an unfinished fit is saved beside it, and an interrupted fit
+            resumes from there.
+        options: options with which the session is created.
+        restart: start again, and ignore the state of an interrupted fit.
+        reporter: receives progress.
+        seconds_between: seconds between two saves of the unfinished fit.
 
     Raises:
-        UsageError: the bundle takes vectors, or the corpus is not that of the interrupted fit.
+        UsageError: the bundle takes vectors, or the corpus differs from that of the interrupted fit.
         DataError: the corpus cannot be read, or a vector is not finite.
         BundleError: not a bundle, or not a whole one.
     """
@@ -107,22 +108,22 @@ def refit_bundle(
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
 ) -> Export:
-    """Write a bundle with another whitening, and prove it against the stored vectors of the reference.
+    """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
     Args:
         path: the bundle.
-        statistics: of `fit_bundle`.
-        spec: which whitening.
-        out: the directory to make.
-        replace: replace a bundle that is already there.
-        options: how sessions are created.
-        reporter: told about stages and warnings.
+        statistics: statistics from `fit_bundle`.
+        spec: whitening to fit.
+        out: directory to create.
+        replace: replace a bundle that already exists.
+        options: options with which sessions are created.
+        reporter: receives stages and warnings.
 
     Raises:
-        UsageError: the statistics and the whitening do not fit each other or the bundle, which may take vectors, or
-            `out` exists.
+        UsageError: the whitening cannot be fitted on the statistics, they are not valid for the bundle, the bundle
+            takes vectors, or `out` exists.
         BundleError: not a bundle, or not a whole one.
-        ParityError: the new bundle misses its gate; nothing is written.
+        ParityError: the new bundle fails its parity gate; nothing is written.
     """
     report = reporter or Reporter()
     check_target(out, replace)
@@ -160,7 +161,7 @@ def refit_bundle(
 
 
 def load_for(path: Path, manifest: Manifest, reporter: Reporter | None = None) -> Statistics:
-    """Finished statistics that were made from the same model as a bundle, of any precision.
+    """Read finished statistics of the same model as a bundle's, of any precision.
 
     Raises:
         UsageError: they are of another model, or not finished.
@@ -184,7 +185,7 @@ def _check_input(path: Path, manifest: Manifest) -> None:
 
 
 class _Keeper:
-    """Keeps the state of a fit in a file: every now and then, and when it is interrupted."""
+    """Saves the state of a fit in a file, at intervals and when it is interrupted."""
 
     def __init__(self, path: Path | None, origin: Origin, seconds_between: float) -> None:
         self._path = path
@@ -228,7 +229,7 @@ def _resume(partial: Path, origin: Origin, report: Reporter) -> tuple[Statistics
 
 
 def _copy(bundle: Bundle, stage: Path) -> None:
-    """The files that stay as they are."""
+    """Copy the files that a refit does not change."""
     for name in bundle.manifest.files:
         if name not in _REPLACED:
             (stage / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""The PyTorch or numpy reference of an export, and the parity gate that compares a bundle with it."""
+"""Reference of an export, in PyTorch or numpy, and the parity gate that compares a bundle with it."""

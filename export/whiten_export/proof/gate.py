@@ -1,4 +1,4 @@
-"""The parity gate: the bundle as written, opened anew, against its reference."""
+"""Check a bundle at the parity gate: open it as written, and compare it with its reference."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ Feed = dict[str, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What a reference gives, so that it need not stay in memory.
+    """Holds the vectors of a reference, so that the reference need not stay in memory.
 
     Attributes:
-        reference: what it computed with.
+        reference: name of the reference.
         probes: texts and their vectors.
         batches: padded batches of token ids.
         batch_vectors: finished vectors of each batch, [batch_size, k].
@@ -37,10 +37,10 @@ class Expected:
 
 
 def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence[str]) -> None:
-    """Check that the bundle's tokenizer gives the checkpoint's ids.
+    """Check that the bundle's tokenizer returns the same ids as the checkpoint's.
 
     Raises:
-        ParityError: it does not; the message has the first text.
+        ParityError: the ids differ; the message has the first such text.
     """
     for text, got, want in zip(texts, ours, theirs, strict=True):
         if got != want:
@@ -60,9 +60,9 @@ def compute_expected(
     width: int,
     advance: Advance,
 ) -> Expected:
-    """The reference's vectors of each text, and of each row of a batch, alone and without padding.
+    """Compute the reference's vectors of each text, and of each row of a batch, alone and without padding.
 
-    A text without a token has the zero vector, by definition: a network that sees nothing gives anything.
+    A text without a token has the zero vector, by definition: the output of a network without input is arbitrary.
     """
 
     def vectors(rows: Sequence[Sequence[int]]) -> Float64Array:
@@ -87,9 +87,9 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agr
     """Compare a bundle with the reference: its probes alone and batched, and batches of odd shapes.
 
     Args:
-        root: the bundle.
+        root: the bundle's directory.
         expected: the reference's vectors.
-        options: how the bundle's session is created.
+        options: options with which the bundle's session is created.
 
     Returns:
         The agreement over all vectors.
@@ -104,14 +104,16 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agr
 
 
 def failure(agreement: Agreement, expected: Expected, own: Expected, precision: str, what: str) -> ParityError:
-    """Why the gate failed: a wrong graph, or vectors that a precision cannot carry; the reference's float32 tells.
+    """Return an error with the reason why the gate failed: a wrong graph, or too low a precision for these vectors.
+
+    The reference in float32 decides between the two.
 
     Args:
-        agreement: of the bundle.
+        agreement: agreement of the bundle with the reference.
         expected: the reference's vectors.
-        own: the same computed in float32.
-        precision: of the bundle.
-        what: the model, its layers and pooling, in words.
+        own: the reference's vectors, computed in float32.
+        precision: precision of the bundle.
+        what: description of the model, its layers and pooling, for the message.
     """
     gate = GATES["fp32" if precision == "fp32" else "int8"]
     own_agreement = compare(own.probes.embeddings, expected.probes.embeddings)

@@ -1,4 +1,4 @@
-"""Texts and token shapes chosen to break exporters, tokenizers and padding."""
+"""Provide texts and token shapes that are chosen to break exporters, tokenizers and padding."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,18 +52,18 @@ TOKENIZER_TEXTS = (
     "x" * 300,
     "don't, isn't, U.S.A., e.g. 3.14, 1,000,000, A-B, 'quoted', \u201cquoted\u201d, ... and \u2026",
 )
-"""Texts besides the probes on which tokenizers are compared."""
+"""Texts, besides the probes, on which tokenizers are compared."""
 
 
 def probe_texts(max_seq_length: int) -> tuple[str, ...]:
-    """The texts that every bundle carries; the last has more tokens than `max_seq_length`."""
+    """Return the probe texts of every bundle; the last has more tokens than `max_seq_length`."""
     words = ("river", "stone", "light", "paper", "garden", "window", "engine", "letter", "winter", "music")
     longest = " ".join(words[(7 * index + index // 10) % 10] for index in range(max_seq_length + 8))
     return (*_PLAIN, longest)
 
 
 def token_batches(max_seq_length: int, vocab_size: int, pad_token_id: int) -> list[dict[str, NDArray[np.int64]]]:
-    """Padded batches of random token ids: (1, 1), (1, max), (7, 13) full, (7, 13) and (3, max) of mixed lengths."""
+    """Return padded batches of random ids: (1, 1), (1, max), (7, 13) full, (7, 13) and (3, max) of mixed lengths."""
     generator = np.random.default_rng(0)
     vocabulary = np.delete(np.arange(vocab_size), pad_token_id if pad_token_id < vocab_size else [])
     longest, middle = max_seq_length, min(13, max_seq_length)

@@ -1,4 +1,4 @@
-"""The definition of a sentence embedding, in numpy and float64: every graph is checked against it.
+"""Define a sentence embedding in numpy and float64: every graph is checked against this definition.
 
 WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3; BERT-whitening (Su et al., arXiv 2103.15316), section 3.
 """
@@ -15,25 +15,25 @@ from whiten_runtime.bundle.manifest import Pooling
 Float64Array = NDArray[np.float64]
 
 LEAST_NORM = 1e-12
-"""A vector is divided by its norm or by this, whichever is larger."""
+"""Smallest divisor in the normalisation: a vector is divided by its norm or by this, whichever is larger."""
 
 
 class Reference(Protocol):
-    """Computes sentence vectors before whitening, by other means than the graph.
+    """Computes sentence vectors before whitening, independently of the graph.
 
     Attributes:
-        name: what it computes with, for the manifest.
+        name: name and precision of the program that computes, for the manifest.
     """
 
     name: str
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """Pooled hidden states of a padded batch, [layers, batch_size, d]; their mean is what is whitened."""
+        """Return pooled hidden states of a padded batch, [layers, batch_size, d]; their mean is whitened."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What follows the pooling.
+    """Computes the head, which follows the pooling: whitening and normalisation.
 
     Attributes:
         affine: mean [d] and weight [d, k] of y = (x - mean) W, or None.
@@ -45,7 +45,7 @@ class Head:
 
     @classmethod
     def of(cls, affine: tuple[ArrayLike, ArrayLike] | None, normalize: bool) -> "Head":
-        """With the map rounded to float32, as a graph holds it."""
+        """Return a head with the map rounded to float32, as in a graph."""
         rounded = [np.asarray(part, np.float32).astype(np.float64) for part in affine or ()]
         return cls((rounded[0], rounded[1]) if rounded else None, normalize)
 
@@ -60,7 +60,7 @@ class Head:
 
 
 def token_weights(attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
-    """Share of each token in its sentence vector, [batch_size, sequence_length]; a text without a token has none.
+    """Return the weight of each token in the pooling, [batch_size, sequence_length]; zeros for a text without a token.
 
     Args:
         attention_mask: 1 for a token and 0 for padding.
@@ -76,5 +76,5 @@ def token_weights(attention_mask: NDArray[np.int64], pooling: Pooling) -> Float6
 
 
 def pool(states: Sequence[NDArray[Any]], shares: Float64Array) -> Float64Array:
-    """Weighted sum over tokens: each state [batch_size, sequence_length, d], together [layers, batch_size, d]."""
+    """Return weighted sums over tokens of each state [batch_size, sequence_length, d]: [layers, batch_size, d]."""
     return np.stack([np.einsum("bs,bsd->bd", shares, state.astype(np.float64)) for state in states])

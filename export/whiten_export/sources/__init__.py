@@ -1,1 +1,1 @@
-"""What an export can start from: PyTorch checkpoints, encoders that are ONNX already, word vectors."""
+"""Sources of an export: PyTorch checkpoints, ONNX encoders, word vectors."""

@@ -1,4 +1,4 @@
-"""LoRA adapters (Hu et al., 2022), merged into the weights that they belong to."""
+"""Merge LoRA adapters (Hu et al., 2022) into the weights that they belong to."""
 
 import json
 import warnings
@@ -16,13 +16,13 @@ _MODEL_CLASSES = {
     "SEQ_CLS": ("ForSequenceClassification", "AutoModelForSequenceClassification"),
     "TOKEN_CLS": ("ForTokenClassification", "AutoModelForTokenClassification"),
 }
-"""By the task of an adapter, the end of the name and the class of what it was trained on: its keys follow from it."""
+"""For each task of an adapter, the suffix and the class of the model it was trained on, which determine its keys."""
 
 
 def adapter_model_class(adapter: Path, otherwise: str) -> str:
-    """Class of transformers that an adapter's weights fit."""
+    """Return the name of the transformers class that an adapter's weights fit."""
     config = _config(adapter)
-    trained_on = str((config.get("auto_mapping") or {}).get("base_model_class"))  # written where there is no task
+    trained_on = str((config.get("auto_mapping") or {}).get("base_model_class"))  # set where there is no task
     for task, (ending, model_class) in _MODEL_CLASSES.items():
         if config.get("task_type") == task or trained_on.endswith(ending):
             return model_class
@@ -30,7 +30,7 @@ def adapter_model_class(adapter: Path, otherwise: str) -> str:
 
 
 def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
-    """The network with the adapter's products added to its weights, without the head of its task.
+    """Return the network with the adapter's products added to its weights, without the head of its task.
 
     Raises:
         WhitenError: peft is not installed, or the adapter does not fit the network.
@@ -41,10 +41,10 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
         raise WhitenError("merging a LoRA adapter needs peft; install it with pip install 'whiten[lora]'") from None
     try:
         with quiet():
-            # What an adapter lacks, peft leaves at zero with a warning.
+            # peft leaves weights that an adapter lacks at zero, with a warning.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             loaded = PeftModel.from_pretrained(network, str(adapter))
-    except Exception as error:  # what peft raises for files that do not fit shares no base class
+    except Exception as error:  # peft's exceptions share no base class
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"{adapter}: the adapter does not fit the model that it names ({reason})") from error
     if not hasattr(loaded, "merge_and_unload"):

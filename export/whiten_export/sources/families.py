@@ -1,8 +1,8 @@
-"""What differs between architectures, keyed by transformers' `model_type`. The one place for it.
+"""Register the differences between architectures, keyed by transformers' `model_type`.
 
-An architecture that is not here is loaded by `AutoModel` and traced like the others; the parity gate decides. Nothing
-is truncated by family: all hidden states are traced, and what the chosen layers do not need is not in the graph. So a
-layer below the last never passes the final norm that T5, GPT-2 and LLaMA put behind the last.
+An architecture that is not listed is loaded by `AutoModel` and traced like the others; the parity gate decides. Nothing
+is truncated by family: all hidden states are traced, and nodes that the chosen layers do not need are not in the graph.
+So a layer below the last never passes the final norm that T5, GPT-2 and LLaMA put behind the last.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """Facts about an architecture that its config does not say.
+    """Describes facts about an architecture that its config does not contain.
 
     Attributes:
         model_class: class of transformers whose `hidden_states` are those of the encoder.
-        supported: the tests take a network of it through the command.
+        supported: whether the tests export a network of this architecture.
         positions_after_pad: position ids start at the pad id + 1, so that many positions cannot be used.
-        mixes_embeddings: a token's first hidden state holds its neighbours' word embeddings, so those of padding must
-            be zeros for a vector not to depend on padding.
-        arguments: further arguments of its forward pass. Inputs that are not here are left to the model, which takes
+        mixes_embeddings: a token's first hidden state depends on its neighbours' word embeddings. Those of padding must
+            then be zeros, so that a vector does not depend on padding.
+        arguments: further arguments of its forward pass. Inputs that are not listed are left to the model, which takes
             token types, boxes and languages as zeros inside the graph.
     """
 
@@ -59,12 +59,12 @@ FAMILIES = {
 
 
 def family_of(model_type: str) -> Family:
-    """The registry's entry, or one that makes no assumption."""
+    """Return the registry's entry, or one that makes no assumption."""
     return FAMILIES.get(model_type, _UNKNOWN)
 
 
 def usable_positions(config: Any) -> int | None:
-    """Tokens that the position embeddings of a transformers config have room for; None if it does not say."""
+    """Return the number of tokens that a config's position embeddings have room for; None if it does not say."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None or positions < 1:
         return None

@@ -1,4 +1,4 @@
-"""The tokenizer of a directory that may be read without transformers."""
+"""Read the tokenizer of a directory, without transformers if possible."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from whiten_runtime.errors import WhitenError
 
 
 def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> SourceTokenizer:
-    """What `tokenizer.json` says. Where transformers is installed, what it makes of the directory is held against that.
+    """Read `tokenizer.json`. Where transformers is installed, `own_ids` uses its tokenizer, to check this one against.
 
     Args:
-        checkpoint: where the files lie.
+        checkpoint: checkpoint with the files.
         described: content of `tokenizer_config.json`.
 
     Raises:
-        WhitenError: there is no `tokenizer.json`, and transformers, which could make one, is missing or fails.
+        WhitenError: there is no `tokenizer.json`, and transformers, which could create one, is missing or fails.
     """
     path = checkpoint.directory / TOKENIZER_FILE
     if not path.is_file():
@@ -45,7 +45,7 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
 
     try:
         judge = _by_transformers(checkpoint).own_ids
-    except WhitenError:  # it is not installed, or does not know the architecture
+    except WhitenError:  # transformers is not installed, or does not know the architecture
         judge = own_ids
     return SourceTokenizer(text, judge, pad, specials, length)
 

@@ -1,4 +1,4 @@
-"""Fetching from the model hub, or from its cache on this machine."""
+"""Download from the model hub, or from its cache on this machine."""
 
 from pathlib import Path
 
@@ -12,24 +12,24 @@ _WEIGHTS = (
     ("pytorch_model*.bin", "adapter_model.bin"),
     ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data"),
 )
-"""In the order of preference; the first kind that a repository has is fetched."""
+"""Weight files in the order of preference; the first kind that a repository has is downloaded."""
 
 
 def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry | None) -> Path:
-    """Fetch a repository's descriptions and weights.
+    """Download a repository's configs, tokenizer and weights.
 
     Args:
-        hub_id: ORG/NAME.
+        hub_id: id on the hub, ORG/NAME.
         revision: branch, tag or commit; None for the newest.
-        remote_code: also fetch Python files.
-        entry: its catalogue entry, if it has one.
+        remote_code: also download Python files.
+        entry: catalogue entry, if there is one.
 
     Returns:
         The directory in the hub's cache; its name is the commit.
 
     Raises:
         UsageError: no such repository or revision.
-        WhitenError: the hub is out of reach, or refuses, or the repository holds no model.
+        WhitenError: the hub cannot be reached, or refuses, or the repository holds no model.
     """
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import (
@@ -73,7 +73,7 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether a text has the form of ORG/NAME."""
+    """Return whether a text has the form of ORG/NAME."""
     try:
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What transformers reads of a checkpoint without PyTorch: its config and its tokenizer."""
+"""Load a checkpoint's config and tokenizer with transformers, without PyTorch."""
 
 import logging
 import warnings
@@ -15,7 +15,7 @@ from whiten_runtime.errors import UsageError, WhitenError
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the chatter of torch and transformers off stderr."""
+    """Keep log messages and warnings of torch and transformers off stderr."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     verbosity = transformers.logging.get_verbosity()
@@ -38,13 +38,13 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     """Load the config.
 
     Raises:
-        WhitenError: transformers cannot read it, or it asks for code that was not allowed.
+        WhitenError: transformers cannot read it, or it needs code that was not allowed.
     """
     return from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
 
 
 def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
-    """Load the tokenizer that PyTorch users of this checkpoint would get, with the casing that the catalogue knows.
+    """Load the tokenizer that PyTorch users of this checkpoint get, with the lower-casing that the catalogue sets.
 
     Raises:
         WhitenError: transformers cannot load it.
@@ -62,7 +62,7 @@ def from_pretrained(
     """Call `factory.from_pretrained` on local files alone.
 
     Raises:
-        UsageError: the checkpoint has Python code of its own, which was not allowed.
+        UsageError: the checkpoint has its own Python code, which was not allowed.
         WhitenError: transformers fails.
     """
     try:

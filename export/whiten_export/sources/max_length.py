@@ -1,4 +1,4 @@
-"""The number of tokens that a text may have."""
+"""Choose the maximum number of tokens of a text."""
 
 import json
 from pathlib import Path
@@ -7,25 +7,24 @@ from whiten_export.sources.base import SourceTokenizer
 from whiten_runtime.errors import UsageError
 
 USUAL_LENGTH = 512
-"""Tokens of a text by default, at most: what the papers' models take. sentence-transformers' own limit counts more."""
+"""Default maximum number of tokens, as in the papers' models; sentence-transformers' own limit has priority."""
 
 
 def choose_max_seq_length(
     directory: Path, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
 ) -> int:
-    """Tokens a text may have: what was asked for, else what the checkpoint says, never more than it has positions.
+    """Return the maximum number of tokens of a text: the one asked for, else the checkpoint's, at most its positions.
 
-    Where it has positions, and sentence-transformers' limit is not there to say otherwise, `USUAL_LENGTH` is the most
-    that nobody asked for.
+    If the model has positions and there is no sentence-transformers' limit, the default is at most `USUAL_LENGTH`.
 
     Args:
-        directory: the checkpoint, which may carry sentence-transformers' own limit.
-        positions: tokens that the model has positions for; None for any number.
-        tokenizer: what the model's tokenizer says.
-        wanted: what was asked for, or None.
+        directory: directory of the checkpoint, which may contain sentence-transformers' own limit.
+        positions: maximum number of tokens that the model has positions for; None for any number.
+        tokenizer: tokenizer of the model.
+        wanted: number asked for, or None.
 
     Raises:
-        UsageError: more was asked for than the model has positions, or less than its special tokens take.
+        UsageError: more was asked for than the model has positions, or no more than its special tokens take.
     """
     specials = tokenizer.special_tokens
     if wanted is None:

@@ -1,4 +1,4 @@
-"""A checkpoint's weights, loaded with transformers and checked for silent gaps."""
+"""Load a checkpoint's weights with transformers, and check that none is missing."""
 
 import re
 from typing import Any
@@ -14,11 +14,11 @@ from whiten_export.sources.hugging_face import from_pretrained
 from whiten_runtime.errors import WhitenError
 
 _UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
-"""Weights that no hidden state depends on."""
+"""Names of weights that no hidden state depends on."""
 
 
 def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool) -> nn.Module:
-    """Load the weights in float32, in inference mode; those of a LoRA adapter are merged into its base.
+    """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base.
 
     Raises:
         WhitenError: transformers cannot load them, or some are missing: it would fill them with random numbers.

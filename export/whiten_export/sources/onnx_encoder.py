@@ -1,4 +1,4 @@
-"""An encoder that is ONNX already, as optimum writes it: hidden states are taken from it, without PyTorch."""
+"""Take hidden states from an ONNX encoder, as optimum writes it, without PyTorch."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
 
 _LAST = ("last_hidden_state", "token_embeddings")
-"""Outputs that are the hidden state of the last layer, by what optimum and sentence-transformers call it."""
+"""Outputs that hold the hidden state of the last layer, as optimum and sentence-transformers name them."""
 
 _LAYER_PREFIX = "hidden_states."
 
@@ -31,17 +31,17 @@ _CONFIG_NAMES = {
     "vocab_size": ("vocab_size", "n_words"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions"),
 }
-"""What architectures call the same thing in `config.json`."""
+"""Names in `config.json` that architectures use for the same value."""
 
 
 class OnnxEncoder:
-    """A directory with `model.onnx`, `config.json` and `tokenizer.json`.
+    """Reads an encoder from a directory with `model.onnx`, `config.json` and `tokenizer.json`.
 
     Args:
-        checkpoint: where it lies.
+        checkpoint: checkpoint with the files.
 
     Raises:
-        UsageError: the graph gives no hidden state, or takes what cannot be derived from token ids.
+        UsageError: the graph outputs no hidden state, or has an input that cannot be derived from token ids.
         UnsafeModelError: the graph uses operators outside the ONNX standard.
         WhitenError: a file is missing or cannot be read.
     """
@@ -89,10 +89,10 @@ class OnnxEncoder:
         self.supported = family_of(config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """The graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs.
+        """Return the graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs.
 
         Raises:
-            WhitenError: the graph cannot be read, or not be brought to a newer opset.
+            WhitenError: the graph cannot be read, or not be converted to a newer opset.
         """
         model = read_graph(self._checkpoint.weights)
         by_name = {value.name: value for value in model.graph.outputs}
@@ -106,12 +106,12 @@ class OnnxEncoder:
         return HiddenStates(model, tuple(model.graph.outputs))
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
-        """The original graph, in its own precision."""
+        """Return the original graph as the reference, in its own precision."""
         return OnnxReference(self._path, [self._outputs[layer] for layer in layers], pooling)
 
 
 class OnnxReference:
-    """The hidden states of an unchanged graph, pooled by numpy in float64."""
+    """Computes the hidden states of an unchanged graph, pooled by numpy in float64."""
 
     def __init__(self, path: Path, outputs: list[str], pooling: Pooling) -> None:
         import onnxruntime
@@ -122,13 +122,13 @@ class OnnxReference:
         self.name = f"onnxruntime {onnxruntime.__version__}, the original graph"
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """Of each layer, [layers, batch_size, d]."""
+        """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
         states = self._session.run(self._outputs, feed_of(self._inputs, input_ids, attention_mask))
         return pool(states, token_weights(attention_mask, self._pooling))
 
 
 def _layers(session: Any, count: int) -> dict[int, str]:
-    """Names of the outputs that are hidden states, by their layer."""
+    """Return the names of the outputs that are hidden states, by their layer."""
     found: dict[int, str] = {}
     for value in session.get_outputs():
         if value.type != "tensor(float)" or len(value.shape) != 3:
@@ -141,7 +141,7 @@ def _layers(session: Any, count: int) -> dict[int, str]:
 
 
 def _config(content: dict[str, Any], path: Path) -> Any:
-    """The few facts of `config.json` that an export needs, under one name each."""
+    """Return the values of `config.json` that an export needs, under one name each."""
     known = {"model_type": content.get("model_type", "unknown"), "pad_token_id": content.get("pad_token_id")}
     for name, spellings in _CONFIG_NAMES.items():
         known[name] = next((content[spelling] for spelling in spellings if spelling in content), None)

@@ -1,4 +1,4 @@
-"""Reading ONNX graphs that others wrote."""
+"""Read ONNX graphs that other programs wrote."""
 
 import shutil
 from pathlib import Path
@@ -12,20 +12,20 @@ from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.errors import UnsafeModelError, WhitenError
 
 _OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})
-"""Names that a finished graph gives to values of its own."""
+"""Names that a finished graph gives to its own values."""
 
 _OLDEST_OPSET = 18
 
 
 def read_graph(files: tuple[Path, ...]) -> ir.Model:
-    """Read a graph, in opset 18 or newer, without what debuggers read and without names that ours will have.
+    """Read a graph, in opset 18 or newer, without metadata for debugging.
 
     Args:
-        files: the graph, then the files that hold its weights, if there are any; they may be links, as in the hub's
+        files: the graph, then the files that contain its weights, if there are any; they may be links, as in the hub's
             cache.
 
     Raises:
-        WhitenError: it cannot be read, or not be brought to opset 18.
+        WhitenError: it cannot be read, or not be converted to opset 18.
     """
     try:
         model = _read_linked(files) if any(file.is_symlink() for file in files) else ir.load(files[0])
@@ -40,7 +40,7 @@ def read_graph(files: tuple[Path, ...]) -> ir.Model:
 
 
 def _read_linked(files: tuple[Path, ...]) -> ir.Model:
-    """Links may lead out of their folder, which readers of untrusted graphs refuse: put the files side by side."""
+    """Read a graph from links: they may lead out of their folder, which onnx_ir refuses, so the files are copied."""
     with TemporaryDirectory() as folder:
         for file in files:
             shutil.copyfile(file, Path(folder, file.name))
@@ -65,7 +65,7 @@ def _convert(path: Path, opset: int) -> ir.Model:
 
 
 def _load_attributes(model: ir.Model) -> None:
-    """Read what attributes of nodes keep beside the graph: only initialisers are written to another place again."""
+    """Load tensors of node attributes that are stored beside the graph: saving moves only initialisers."""
     for node in model.graph.all_nodes():
         for name, attribute in node.attributes.items():
             if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
@@ -74,7 +74,7 @@ def _load_attributes(model: ir.Model) -> None:
 
 
 def make_room(graph: ir.Graph) -> None:
-    """Rename values that have a name of ours."""
+    """Rename values whose names a finished graph needs."""
     for node in graph:
         for value in node.outputs:
             if value.name in _OURS:
@@ -85,7 +85,7 @@ def check_safe(path: Path) -> None:
     """Check that a graph uses standard operators alone.
 
     Raises:
-        UnsafeModelError: it does not.
+        UnsafeModelError: it uses others.
     """
     scan = scan_graph(path)
     foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators if domain)

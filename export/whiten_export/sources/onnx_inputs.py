@@ -1,4 +1,4 @@
-"""The inputs of encoders beyond token ids and mask, derived from these two."""
+"""Derive the further inputs of encoders from token ids and mask."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from onnx_ir.tape import Tape
 from whiten_export.graph.builder import constant
 
 INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
-"""What a graph may take: the text is segment 0 throughout, and its tokens are counted from 0."""
+"""Inputs that a graph may have: the whole text is segment 0, and its tokens are counted from 0."""
 
 
 def feed_of(
     names: Sequence[str], input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64]]:
-    """The inputs that a graph takes, int64 [batch_size, sequence_length] each."""
+    """Return the inputs that a graph takes, int64 [batch_size, sequence_length] each."""
     feed = {
         "input_ids": input_ids,
         "attention_mask": attention_mask,
@@ -27,7 +27,7 @@ def feed_of(
 
 
 def replace_inputs(model: ir.Model) -> None:
-    """Compute every other input of a graph inside it, as `feed_of` does, and take both of the two."""
+    """Compute every other input of a graph inside it, as `feed_of` does; its inputs are then token ids and mask."""
     graph = model.graph
     inputs = {str(value.name): value for value in graph.inputs}
     tape = Tape()
@@ -47,7 +47,7 @@ def replace_inputs(model: ir.Model) -> None:
 
 
 def map_surplus(model: ir.Model, surplus_from: int, unknown_token_id: int) -> None:
-    """Read ids from `surplus_from` on as the unknown token's."""
+    """Replace ids from `surplus_from` on by that of the unknown token."""
     graph = model.graph
     ids = next(value for value in graph.inputs if value.name == "input_ids")
     first = constant(graph, "whiten.surplus_from", np.int64(surplus_from))

@@ -1,4 +1,4 @@
-"""Which kind of model a checkpoint is; the packages that a kind needs are imported only for it."""
+"""Open a checkpoint by its kind; the packages that a kind needs are imported only for it."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -9,14 +9,14 @@ from whiten_runtime.errors import UsageError, WhitenError
 
 
 def open_model(checkpoint: Checkpoint, choice: SourceChoice) -> TokenModel:
-    """Read everything about a model but its weights.
+    """Read everything about a model except its weights.
 
     Args:
-        checkpoint: the files.
-        choice: what was asked for.
+        checkpoint: files of the model.
+        choice: choices about the source.
 
     Raises:
-        UsageError: the choice asks for what this kind of model does not have.
+        UsageError: the choice asks for something that this kind of model does not have.
         WhitenError: the model cannot be read, or a package that its kind needs is missing.
     """
     (_check_words if checkpoint.kind == "words" else _check_network)(choice)

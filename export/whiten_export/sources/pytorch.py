@@ -1,4 +1,4 @@
-"""A PyTorch checkpoint: traced into a graph, and run in float64 to check it."""
+"""Trace a PyTorch checkpoint into a graph, and run it in float64 as the reference."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,15 @@ from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
 
 class PyTorchModel:
-    """A checkpoint that transformers loads. Weights are in memory only while a graph or a reference needs them.
+    """Reads a checkpoint that transformers loads. Weights are in memory only while a graph or a reference needs them.
 
     Args:
-        checkpoint: where it lies.
+        checkpoint: checkpoint with the files.
         trust_remote_code: run Python code that comes with it.
-        device: where PyTorch computes: "cpu", "cuda" or "cuda:N".
+        device: device of PyTorch: "cpu", "cuda" or "cuda:N".
 
     Raises:
-        UsageError: it is no text encoder.
+        UsageError: it is not a text encoder.
         WhitenError: transformers cannot read its config or its tokenizer.
         ProviderError: PyTorch does not find the device.
     """
@@ -59,7 +59,7 @@ class PyTorchModel:
         self.supported = family_of(self._config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """Trace the network. What the layers do not need, such as the blocks above them, is not in the graph.
+        """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph.
 
         Raises:
             WhitenError: the weights cannot be loaded, or PyTorch's exporter does not support the network.
@@ -70,7 +70,7 @@ class PyTorchModel:
         return HiddenStates(model, tuple(model.graph.outputs))
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
-        """The whole network in float64, all hidden states of it."""
+        """Return the whole network in float64 as the reference, with all its hidden states."""
         kind = torch.float32 if single_precision else torch.float64
         return TorchReference(self._network().to(self._device, kind), layers, pooling)
 
@@ -79,7 +79,7 @@ class PyTorchModel:
 
 
 class TorchReference:
-    """A network's hidden states, pooled by numpy in float64."""
+    """Computes a network's hidden states, pooled by numpy in float64."""
 
     def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling) -> None:
         self._network = network
@@ -89,7 +89,7 @@ class TorchReference:
         self.name = f"torch {torch.__version__}, {str(parameter.dtype).removeprefix('torch.')}"
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """Of each layer, [layers, batch_size, d]."""
+        """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
         ids, mask = (torch.from_numpy(array).to(self._device) for array in (input_ids, attention_mask))
         with torch.no_grad():
             states = _hidden_states(self._network, ids, mask)
@@ -98,7 +98,7 @@ class TorchReference:
 
 
 class _Layers(nn.Module):
-    """Only the chosen hidden states of a network."""
+    """Computes only the chosen hidden states of a network."""
 
     def __init__(self, network: nn.Module, layers: tuple[int, ...]) -> None:
         super().__init__()
@@ -111,12 +111,12 @@ class _Layers(nn.Module):
 
 
 def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
-    """The graph of a network from token ids to hidden states, named `hidden_states.N`.
+    """Trace a network from token ids to hidden states, named `hidden_states.N`.
 
     Raises:
         WhitenError: PyTorch's exporter does not support the network.
     """
-    # More than one row, and one of them padded: sizes of 1 and full masks are specialised away.
+    # Several rows, one of them padded: the exporter would treat sizes of 1 and full masks as constants.
     input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]])
     attention_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
@@ -146,13 +146,13 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
 
 
 def _check_runs(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> None:
-    """Fail for what is wrong with the network before the exporter does, which says little."""
+    """Run the network once before the exporter does, whose error messages say little."""
     try:
         with quiet(), torch.no_grad():
             _hidden_states(network, input_ids, attention_mask)
     except WhitenError:
         raise
-    except Exception as error:  # of code that we do not know
+    except Exception as error:  # from unknown code
         raise WhitenError(
             f"a network of type '{_model_type(network)}' does not run on token ids and a mask: {_innermost(error)}"
         ) from error

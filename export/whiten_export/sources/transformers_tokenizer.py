@@ -1,4 +1,4 @@
-"""A transformers tokenizer in the format of Hugging Face tokenizers."""
+"""Convert a transformers tokenizer to the format of Hugging Face tokenizers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from whiten_runtime.errors import WhitenError
 
 
 def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
-    """Everything that an export needs of a transformers tokenizer.
+    """Describe a transformers tokenizer as an export needs it.
 
     Raises:
         WhitenError: it cannot be written as `tokenizer.json`.

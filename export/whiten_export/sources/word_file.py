@@ -1,4 +1,4 @@
-"""Word vectors in the text format of GloVe, word2vec and fastText: a word and its numbers, one word a line."""
+"""Read word vectors in the text format of GloVe, word2vec and fastText: one word and its numbers per line."""
 
 import gzip
 import zipfile
@@ -17,11 +17,11 @@ from whiten_runtime.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Words:
-    """Words and their vectors, most frequent first.
+    """Holds words and their vectors, most frequent first.
 
     Attributes:
-        words: distinct, n of them; first those that were reserved.
-        vectors: float32 [n, d]; zeros for what was reserved.
+        words: n distinct words; the reserved ones come first.
+        vectors: float32 [n, d]; zeros for reserved words.
     """
 
     words: tuple[str, ...]
@@ -29,18 +29,18 @@ class Words:
 
 
 def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) -> Words:
-    """Read a .txt or .vec file, also inside .gz or .zip; a first line "n d" is passed over, as are repeated words.
+    """Read a .txt or .vec file, also inside .gz or .zip; skip a first line "n d" and repeated words.
 
     Args:
         path: the file.
-        limit: words to read, the first ones; None for all.
-        reserved: words that get zeros, whatever the file says.
+        limit: maximum number of words to read, the first ones; None for all.
+        reserved: words whose vectors are zeros, even if the file has them.
 
     Raises:
         DataError: a line is not a word with d numbers; the message has its number.
     """
     words = dict.fromkeys(reserved)
-    rows = bytearray()  # grows in place: files of gigabytes are read
+    rows = bytearray()  # grows in place, because files have gigabytes
     width = 0
     with _opened(path) as stream:
         for number, line in enumerate(_lines(stream, path), 1):
@@ -48,7 +48,7 @@ def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) ->
             if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
                 continue
             width = width or len(fields) - 1
-            word = " ".join(fields[:-width])  # GloVe's has a few with spaces
+            word = " ".join(fields[:-width])  # GloVe has a few words with spaces
             try:
                 vector = np.array(fields[-width:], np.float32)
             except ValueError:
@@ -68,7 +68,7 @@ def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) ->
 
 
 def read_frequencies(path: Path) -> dict[str, int]:
-    """Read "word count" lines, as the frequency lists of the SIF paper are written.
+    """Read "word count" lines, the format of the SIF paper's frequency lists.
 
     Raises:
         UsageError: the file does not exist.

@@ -1,4 +1,4 @@
-"""Averaged word vectors as a lookup graph: Avg. GloVe, and SIF (Arora et al., ICLR 2017, algorithm 1)."""
+"""Build a lookup graph of averaged word vectors: Avg. GloVe, and SIF (Arora et al., ICLR 2017, algorithm 1)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _PAD, _UNKNOWN = "<|pad|>", "<|unknown|>"
 _SPECIALS = (_PAD, _UNKNOWN)
 
 _SMOOTHING = 1e-3
-"""a in a / (a + p(w)), Arora et al., section 4.1."""
+"""The constant a in a / (a + p(w)), Arora et al., section 4.1."""
 
 _WORD = (
     r"[\p{L}\p{M}]+(?=n['’]t(?![\p{L}\p{M}]))"  # do|n't
@@ -34,21 +34,21 @@ _WORD = (
     r"|[\p{L}\p{M}\p{N}_]+"
     r"|[^\s\p{L}\p{M}\p{N}_]"
 )
-"""Words: clitics and punctuation apart, numbers whole, compounds with hyphens in their parts."""
+"""Pattern of a word: clitics and punctuation separate, numbers whole, hyphenated compounds in their parts."""
 
 _LENGTH = 4096
 
 
 class WordVectors:
-    """A file of word vectors. Words that are not in it do not count.
+    """Reads a file of word vectors. Words that are not in it are ignored.
 
     Args:
-        checkpoint: the file.
-        max_words: words to keep, the first and so the most frequent ones; None for all.
-        frequencies: file of "word count" lines for SIF; None takes the order of the file for Zipf's law.
+        checkpoint: checkpoint with the file.
+        max_words: number of words to keep, the first and so the most frequent ones; None for all.
+        frequencies: file of "word count" lines for SIF; None assumes Zipf's law, with the order of the file as rank.
 
     Raises:
-        DataError: a file is not what it should be.
+        DataError: a file has another format.
         UsageError: no word of the frequencies is among the vectors.
     """
 
@@ -75,7 +75,7 @@ class WordVectors:
         }
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """A lookup of vectors, and of each word's share in the sentence."""
+        """Build a graph that looks up the vector of each word, and its weight in the sentence."""
         ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
         graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
         model = ir.Model(graph, ir_version=10, producer_name="whiten")
@@ -97,27 +97,27 @@ class WordVectors:
         return HiddenStates(model, (state,), shares)
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
-        """The same from the arrays, in float64."""
+        """Return the same computation on the arrays, in float64."""
         weights = self._weights if pooling == "sif" else (self._weights > 0).astype(np.float64)
         return WordReference(self._vectors, weights)
 
 
 class WordReference:
-    """Weighted sums of word vectors, in numpy and float64."""
+    """Computes weighted sums of word vectors, in numpy and float64."""
 
     def __init__(self, vectors: NDArray[np.float32], weights: Float64Array) -> None:
         self._vectors, self._weights = vectors, weights
         self.name = f"numpy {np.__version__}, float64"
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """[1, batch_size, d]: sum over known words of weight times vector, over their number; zero where none is."""
+        """Return [1, batch_size, d]: the sum over known words of weight times vector, over their number; 0 if none."""
         weights = self._weights[input_ids] * attention_mask
         count = np.count_nonzero(weights, axis=1)[:, None]
         return pool([self._vectors[input_ids]], weights / np.maximum(count, 1))
 
 
 def _with_frequencies(record: Source, frequencies: str | None) -> Source:
-    """The hash of the weights is also that of the frequencies, if there are any."""
+    """Add the frequencies, if there are any, to the hash of the weights."""
     if frequencies is None:
         return record
     digest = hashlib.sha256(record.weights_sha256.encode() + Path(frequencies).read_bytes())
@@ -125,12 +125,12 @@ def _with_frequencies(record: Source, frequencies: str | None) -> Source:
 
 
 def word_weights(words: Sequence[str], frequencies: str | None) -> Float64Array:
-    """a / (a + p(w)) of each word, [n].
+    """Return a / (a + p(w)) of each word, [n].
 
     Args:
-        words: most frequent first.
-        frequencies: file of "word count" lines: p is a word's share of all counts, 0 for words that are not in it.
-            None takes p proportional to 1 / rank.
+        words: words, most frequent first.
+        frequencies: file of "word count" lines: p is a word's share of all counts, 0 for words that are not in it. None
+            takes p proportional to 1 / rank.
 
     Raises:
         UsageError: no word is in the file.

@@ -1,14 +1,14 @@
-r"""transformers' `XLMTokenizer`, which exists in Python only, rebuilt as a `tokenizers` pipeline that can be saved.
+r"""Rebuild transformers' `XLMTokenizer`, which exists in Python only, as a `tokenizers` pipeline that can be saved.
 
 The original cleans punctuation, splits words as the Moses scripts do (sacremoses), lowercases, removes accents and
 applies BPE, always by the rules for English unless told otherwise. Here each of its substitutions is a `Replace`. A
 space put before or after something replaces a match of no width, never before the first character: `tokenizers` loses
-count of the text then, and panics. Where the original's match takes in the character after, which therefore cannot
+count of the text then, and panics. Where the original's match includes the character after, which therefore cannot
 begin the next match, the pattern says `(?!\G)`. Character classes, abbreviations and the version of Unicode are those
 of the Python and sacremoses that build the tokenizer. Substitutions of the original that cannot change a token (spaces
 around brackets, which are split off later anyway) are left out.
 
-What is not equal:
+Differences from the original:
 
 - A piece that a merge makes but `vocab.json` lacks is the unknown token in the original. A BPE model must know what its
   merges make, so such pieces have ids above all others: see `surplus_pieces`.
@@ -35,7 +35,7 @@ from tokenizers.processors import TemplateProcessing
 _WORD_END = "</w>"
 
 _RUN_DOT = "\ue000"
-"""A dot next to a dot. Texts cannot hold this character: those for private use are removed before it is put in."""
+"""Stand-in for a dot next to a dot. Texts cannot contain it: private-use characters are removed before."""
 
 _PUNCTUATION = {
     ",": "，、",
@@ -56,7 +56,7 @@ _PUNCTUATION = {
     "...": "…",
     **{str(digit): chr(ord("０") + digit) for digit in range(10)},
 }
-"""What the characters on the right become."""
+"""Replacements on the left, of the characters on the right."""
 
 _DOUBLE_QUOTE = "[„“”《》「」]|\u00a0«\u00a0|«\u00a0?|\u00a0»\u00a0|\u00a0?»"
 
@@ -68,7 +68,7 @@ def build_xlm_tokenizer(tokenizer: Any) -> Tokenizer:
         tokenizer: transformers' `XLMTokenizer`, of version 4 or 5.
 
     Returns:
-        A tokenizer that gives the same ids and survives being saved, but for what the module's docstring lists.
+        A tokenizer that returns the same ids and can be saved, except for the differences in the module's docstring.
     """
     vocabulary = tokenizer.get_vocab()
     surplus = enumerate(surplus_pieces(tokenizer), start=max(vocabulary.values()) + 1)
@@ -97,7 +97,7 @@ def build_xlm_tokenizer(tokenizer: Any) -> Tokenizer:
 
 
 def surplus_pieces(tokenizer: Any) -> tuple[str, ...]:
-    """Pieces that merges need or make and the vocabulary lacks; the original gives the unknown token's id for them.
+    """Return pieces that merges need or make and the vocabulary lacks; the original maps them to the unknown token.
 
     Args:
         tokenizer: transformers' `XLMTokenizer`.
@@ -111,7 +111,7 @@ def surplus_pieces(tokenizer: Any) -> tuple[str, ...]:
 
 
 def _merges(tokenizer: Any) -> list[tuple[str, str]]:
-    """The merges, best first; lines of `merges.txt` that hold no pair were never applied."""
+    """Return the merges, best first; lines of `merges.txt` without a pair are left out, as in the original."""
     return [merge for merge in sorted(tokenizer.bpe_ranks, key=tokenizer.bpe_ranks.get) if len(merge) == 2]
 
 
@@ -126,13 +126,13 @@ def _normalizers(tokenizer: Any) -> list[Normalizer]:
 
 
 def _lowercases_first(tokenizer: Any) -> bool:
-    """transformers 4 lowercases the text before the words are split, which hides abbreviations; 5 does so after."""
+    """Return whether text is lowercased before words are split (transformers 4; hides abbreviations), not after (5)."""
     text = "Mr. 1"
     return bool(tokenizer.tokenize(text) != tokenizer._tokenize(text))
 
 
 def _clean_punctuation() -> list[Normalizer]:
-    """ASCII for other punctuation, quotes after commas and dots, and nothing that is not printed."""
+    """Replace other punctuation by ASCII, move quotes after commas and dots, and remove unprinted characters."""
     space, digit, unprinted = _char_class(_spaces()), _char_class(_of_category("Nd")), _char_class(_of_category("C"))
     return [
         Replace("\r", ""),
@@ -151,7 +151,7 @@ def _clean_punctuation() -> list[Normalizer]:
 
 
 def _split_words(moses: Any) -> list[Normalizer]:
-    """Spaces between what the Moses tokenizer takes for words.
+    """Put spaces between the words of the Moses tokenizer.
 
     Args:
         moses: sacremoses' `MosesTokenizer` for English.
@@ -173,7 +173,7 @@ def _split_words(moses: Any) -> list[Normalizer]:
         _between(f"[{number}]", "'", "s", " '"),
         _split_final_dots(moses),
         _replace(r"\.'(?= *\z)", " . '"),
-        # The original's own mark for a run of dots, which is wherever a text says so too.
+        # The original's own mark for a run of dots, which it also reads where a text contains that mark.
         _replace("DOT(?=(?:DOT){0,99}MULTI)", _RUN_DOT),
         _replace(f"(?<={_RUN_DOT})MULTI", ""),
         Replace(_RUN_DOT, "."),
@@ -181,7 +181,7 @@ def _split_words(moses: Any) -> list[Normalizer]:
 
 
 def _split_final_dots(moses: Any) -> Normalizer:
-    """A space before a word's final dot, unless the word is an abbreviation or the next one begins in lower case."""
+    """Put a space before a word's final dot, unless it is an abbreviation or the next word begins in lower case."""
     numeric = set(moses.NUMERIC_ONLY_PREFIXES)
     abbreviations = sorted({*moses.NONBREAKING_PREFIXES} - numeric)
     kept = (
@@ -197,7 +197,7 @@ def _lowercase_and_remove_accents() -> list[Normalizer]:
     ignored = r"\p{Case_Ignorable}*+"
     cased = r"[\p{Cased}&&\P{Case_Ignorable}]"
     return [
-        _replace(rf"{cased}{ignored}\KΣ(?!{ignored}{cased})", "ς"),  # `Lowercase` knows no final sigma
+        _replace(rf"{cased}{ignored}\KΣ(?!{ignored}{cased})", "ς"),  # `Lowercase` does not produce the final sigma
         Lowercase(),
         NFD(),
         *_missing_decompositions(),
@@ -206,7 +206,7 @@ def _lowercase_and_remove_accents() -> list[Normalizer]:
 
 
 def _missing_decompositions() -> list[Normalizer]:
-    """The letters that Python's Unicode takes apart and the older one of `NFD` does not."""
+    """Replace letters that Python's Unicode version decomposes and the older one of `NFD` does not."""
     composed = (character for character in _assigned() if unicodedata.decomposition(character)[:1] not in ("", "<"))
     pairs = ((character, unicodedata.normalize("NFD", character)) for character in composed)
     return [Replace(character, parts) for character, parts in pairs if NFD().normalize_str(character) != parts]
@@ -226,7 +226,7 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 def _char_class(characters: Iterable[str]) -> str:
-    """The characters as ranges, to be put between square brackets."""
+    """Return the characters as ranges, to be put between square brackets."""
     ranges: list[list[int]] = []
     for point in sorted(map(ord, characters)):
         if ranges and point <= ranges[-1][1] + 1:
@@ -238,7 +238,7 @@ def _char_class(characters: Iterable[str]) -> str:
 
 @functools.cache
 def _by_category() -> dict[str, list[str]]:
-    """All characters by Unicode category, without surrogates, which UTF-8 does not have."""
+    """Return all characters by Unicode category, without surrogates, which UTF-8 does not have."""
     categories: dict[str, list[str]] = {}
     for character in map(chr, range(sys.maxunicode + 1)):
         categories.setdefault(unicodedata.category(character), []).append(character)
@@ -246,7 +246,7 @@ def _by_category() -> dict[str, list[str]]:
 
 
 def _of_category(start: str) -> list[str]:
-    """The characters whose category begins so."""
+    """Return the characters whose category begins with `start`."""
     return [*chain.from_iterable(found for category, found in _by_category().items() if category.startswith(start))]
 
 

@@ -1,4 +1,4 @@
-"""The files from which a bundle's tokenizer, and other programs', are made."""
+"""Write the tokenizer of a bundle, and the files from which other programs load it."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int)
 
 
 def write_client_files(root: Path, config: Mapping[str, Any], dimension: int, max_seq_length: int) -> None:
-    """Write what sentence-transformers and others need: the graph's [n, 1, k] output is one token to be pooled."""
+    """Write the files of sentence-transformers and others, which pool the graph's [n, 1, k] output as one token."""
     _write_json(root / "config.json", {"max_position_embeddings": max_seq_length} | dict(config))
     _write_json(root / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
     _write_json(
@@ -49,7 +49,7 @@ def write_client_files(root: Path, config: Mapping[str, Any], dimension: int, ma
 
 
 def write_pooling(root: Path, dimension: int) -> None:
-    """Write the file that tells sentence-transformers how wide vectors are."""
+    """Write the file that gives sentence-transformers the number of dimensions."""
     (root / "1_Pooling").mkdir(exist_ok=True)
     _write_json(
         root / "1_Pooling" / "config.json",

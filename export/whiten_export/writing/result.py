@@ -1,4 +1,4 @@
-"""What all exports leave behind."""
+"""Hold the result of an export, and write its whitening."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ from whiten_whitening.maps import WhiteningMap
 
 @dataclass(frozen=True)
 class Export:
-    """What was written.
+    """Describes a bundle that was written.
 
     Attributes:
-        path: the bundle.
-        manifest: its manifest.
+        path: the bundle's directory.
+        manifest: manifest of the bundle.
     """
 
     path: Path
@@ -26,7 +26,7 @@ class Export:
 
     @property
     def bytes(self) -> int:
-        """Size of all files that the manifest lists."""
+        """Return the size of all files that the manifest lists."""
         return sum(record.bytes for record in self.manifest.files.values())
 
 
@@ -39,7 +39,7 @@ def write_whitening(stage: Path, fitted: WhiteningMap) -> None:
 
 
 def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
-    """Say that dimensions were asked for that hold nothing; one less than all is usual, and not said."""
+    """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
     width, kept = fitted.weight.shape
     if kept > fitted.rank and (kept < width or fitted.rank < width - 1):
         report.warn(f"only {fitted.rank} of {kept} dimensions carry something; the others come out near 0")

@@ -1,4 +1,4 @@
-"""A directory that appears complete or not at all."""
+"""Write a directory that appears complete or not at all."""
 
 import errno
 import glob
@@ -15,7 +15,7 @@ from whiten_runtime.errors import UsageError, WhitenError
 
 try:
     import fcntl
-except ImportError:  # Windows: what a killed process left stays until it is deleted by hand
+except ImportError:  # Windows: directories left by a killed process stay until they are deleted by hand
     _LOCKS = False
 else:
     _LOCKS = True
@@ -27,11 +27,11 @@ _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS,
 
 @dataclass(frozen=True)
 class Kind:
-    """What a directory is.
+    """Describes a kind of directory.
 
     Attributes:
-        name: for messages.
-        marker: a file that tells one from other directories, which are never replaced.
+        name: name of the kind, for messages.
+        marker: file that every directory of the kind contains; directories without it are never replaced.
     """
 
     name: str
@@ -45,14 +45,14 @@ BUNDLE = Kind("bundle", MANIFEST_FILE)
 def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
     """Yield a hidden directory beside `target`; rename it to `target` when the block ends without an error.
 
-    The staging directory is locked while it is in use: what a killed process left behind is recognised by its free
-    lock and removed by the next call for the same target. A bundle that was being replaced when its process was killed
-    is put back by the next call.
+    The staging directory is locked while it is in use. A directory that a killed process left behind is recognised by
+    its free lock, and removed by the next call for the same target. A bundle that was being replaced when its process
+    was killed is put back by the next call.
 
     Args:
-        target: the directory to make.
-        replace: replace one that is already there.
-        kind: what the directory is.
+        target: directory to create.
+        replace: replace a directory that already exists.
+        kind: kind of the directory.
 
     Raises:
         UsageError: `target` exists and may not be replaced.
@@ -75,10 +75,10 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
 
 
 def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
-    """Check that a bundle, or what else, may be written to `target`.
+    """Check that a directory of a kind, by default a bundle, may be written to `target`.
 
     Raises:
-        UsageError: something is there that may not be replaced.
+        UsageError: `target` exists and may not be replaced.
     """
     if not target.exists() and not target.is_symlink():
         return
@@ -91,10 +91,10 @@ def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep a directory, which must be there, for this process alone, where the system has locks.
+    """Lock an existing directory for this process, where the system has locks.
 
     Raises:
-        UsageError: another process has it.
+        UsageError: another process has locked it.
     """
     lock = _lock(directory)
     if lock is None and _LOCKS:
@@ -107,7 +107,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _prepare(target: Path, replace: bool, kind: Kind) -> tuple[Path, int | None]:
-    """Make and lock the staging directory; clean up after killed processes."""
+    """Create and lock the staging directory; clean up after killed processes."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _recover(target)
@@ -142,7 +142,7 @@ def _publish(stage: Path, target: Path, replace: bool, kind: Kind) -> None:
 
 
 def _recover(target: Path) -> None:
-    """Put back a bundle whose replacement was interrupted; remove what killed processes left."""
+    """Put back a bundle whose replacement was interrupted; remove directories that killed processes left."""
     for old in target.parent.glob(f".{glob.escape(target.name)}{_REPLACED}*"):
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -167,7 +167,7 @@ def _cannot_write(error: OSError, target: Path) -> WhitenError:
 
 
 def _lock(directory: Path) -> int | None:
-    """Descriptor of an exclusive lock on a directory; None if another process holds it, or there are no locks."""
+    """Return the descriptor of an exclusive lock on a directory; None if another process has it, or without locks."""
     if not _LOCKS:
         return None
     descriptor = None

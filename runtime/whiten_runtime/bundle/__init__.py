@@ -1,1 +1,1 @@
-"""A bundle on disk: manifest, graph, probes and parity."""
+"""Files of a bundle: manifest, graph, probes and parity."""

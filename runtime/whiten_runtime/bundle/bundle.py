@@ -1,4 +1,4 @@
-"""A bundle on disk: its layout, and the checks made before anything of it is used."""
+"""Open a bundle on disk: its layout, and the checks made before any of its files is used."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,33 +25,33 @@ FUSED_OPERATORS = frozenset(
         *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization"),
     }
 )
-"""onnxruntime's own operators that a graph for CUDA may use, besides those of the ONNX standard."""
+"""Operators of onnxruntime, besides those of the ONNX standard, that a graph for CUDA may use."""
 
 _CONTRIB = "com.microsoft"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose manifest was read and whose files were checked."""
+    """Represents a bundle whose manifest was read and whose files were checked."""
 
     path: Path
     manifest: Manifest
 
     @property
     def model(self) -> Path:
-        """The ONNX graph."""
+        """Return the path of the ONNX graph."""
         return self.path / MODEL_FILE
 
     @property
     def tokenizer(self) -> Path:
-        """The tokenizer, in the format of Hugging Face tokenizers."""
+        """Return the path of the tokenizer, in the format of Hugging Face tokenizers."""
         return self.path / TOKENIZER_FILE
 
     def check_weights(self) -> None:
-        """Check the SHA-256 of the weights that lie outside the graph, if there are any.
+        """Check the SHA-256 of the weights that are stored outside the graph, if there are any.
 
         Raises:
-            IntegrityError: it is not that of the manifest.
+            IntegrityError: the hash differs from that in the manifest.
         """
         record = self.manifest.files.get(EXTERNAL_DATA_FILE)
         if record is not None:
@@ -66,13 +66,13 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
     Args:
         path: the bundle's directory.
         verify_hashes: check the SHA-256 of every file.
-        verify_weights: of the weights too; if not, `Bundle.check_weights` is left to the caller, who has time for it.
+        verify_weights: check the SHA-256 of the weights too; if False, the caller calls `Bundle.check_weights` later.
 
     Raises:
         BundleError: not a bundle, or a file of it is missing.
-        IntegrityError: a file differs from what the manifest says, or is a model that it does not list.
-        UnsafeModelError: the graph uses other operators than those of the standard and, for CUDA,
-            `FUSED_OPERATORS`, or model-local functions, or weights that lie outside the bundle.
+        IntegrityError: a file differs from the manifest, or a model file is not listed in it.
+        UnsafeModelError: the graph uses an operator outside the ONNX standard (other than `FUSED_OPERATORS` for CUDA),
+            a model-local function, or weights outside the bundle.
     """
     root = Path(path)
     manifest = read_manifest(root)
@@ -92,12 +92,12 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
 
 
 def file_record(path: Path) -> FileRecord:
-    """Size and SHA-256 of a file, read in pieces of 1 MiB."""
+    """Return the size and SHA-256 of a file, read in pieces of 1 MiB."""
     return FileRecord(sha256=sha256_of([path]), bytes=path.stat().st_size)
 
 
 def list_files(root: Path) -> Iterable[str]:
-    """POSIX paths of the files below a directory, sorted, without the manifest."""
+    """Return the POSIX paths of the files below a directory, sorted, without the manifest."""
     paths = (file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file())
     return sorted(name for name in paths if name != MANIFEST_FILE)
 

@@ -1,4 +1,4 @@
-"""Names of the inputs and outputs of a bundle's graph."""
+"""Name the inputs and outputs of a bundle's graph."""
 
 from whiten_runtime.bundle.manifest import Manifest
 
@@ -6,7 +6,7 @@ VECTORS_INPUT = "vectors"
 """The input of a graph that whitens precomputed embeddings, float32 [batch_size, d]."""
 
 OUTPUT = "sentence_embedding"
-"""The finished vectors, float32 [batch_size, k]."""
+"""The finished vectors (the output of the head), float32 [batch_size, k]."""
 
 UNWHITENED_OUTPUT = "unwhitened_embedding"
 """The vectors before whitening and normalisation, float32 [batch_size, d]."""

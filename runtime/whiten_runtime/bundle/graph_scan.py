@@ -1,6 +1,6 @@
-"""What a graph would load or run, read from the ONNX protobuf without the onnx package.
+"""Scan an ONNX graph for its operators and external files, without the onnx package.
 
-Only the few fields that matter are visited; weights are skipped without being copied.
+Only the few protobuf fields that matter are visited; weights are skipped without being copied.
 Field numbers: onnx/onnx.proto (IR version 10).
 """
 
@@ -39,16 +39,16 @@ _MAX_DEPTH, _MAX_LENGTH = 64, 2**31 - 1
 
 @dataclass
 class GraphScan:
-    """What a graph would load or run."""
+    """Holds the operators, external files, functions and outputs of an ONNX file."""
 
     operators: set[tuple[str, str]] = field(default_factory=set)
     """(domain, operator) of every node, subgraphs included; "" is the standard domain."""
     external_files: set[str] = field(default_factory=set)
-    """Locations of weights that are kept outside the file."""
+    """Locations of weights that are stored outside the file."""
     functions: int = 0
-    """Model-local functions."""
+    """Number of model-local functions."""
     outputs: set[str] = field(default_factory=set)
-    """Names of the outputs, those of subgraphs included."""
+    """Names of the outputs, including those of subgraphs."""
 
 
 def scan_graph(path: Path) -> GraphScan:
@@ -80,16 +80,16 @@ def is_beside(location: str) -> bool:
 
 
 def with_output(path: Path, value: str) -> bytes:
-    """The content of an ONNX file, with a float32 value of its graph as one more output.
+    """Return the content of an ONNX file, with a float32 value of its graph as one more output.
 
-    Two protobuf messages in a row are one, with the repeated fields of both.
+    Two concatenated protobuf messages are read as one, with the repeated fields of both.
     """
     described = _field(_OUTPUT_NAME, value.encode()) + _field(_OUTPUT_TYPE, _VECTORS)
     return path.read_bytes() + _field(_MODEL_GRAPH, _field(_GRAPH_OUTPUT, described))
 
 
 def product_graph() -> bytes:
-    """The content of an ONNX file of one node: y = x x, float32 [2, 2]."""
+    """Return the content of an ONNX file with one node: y = x x, float32 [2, 2]."""
     x, y = b"x", b"y"
     shape = _field(1, b"\x08\x02") * 2
     tensor = _field(1, b"\x08\x01" + _field(2, shape))
@@ -100,7 +100,7 @@ def product_graph() -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A length-delimited field, shorter than 128 bytes."""
+    """Encode a length-delimited field with fewer than 128 bytes of content."""
     assert len(content) < 1 << 7
     return bytes((number << 3 | _BYTES, len(content))) + content
 
@@ -152,8 +152,8 @@ def _fields(data: memoryview, position: int, end: int) -> Iterator[tuple[int, tu
 def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
     """Read a varint in its shortest form.
 
-    Parsers disagree about the others: onnxruntime's drops bits that a longer form carries, and so would read as an
-    allowed field what this reads as an unknown one.
+    Longer forms are refused because parsers disagree about them: onnxruntime's parser drops bits that a longer form
+    carries, and so would read as an allowed field what this function reads as an unknown one.
     """
     value = shift = 0
     while position < end and shift < 70:

@@ -1,4 +1,4 @@
-"""SHA-256 of files and of texts."""
+"""Compute the SHA-256 of files and of sentences."""
 
 import hashlib
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ def sha256_of(files: Iterable[Path]) -> str:
 
 
 class SentenceDigest:
-    """A running SHA-256 over sentences, each followed by a newline, as UTF-8."""
+    """Computes the SHA-256 of sentences, each followed by a newline, as UTF-8, while they arrive."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
 
     def add(self, sentence: str) -> None:
-        """Append a sentence."""
+        """Add a sentence to the hash."""
         self._digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
 
     def hexdigest(self) -> str:

@@ -1,4 +1,4 @@
-"""What `whiten.json` says: where a bundle comes from, how its vectors are made, and how well they match PyTorch."""
+"""Read and check the manifest, `whiten.json`: source, layers, pooling, whitening, parity and files of a bundle."""
 
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -22,10 +22,10 @@ NESTED_METHODS = frozenset({"pca", "pca-cor"})
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The pretrained language model, word vectors or vectors a bundle was made from."""
+    """Describes the pretrained language model, word vectors or precomputed embeddings that a bundle was made from."""
 
     model: str
-    """Name in the catalogue, or of the directory or repository."""
+    """Name in the catalogue, or name of the directory or repository."""
     checkpoint: str | None
     """Hub id, or None for a local directory."""
     revision: str | None
@@ -33,9 +33,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     weights_sha256: str
     """SHA-256 over the weight files, in the order of their names."""
     merged_into: str | None = None
-    """Where the weights are those of a LoRA adapter: the model it was merged into."""
+    """Model that a LoRA adapter was merged into, if the weights are those of an adapter; otherwise None."""
     model_type: str
-    """transformers' name of the architecture; "words" for word vectors, "vectors" for vectors from elsewhere."""
+    """Architecture, as transformers names it; "words" for word vectors, "vectors" for precomputed embeddings."""
     num_hidden_layers: int
     hidden_size: int
     sentence_similarity: bool
@@ -43,7 +43,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One source of the sentences a whitening was fitted on."""
+    """Describes one source of the sentences that a whitening was fitted on."""
 
     name: str
     sha256: str
@@ -52,64 +52,64 @@ class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How evenly vectors of the corpus use their space."""
+    """Holds measures of isotropy: how evenly the vectors of the corpus use their space."""
 
     iso_score: float
-    """Over all of them: 0 along one direction, 1 in all alike."""
+    """IsoScore over all vectors: 0 if they lie along one direction, 1 if they vary equally in all directions."""
     average_cosine: float
-    """Over all pairs: before the map, of all vectors; after it, of the sample."""
+    """Mean cosine over all pairs: before the whitening, pairs of all vectors; after it, pairs of the sample."""
     partition_score: float
-    """Over the sample's unit vectors; 1 is isotropic."""
+    """Partition score over the sample's unit vectors; 1 is isotropic."""
 
 
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How the affine map y = (x - mean) W at the end of the graph was fitted."""
+    """Describes the affine map y = (x - mean) W at the end of the graph, and how it was fitted."""
 
     method: WhiteningMethod
-    """"none": the map only takes away common components."""
+    """Whitening method; "none" if the map only removes common components."""
     common_components: int = 0
-    """Directions that were taken away before, those of the largest second moment (SIF)."""
+    """Number of directions removed before whitening: those of the largest second moment (SIF)."""
     beta: float
     """Exponent of the inverse eigenvalues: W = U Λ^(-beta/2); 1 is full whitening."""
     shrinkage: float
     """Weight α of the identity in (1 - α) Σ + α tr(Σ)/d I."""
     shrinkage_estimator: str = "none"
-    """What gave α: "ledoit-wolf", "oas", "fixed", or "none"."""
+    """Source of α: "ledoit-wolf", "oas", "fixed", or "none" without shrinkage."""
     eigenvalue_floor: float
-    """Relative to the largest eigenvalue."""
+    """Smallest eigenvalue that counts, relative to the largest one."""
     rank: int
-    """Eigenvalues above the floor."""
+    """Number of eigenvalues above the floor."""
     n_samples: int
     corpus: tuple[CorpusRecord, ...]
     sample: int = 0
-    """Vectors in the sample that isotropy is measured on."""
+    """Number of vectors in the sample that isotropy is measured on."""
     isotropy_before: IsotropyRecord | None = None
     isotropy_after: IsotropyRecord | None = None
-    """Of the same vectors before and after the map."""
+    """Isotropy of the same vectors before and after the map."""
 
 
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A whitening that was tried on pairs with scores."""
+    """Describes one candidate whitening and its result on pairs with scores."""
 
     whitening: Literal["none", "centre", "partial", "full"]
     beta: float | None
-    """None without whitening."""
+    """Exponent of the inverse eigenvalues; None without whitening."""
     dimension: int
     spearman: float
-    """Between cosines and scores."""
+    """Spearman's rho between cosines and scores."""
 
 
 class ChoiceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the whitening is what it is, where it was left to the export."""
+    """Explains how the whitening was chosen, where the choice was left to the export."""
 
     why: str
     pairs: CorpusRecord | None = None
-    """Pairs with scores that decided; `sentences` counts the pairs."""
+    """Pairs with scores that the choice was made on; `sentences` counts the pairs."""
     candidates: tuple[CandidateRecord, ...] = ()
 
 
 class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Agreement of the written graph with the PyTorch reference, measured at export."""
+    """Holds the agreement of the written graph with the reference, measured at export."""
 
     reference: str
     vectors: int
@@ -118,52 +118,52 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_difference: float
     """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
     provider: str = "CPUExecutionProvider"
-    """onnxruntime's execution provider that computed them."""
+    """Execution provider of onnxruntime that computed the vectors."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of the bundle."""
+    """Holds the size and SHA-256 of one file of the bundle."""
 
     sha256: str
     bytes: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `whiten.json`; docs/bundle-format.md is its specification."""
+    """Represents the content of `whiten.json`; docs/bundle-format.md is its specification."""
 
     format_version: int
     name: str
     source: Source
     input: Input = "text"
-    """What the graph takes: token ids of texts, or vectors from elsewhere."""
+    """Input of the graph: token ids of texts, or precomputed embeddings."""
     layers: tuple[int, ...]
-    """Indices into the hidden states: 0 is the embedding layer, l the output of block l; none for vectors."""
+    """Indices into the hidden states: 0 is the embedding layer, l the output of block l; empty for vectors."""
     pooling: Pooling | None
-    """None for vectors."""
+    """Pooling over the tokens; None for vectors."""
     whitening: WhiteningRecord | None
     choice: ChoiceRecord | None = None
-    """Of the whitening, if it was "auto"."""
+    """Choice of the whitening, if it was "auto"; otherwise None."""
     normalize: bool
     """Whether the graph divides each vector by its L2 norm."""
     outputs: Outputs = "whitened"
-    """"both": the graph gives the vector before whitening too."""
+    """Outputs of the graph; with "both", it returns the vector before whitening too."""
     dimension: int
     max_seq_length: int
-    """Tokens, special tokens included; longer texts are cut. 0 for vectors."""
+    """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
     pad_token_id: int
     precision: Precision
     target: Target = "cpu"
-    """"cuda": operators are fused for NVIDIA's GPUs, which needs onnxruntime's own operators."""
+    """Target of the graph; for "cuda", operators are fused for NVIDIA GPUs, which needs onnxruntime's own operators."""
     opset: int
     versions: dict[str, str]
     parity: ParityRecord | None
-    """None only while a bundle is being made."""
+    """Agreement with the reference; None only while a bundle is being made."""
     files: dict[str, FileRecord]
-    """POSIX paths relative to the bundle, all files but this one."""
+    """Files by POSIX path relative to the bundle: all except the manifest."""
 
     @property
     def nested(self) -> bool:
-        """Whether the first m coordinates of a vector are the vector whitened to m dimensions."""
+        """Return whether the first m coordinates of a vector are the vector whitened to m dimensions."""
         return self.whitening is not None and self.whitening.method in NESTED_METHODS
 
     def to_json(self) -> bytes:

@@ -1,4 +1,4 @@
-"""How far vectors are from a reference, and how far each precision may be."""
+"""Compare vectors with a reference, and define the parity gate of each precision."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from whiten_runtime.bundle.manifest import ParityRecord, Precision
 
 @dataclass(frozen=True)
 class Agreement:
-    """Distance between vectors and their reference, over `vectors` pairs.
+    """Holds how far vectors are from their reference, over `vectors` pairs.
 
     Attributes:
-        vectors: pairs compared.
+        vectors: number of pairs compared.
         min_cosine: cosine of the worst pair.
-        mean_cosine: mean over the pairs.
+        mean_cosine: mean cosine of the pairs.
         max_difference: largest |difference| of any coordinate, divided by the norm of the reference vector.
     """
 
@@ -31,7 +31,7 @@ class Agreement:
 
 
 def in_words(parity: Agreement | ParityRecord) -> str:
-    """Say how close vectors are."""
+    """Describe an agreement in one line."""
     mean, worst = 1 - parity.mean_cosine, 1 - parity.min_cosine
     return (
         f"cosine 1 - {mean:.1e} on average, 1 - {worst:.1e} at worst, "
@@ -41,14 +41,14 @@ def in_words(parity: Agreement | ParityRecord) -> str:
 
 @dataclass(frozen=True)
 class Gate:
-    """Bounds that an `Agreement` must keep; each bound is inclusive."""
+    """Holds the bounds that an `Agreement` must satisfy; each bound is inclusive."""
 
     min_cosine: float
     mean_cosine: float
     max_difference: float
 
     def passes(self, agreement: Agreement) -> bool:
-        """Whether every bound is kept; NaN keeps none."""
+        """Return whether every bound is satisfied; NaN satisfies none."""
         return (
             agreement.min_cosine >= self.min_cosine
             and agreement.mean_cosine >= self.mean_cosine
@@ -71,10 +71,10 @@ GATES: dict[Precision, Gate] = {
 def alone_and_batched(
     embed: Callable[[Any], NDArray[np.float32]], items: Sequence[Any] | NDArray[Any]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Embed items one by one, and again all together, as every proof does.
+    """Embed items one by one, and again all together, as every parity check does.
 
     Args:
-        embed: gives float32 [n, k] for n items.
+        embed: function that returns float32 [n, k] for n items.
         items: n texts, token ids or vectors.
 
     Returns:
@@ -86,7 +86,7 @@ def alone_and_batched(
 def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:
     """Compare vectors with their reference, row by row, in float64.
 
-    A reference of norm zero is met by a zero vector alone.
+    If a reference vector has norm zero, only a zero vector agrees with it.
 
     Args:
         vectors: shape [n, k], n >= 1.

@@ -1,4 +1,4 @@
-"""Probes: texts and the PyTorch reference's vectors for them, kept in the bundle as its proof."""
+"""Read and write probes: texts and the reference's vectors for them, stored in the bundle to verify it later."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from whiten_runtime.errors import BundleError
 
 @dataclass(frozen=True)
 class Probes:
-    """Texts with the reference's vectors.
+    """Holds texts with the reference's vectors.
 
     Attributes:
-        texts: n texts; none where vectors are whitened.
-        embeddings: float64 [n, k], the finished vectors.
-        unwhitened: float64 [n, d], the same before whitening and normalisation.
+        texts: n texts; empty in a bundle that whitens vectors.
+        embeddings: finished vectors, float64 [n, k].
+        unwhitened: vectors before whitening and normalisation, float64 [n, d].
     """
 
     texts: tuple[str, ...]
@@ -46,7 +46,7 @@ def read_probes(bundle: Bundle) -> Probes:
     """Read the probes of a bundle.
 
     Raises:
-        BundleError: a file is missing or damaged, or the two do not fit each other.
+        BundleError: a file is missing or damaged, or the number of texts and the shapes of the vectors do not match.
     """
     of_texts = bundle.manifest.input == "text"
     for name in (PROBE_VECTORS_FILE, *([PROBES_FILE] if of_texts else [])):

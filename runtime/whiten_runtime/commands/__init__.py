@@ -1,1 +1,1 @@
-"""Commands of `whiten` that need the runtime alone, and what all commands share."""
+"""Commands of `whiten` that need the runtime alone, and functions shared by all commands."""

@@ -1,4 +1,4 @@
-"""What the command lines share: people read stderr, programs read stdout, errors are one line."""
+"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line."""
 
 import functools
 import sys
@@ -16,12 +16,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def say(message: str) -> None:
-    """Tell a person something, on stderr."""
+    """Print a message for a person, on stderr."""
     click.echo(message, err=True)
 
 
 def warn(message: str) -> None:
-    """Warn a person, on stderr."""
+    """Print a warning for a person, on stderr."""
     say(f"{click.style('warning:', fg='yellow', bold=True)} {message}")
 
 
@@ -31,7 +31,7 @@ def print_json(value: object) -> None:
 
 
 def human_size(count: int) -> str:
-    """Bytes for people, in decimal units."""
+    """Format a number of bytes for display, in decimal units."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
@@ -69,7 +69,7 @@ def one_line_errors(command: Command) -> Command:
         except MemoryError:
             _fail("out of memory; use a smaller model or batch, or a machine with more memory", 1)
         except BrokenPipeError:
-            raise  # click ends quietly: whoever read our output has enough of it
+            raise  # click ends quietly: the reader of our output has closed it
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             _fail(f"{place}{error.strerror or error}", 1)
@@ -83,9 +83,9 @@ def one_line_errors(command: Command) -> Command:
 
 
 def run(command: click.Command) -> None:
-    """Run a command line, with no other log than ours.
+    """Run a command line with onnxruntime's own log silenced.
 
-    SIGTERM unwinds the stack like Ctrl-C, so that nothing half-written stays behind.
+    SIGTERM unwinds the stack like Ctrl-C, so that no partly written file remains.
     """
     unwind_on_sigterm()
     silence_log()

@@ -1,4 +1,4 @@
-"""`whiten doctor`: what this machine can run, and what is missing."""
+"""Implement `whiten doctor`: show what this machine can run, and what is missing."""
 
 import sys
 

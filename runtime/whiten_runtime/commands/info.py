@@ -1,4 +1,4 @@
-"""A manifest in words."""
+"""Describe a manifest as text, for `whiten info`."""
 
 from whiten_runtime.bundle.manifest import Manifest, WhiteningRecord
 from whiten_runtime.bundle.parity import in_words

@@ -1,4 +1,4 @@
-"""`whiten`: embed texts with a bundle, look into it, prove it. Other packages add subcommands by entry point."""
+"""Implement `whiten`: embed texts with a bundle, show it, verify it. Other packages add subcommands by entry point."""
 
 import itertools
 import sys
@@ -30,7 +30,7 @@ _Rows = Iterator[tuple[str, NDArray[np.float32]]]
 
 
 class _PluginGroup(click.Group):
-    """A group whose subcommands may live in packages that the runtime must not import."""
+    """Groups commands; subcommands may be in packages that the runtime must not import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = (point.name for point in entry_points(group=COMMAND_GROUP))
@@ -50,7 +50,7 @@ class _PluginGroup(click.Group):
 @click.group("whiten", cls=_PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="whiten")
 def whiten() -> None:
-    """Whitened sentence embeddings from bundles that whiten-export wrote."""
+    """Compute whitened sentence embeddings with bundles that whiten-export wrote."""
 
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
@@ -231,5 +231,5 @@ def verify(bundle: Path, threads: int | None, providers: tuple[Provider, ...], a
 
 
 def main() -> None:
-    """Entry point of `whiten`."""
+    """Run `whiten`."""
     console.run(whiten)

@@ -1,4 +1,4 @@
-"""The sentences a whitening is fitted on, streamed, counted and hashed."""
+"""Stream, count and hash the sentences that a whitening is fitted on."""
 
 import ast
 import functools
@@ -25,12 +25,15 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
 
 
 class Corpus:
-    """Sentences from several sources in order, read anew at each pass; after a whole pass, `records` says what.
+    """Yields sentences from several sources in order, read anew at each pass.
 
     Args:
         sources: files, or `BUILTIN_CORPUS`.
         column: column or key of the text in the files.
-        limit: sentences to use at most, the first ones.
+        limit: maximum number of sentences to use, the first ones.
+
+    Attributes:
+        records: name, SHA-256 and number of sentences of each source; empty before the first complete pass.
     """
 
     def __init__(self, sources: tuple[str, ...], column: str | None, limit: int | None) -> None:
@@ -40,7 +43,7 @@ class Corpus:
         self.records: tuple[CorpusRecord, ...] = ()
 
     def count(self) -> int:
-        """Sentences that a pass gives. Reads everything once, so that mistakes are found before the work.
+        """Count the sentences of a pass. This reads all sources once, so that mistakes are found before the work.
 
         Raises:
             UsageError: a file or column does not exist.
@@ -54,7 +57,7 @@ class Corpus:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the sentences; lines that are empty or blank are passed over."""
+        """Yield the sentences; skip lines that are empty or blank."""
         records = []
         left = self._limit
         for source in self._sources:
@@ -82,7 +85,7 @@ def _display_name(source: str) -> str:
 
 @functools.cache
 def _python_docs() -> tuple[str, ...]:
-    """Distinct sentences from the docstrings of the running Python's standard library, in the order of its files."""
+    """Return distinct sentences from the docstrings of Python's standard library, in the order of its files."""
     root = Path(sysconfig.get_path("stdlib"))
     seen: dict[str, None] = {}
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):

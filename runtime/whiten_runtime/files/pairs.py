@@ -1,4 +1,4 @@
-"""Pairs of sentences with scores, such as a development set of the STS benchmark."""
+"""Read pairs of sentences with scores, such as a development set of the STS benchmark."""
 
 import csv
 import hashlib
@@ -28,13 +28,13 @@ _WANTED = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """n pairs of sentences.
+    """Holds n pairs of sentences with scores.
 
     Attributes:
-        first: of each pair.
-        second: of each pair.
-        scores: how similar people find them, [n].
-        record: of the file.
+        first: first sentence of each pair.
+        second: second sentence of each pair.
+        scores: similarity of each pair as judged by people, [n].
+        record: name, SHA-256 and number of pairs of the file.
     """
 
     first: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Reading vectors from files, some at a time: .npy, .parquet and .jsonl."""
+"""Read vectors from files, some at a time: .npy, .parquet and .jsonl."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from whiten_runtime.files.texts import choose_column, import_parquet
 Rows = NDArray[np.float32]
 
 USUAL_COLUMNS = ("embedding", "vector")
-"""Columns that are taken when none is named."""
+"""Columns that are taken when the caller names none."""
 
 _AT_ONCE = 4096
 
@@ -22,12 +22,12 @@ _AT_ONCE = 4096
 def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
     """Yield the vectors of a file in order, float32 [m, d] with m up to some thousands.
 
-    A .npy file holds [n, d] and is not read as a whole; a .parquet file has a column of lists; a .jsonl file one list,
-    or one object with a list, a line.
+    A .npy file holds [n, d] and is not read as a whole. A .parquet file has a column of lists. Each line of a .jsonl
+    file is a list, or an object with a list.
 
     Args:
         path: the file.
-        column: the column or key of the vectors; None takes the only one there is, else "embedding" or "vector".
+        column: column or key of the vectors; None for the only one, else "embedding" or "vector".
 
     Raises:
         UsageError: the file does not exist, its kind is unknown, or the column does not exist.
@@ -67,7 +67,7 @@ def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:
     if table.ndim != 2 or table.dtype.kind not in "fiu":
         raise DataError(f"{path}: holds {table.dtype} {table.shape}; wanted numbers [n, d]")
     for start in range(0, len(table), _AT_ONCE):
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
             rows = np.asarray(table[start : start + _AT_ONCE], np.float32)
         yield rows
 

@@ -1,4 +1,4 @@
-"""Reading texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz."""
+"""Read texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz."""
 
 import csv
 import gzip
@@ -14,24 +14,24 @@ from whiten_runtime.errors import DataError, MissingPackageError, UsageError
 from whiten_runtime.process import allow_long_csv_fields
 
 USUAL_COLUMNS = ("text", "sentence")
-"""Columns that are taken when none is named."""
+"""Columns that are taken when the caller names none."""
 
 allow_long_csv_fields()
 
 
 def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
-    """Yield the texts of a file in order; empty ones too.
+    """Yield the texts of a file in order, including empty ones.
 
-    A .txt file holds one text a line; a .jsonl file one string or object a line; the others have a header. Fields of
-    a .csv file may be quoted; those of a .tsv file are taken as they are.
+    Each line of a .txt file is a text, and each line of a .jsonl file a string or an object. The other kinds have a
+    header. Fields of a .csv file may be quoted; those of a .tsv file are taken as they are.
 
     Args:
         path: the file; "-" reads lines from standard input.
-        column: the column or key that holds the text; None takes the only one there is, else "text" or "sentence".
+        column: column or key of the texts; None for the only one, else "text" or "sentence".
 
     Raises:
         UsageError: the file does not exist, its kind is unknown, or the column does not exist.
-        DataError: the content is not what the kind of file promises.
+        DataError: the content does not match the kind of file.
     """
     if str(path) == "-":
         if column is not None:
@@ -152,10 +152,10 @@ def import_parquet() -> tuple[Any, Any]:
 def choose_column(
     column: str | None, available: list[str], name: str, usual_columns: tuple[str, ...] = USUAL_COLUMNS
 ) -> str:
-    """The column that is asked for, else the only one, else a usual one.
+    """Return the column that is asked for, else the only one, else a usual one.
 
     Raises:
-        UsageError: there is no such column, or nothing tells which.
+        UsageError: there is no such column, or the choice is ambiguous.
     """
     if column is not None:
         if column in available:

@@ -1,4 +1,4 @@
-"""Writing vectors to .npy, .parquet or .jsonl; a file appears only when it is complete."""
+"""Write vectors to .npy, .parquet or .jsonl; a file appears only when it is complete."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -35,10 +35,10 @@ def check_output(path: Path) -> None:
 
 
 class Writer(Protocol):
-    """Takes texts and their vectors, float32 [m, k], as they come."""
+    """Writes texts and their vectors, float32 [m, k], one part after the other."""
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        """Append."""
+        """Append texts and their vectors."""
 
     def finish(self) -> None:
         """Complete the file."""
@@ -46,7 +46,7 @@ class Writer(Protocol):
 
 @contextmanager
 def writing_vectors(path: Path, dimension: int) -> Iterator[Writer]:
-    """Write vectors as they come, in bounded memory; .parquet and .jsonl hold the texts too (`text`, `embedding`).
+    """Write vectors part by part, in bounded memory; .parquet and .jsonl hold the texts too (`text`, `embedding`).
 
     The file appears when the block ends without an error.
     """
@@ -63,12 +63,12 @@ def writing_vectors(path: Path, dimension: int) -> Iterator[Writer]:
 
 
 def json_row(text: str, vector: Vectors) -> bytes:
-    """One line of a .jsonl file, without its newline."""
+    """Return one line of a .jsonl file, without its newline."""
     return msgspec.json.encode({"text": encodable(text), "embedding": vector.tolist()})
 
 
 class _NpyWriter:
-    """Float32 [n, k]; numpy leaves room in the header for an n that is not known yet."""
+    """Writes float32 [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
     def __init__(self, file: BinaryIO, dimension: int) -> None:
         self._file, self._dimension, self._count = file, dimension, 0

@@ -1,4 +1,4 @@
-"""Which texts share a run, and the arrays a run takes. Pure functions over token lengths."""
+"""Plan batches: which texts share a batch, and the padded arrays of each. Pure functions over token lengths."""
 
 import math
 from collections.abc import Sequence
@@ -11,41 +11,42 @@ from numpy.typing import NDArray
 from whiten_runtime.ort.session import Tuning
 
 TOKEN_BUDGET = 256
-"""Padded tokens at most of a run that has one thread: enough to keep it busy, few enough to keep memory small."""
+"""Maximum number of padded tokens of a batch with one thread: it keeps the thread busy and memory small."""
 
 ALONE_TOKEN_BUDGET = 1024
-"""The same of a run that several threads share."""
+"""Maximum number of padded tokens of a batch that several threads share."""
 
 GPU_TOKEN_BUDGET = Tuning.gpu_token_budget
-"""Padded tokens at most of a run on a GPU."""
+"""Maximum number of padded tokens of a batch on a GPU."""
 
 GPU_WORKERS = 2
-"""Runs side by side on a GPU: while one copies and pads, the other computes. Not measured on one yet."""
+"""Batches that run at once on a GPU: while one copies and pads, the other computes. Not measured on a GPU yet."""
 
 WINDOW = 4096
-"""Texts that are tokenised and sorted together: bounds the memory that they and their tokens take."""
+"""Texts that are tokenised and sorted together (a window): bounds the memory that they and their tokens take."""
 
 GPU_FIRST_WINDOW = 512
-"""Texts that are tokenised before a GPU starts: it would wait longer for more. Not measured on one yet."""
+"""Texts that are tokenised before a GPU starts: with more, it would wait longer. Not measured on a GPU yet."""
 
 WORKER_TOKENS = 48
-"""Tokens from which a thread of its own is worth while: with fewer, all threads on one run are faster."""
+"""Tokens of a call from which one more worker pays: with fewer, all threads on one batch are faster."""
 
 _TOLERATED_PADDING = 1.25
-"""Padded over real tokens up to which a small call is one run."""
+"""Padded tokens, relative to real tokens, up to which a small call is one batch."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the texts of a call become runs.
+    """Describes how the texts of a call become batches.
 
     Attributes:
-        workers: runs side by side at most.
-        budget: padded tokens of a run at most, if it has more than one text; a quarter more where one run does for all.
-        split: share a small call among the workers, each of which has one thread; a GPU is better given all of it at
-            once.
-        first_window: texts that are tokenised before the first run.
-        worker_tokens: tokens of a call from which one more worker is used.
+        workers: maximum number of batches that run at once.
+        budget: maximum number of padded tokens of a batch with more than one text; a quarter more for a call that is
+            one batch.
+        split: divide a small call among the workers, each with one thread; False on a GPU, which is faster with the
+            whole call at once.
+        first_window: number of texts that are tokenised before the first batch.
+        worker_tokens: number of tokens of a call per additional worker.
     """
 
     workers: int
@@ -56,20 +57,20 @@ class Schedule:
 
     @classmethod
     def on_cpu(cls, threads: int, workers: int) -> "Schedule":
-        """Runs with one thread each, or one run with all threads."""
+        """Return a schedule of batches with one thread each, or of one batch at a time with all threads."""
         return cls(workers, TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET)
 
     @classmethod
     def on_gpu(cls, budget: int = GPU_TOKEN_BUDGET) -> "Schedule":
-        """Return a schedule of large runs, of which the next one waits while one computes."""
+        """Return a schedule of large batches; while one computes, the next one waits."""
         return cls(GPU_WORKERS, budget, split=False, first_window=GPU_FIRST_WINDOW)
 
     def plan(self, lengths: Sequence[int], max_texts: int | None = None) -> tuple[list[NDArray[np.intp]], int]:
-        """Index arrays that partition the texts, as `plan_batches` has them, and how many should run side by side.
+        """Return the batches of `plan_batches`, as arrays of indices, and the number of batches to run at once.
 
         Args:
-            lengths: tokens of each text, shape [n].
-            max_texts: texts per run, or None for no limit.
+            lengths: number of tokens of each text, shape [n].
+            max_texts: maximum number of texts per batch, or None for no limit.
         """
         workers = workers_for(lengths, self.workers, self.worker_tokens) if self.split else 1
         groups = plan_batches(lengths, token_budget(lengths, workers, self.budget), max_texts)
@@ -77,17 +78,19 @@ class Schedule:
 
 
 def workers_for(lengths: Sequence[int], workers: int, worker_tokens: int = WORKER_TOKENS) -> int:
-    """Runs that should go on side by side for texts of these lengths, where so many can."""
+    """Return the number of batches to run at once for texts of these lengths, at most `workers`."""
     return max(1, min(workers, sum(lengths) // worker_tokens))
 
 
 def token_budget(lengths: Sequence[int], workers: int, most: int = TOKEN_BUDGET) -> int:
-    """Padded tokens per run: one run for a small call, else runs that keep all workers busy until the end.
+    """Return the maximum number of padded tokens per batch.
+
+    A small call is one batch. A larger one is divided so that all workers are busy until the end.
 
     Args:
-        lengths: tokens of each text.
-        workers: runs that go on side by side.
-        most: what a run may have.
+        lengths: number of tokens of each text.
+        workers: number of batches that run at once.
+        most: maximum number of padded tokens of a batch.
     """
     total = sum(max(length, 1) for length in lengths)
     rounds = max(1, math.ceil(total / (workers * most)))
@@ -101,15 +104,15 @@ def plan_batches(
     budget: int = TOKEN_BUDGET,
     max_texts: int | None = None,
 ) -> list[NDArray[np.intp]]:
-    """Group texts of like length so that little padding is computed.
+    """Group texts of similar length, so that little padding is computed.
 
-    Texts are taken longest first, and a group is closed when one more text would exceed `budget` padded
-    tokens or `max_texts` texts. A text longer than the budget is a group of its own.
+    Texts are taken longest first, and a group is closed when one more text would exceed `budget` padded tokens or
+    `max_texts` texts. A text longer than the budget is a group on its own.
 
     Args:
-        lengths: tokens of each text, shape [n].
-        budget: padded tokens per group (rows times the longest text).
-        max_texts: texts per group, or None for no limit.
+        lengths: number of tokens of each text, shape [n].
+        budget: maximum number of padded tokens per group (rows times the longest text).
+        max_texts: maximum number of texts per group, or None for no limit.
 
     Returns:
         Index arrays that partition range(n).
@@ -133,15 +136,15 @@ def pad_batch(ids: Sequence[Sequence[int]], pad_token_id: int, least: int = 1) -
     """Right-pad token ids into the two inputs of the graph.
 
     Args:
-        ids: of each text.
-        pad_token_id: what pads them.
-        least: tokens to pad to, if no text has more.
+        ids: token ids of each text.
+        pad_token_id: id of the padding token.
+        least: minimum number of tokens to pad to.
 
     Returns:
         `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]; a batch in which no text has a
         token gets one masked column, because the graph needs at least one.
     """
-    if len(ids) == 1 and len(ids[0]) >= least:  # a text that comes alone should not wait
+    if len(ids) == 1 and len(ids[0]) >= least:  # single-text requests should not wait
         alone = np.asarray(ids, np.int64)
         return {"input_ids": alone, "attention_mask": np.ones_like(alone)}
     lengths = np.fromiter(map(len, ids), np.intp, len(ids))

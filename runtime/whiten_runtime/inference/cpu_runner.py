@@ -1,4 +1,4 @@
-"""Batches on CPUs: one batch on all threads, or several batches of one thread each."""
+"""Run batches on CPUs: one batch on all threads, or several batches with one thread each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,16 +17,17 @@ _USUAL_TOKENS = 16
 
 
 class CpuRunner:
-    """Runs a graph on CPUs in two ways.
+    """Runs a graph on CPUs, on a wide and a narrow session.
 
     A single batch runs on the wide session, which has all threads, if it is large enough for threads to help. Batches
     of one call run side by side on the narrow session, each in one thread: no thread waits for another at every
-    operator, and each finds in its processor's cache what it has just written. Each session has a copy of the weights
-    and is created when it is first needed. Other providers than NVIDIA's are run like a CPU, one batch at a time.
+    operator, and each finds in its processor's cache the values that it has just written. Each session has a copy of
+    the weights and is created when it is first needed. Providers other than NVIDIA's are run like a CPU, one batch at a
+    time.
 
     Args:
-        graph: the file.
-        options: how sessions are created.
+        graph: the graph's file.
+        options: options with which sessions are created.
 
     Raises:
         UsageError: WHITEN_THREADS is not a whole number of at least 1.
@@ -48,7 +49,7 @@ class CpuRunner:
         return self._session_for(_USUAL_TOKENS).get()
 
     def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        """Run a batch with no other beside it; safe to call from several threads.
+        """Run a batch while no other batch of the call runs; safe to call from several threads.
 
         Raises:
             WhitenError: onnxruntime fails.
@@ -58,7 +59,7 @@ class CpuRunner:
         return run_session(session, feed, values)
 
     def concurrent(self) -> RunBatch:
-        """Return a function that runs a batch in one thread, and free a wide session that nothing has used yet."""
+        """Return a function that runs a batch in one thread; free the wide session if no batch has used it yet."""
         if self._narrow is not self._wide and self._wide.alive and not self._wide_was_used and self._graph.unchanged:
             self._wide.release()
         session = self._usable(self._narrow, self._wide)
@@ -74,11 +75,11 @@ class CpuRunner:
         self._narrow.close()
 
     def _session_for(self, tokens: int) -> ForkSafeSession:
-        """Return the session for a batch with no other beside it."""
+        """Return the session for a batch that runs alone."""
         sessions = self._narrow, self._wide
         little = self._graph.bytes * max(tokens, _USUAL_TOKENS) < self._little_work
         return self._usable(*(sessions if little else reversed(sessions)))
 
     def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:
-        """Return the other session where the wanted one would have to be made of a file that was replaced."""
+        """Return `wanted`, or `other` if `wanted` would have to be created from a file that was replaced."""
         return other if other.alive and not wanted.alive and not self._graph.unchanged else wanted

@@ -1,9 +1,9 @@
-"""Texts that come alone on a GPU: their kernels are recorded once and launched together, as a CUDA graph.
+"""Run single-text requests on a GPU as CUDA graphs: kernels are recorded once and launched together.
 
 A network of a hundred kernels is launched one by one, which takes longer than one short text keeps the GPU busy. A CUDA
-graph is one launch, but of arrays that have one shape and stay where they are: texts are padded to the next of some
-lengths, each of which has its own arrays and its own recording. onnxruntime keeps recordings by thread, so one thread
-makes them and replays them, whoever asks.
+graph is one launch, but its arrays have fixed shapes and addresses. Texts are therefore padded to one of a few lengths,
+and each length has its own arrays and its own recording. onnxruntime keeps recordings by thread, so one thread makes
+and replays all of them, whichever thread asks.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +20,25 @@ from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, import_onnxrun
 from whiten_runtime.ort.session import SessionOptions
 
 LENGTHS = (8, 16, 32, 64, 128)
-"""Tokens to which texts are padded. Longer texts keep the GPU busy enough without."""
+"""Numbers of tokens to which texts are padded. Longer texts keep the GPU busy enough without a CUDA graph."""
 
 _GRAPH_ID, _OPTION = "gpu_graph_id", "enable_cuda_graph"
 
 
 class CudaGraphRunner:
-    """A session that runs one text at a time, of lengths that it has recorded. Thread-safe.
+    """Runs one text at a time on a session that has recorded CUDA graphs of several lengths. Thread-safe.
 
     Args:
-        create: makes a session, with options as by `with_cuda_graph`; called once, in the thread that uses it.
-        provider: the first of its providers.
-        output: float32 [batch_size, k].
-        width: k.
-        pad_token_id: what pads `input_ids`.
-        longest: tokens that a text may have.
+        create: function that creates a session, with options as by `with_cuda_graph`; called once, in the thread that
+            uses the session.
+        provider: the first provider of the session.
+        output: name of the output, float32 [batch_size, k].
+        width: number of coordinates, k.
+        pad_token_id: id of the padding token.
+        longest: maximum number of tokens of a text.
 
     Raises:
-        ProviderError: the graph cannot be recorded, because parts of it run on the CPU for instance.
+        ProviderError: the graph cannot be recorded, for instance because parts of it run on the CPU.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class CudaGraphRunner:
             return session
 
         self._session = self._thread.submit(record).result()
-        for length in reversed(self._slots):  # the longest needs most memory, the others find it there
+        for length in reversed(self._slots):  # the longest needs most memory, which the others use too
             try:
                 self.run([pad_token_id] * length)
                 self.run([pad_token_id] * length)  # from the second run on it is replayed
@@ -67,11 +68,11 @@ class CudaGraphRunner:
                 raise ProviderError(f"texts of {length} tokens cannot be recorded as a CUDA graph: {error}") from error
 
     def takes(self, tokens: int) -> bool:
-        """Whether a text of so many tokens was recorded."""
+        """Return whether a CUDA graph was recorded for a text with this number of tokens."""
         return tokens <= max(self._slots)
 
     def run(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """The vector of one text, float32 [1, k].
+        """Return the vector of one text, float32 [1, k].
 
         Raises:
             WhitenError: onnxruntime fails.
@@ -92,7 +93,7 @@ class CudaGraphRunner:
 
 
 class _Slot(NamedTuple):
-    """The arrays of one length, which stay where they are."""
+    """Holds the arrays of one length, whose addresses are fixed."""
 
     inputs: dict[str, Any]
     output: Any
@@ -101,12 +102,12 @@ class _Slot(NamedTuple):
 
 
 def graph_lengths(longest: int) -> tuple[int, ...]:
-    """Those of `LENGTHS` that a text may have, and the longest if it is shorter than the last of them."""
+    """Return those of `LENGTHS` that a text may have, and `longest` if it is shorter than the last of them."""
     return tuple(sorted({min(length, longest) for length in LENGTHS}))
 
 
 def with_cuda_graph(options: SessionOptions) -> SessionOptions:
-    """As these, for a session that is recorded."""
+    """Return the options of a session that records CUDA graphs."""
     first, *others = options.providers
     if provider_name(first) != CUDA_PROVIDER:
         return options
@@ -114,12 +115,12 @@ def with_cuda_graph(options: SessionOptions) -> SessionOptions:
 
 
 def enables_cuda_graph(provider: Provider) -> bool:
-    """Whether a provider was given the option to record every run, of whatever shape."""
+    """Return whether a provider has the option that records every run, whatever its shape."""
     return str(provider_options(provider).get(_OPTION, 0)).lower() in ("1", "true")
 
 
 def device_of(provider: Provider) -> tuple[str, int]:
-    """What onnxruntime calls the device of a provider, and its number."""
+    """Return onnxruntime's name for the device of a provider, and its number."""
     if provider_name(provider) != CUDA_PROVIDER:
         return "cpu", 0
     return "cuda", int(provider_options(provider).get("device_id", 0))

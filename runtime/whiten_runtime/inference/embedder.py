@@ -1,4 +1,4 @@
-"""Texts to vectors in order: windows of texts are tokenised ahead, sorted by length, run, and put back."""
+"""Embed texts in order: tokenise windows of texts ahead, sort them by length, run batches, restore the order."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +22,14 @@ from whiten_runtime.process import ForkSafeLock
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """What a call wants.
+    """Holds the options of one call.
 
     Attributes:
-        width: leading coordinates to keep.
-        batch_size: texts per run at most, or None.
+        width: number of leading coordinates to keep.
+        batch_size: maximum number of texts per batch, or None.
         normalize: divide each vector by its L2 norm.
-        truncate: cut texts that are too long instead of raising.
-        values: outputs of the graph, side by side.
+        truncate: truncate texts that are too long instead of raising.
+        values: outputs of the graph, concatenated.
     """
 
     width: int
@@ -62,10 +62,10 @@ class EncodeOptions:
 
 
 class Embedder:
-    """A tokenizer and an engine. Thread-safe, and usable in forked children, as both are.
+    """Embeds texts with a tokenizer and an engine. Thread-safe, and usable in forked children.
 
     Attributes:
-        truncated: texts that were cut so far.
+        truncated: number of texts that were truncated so far.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
@@ -75,7 +75,7 @@ class Embedder:
         self._count_lock = ForkSafeLock()
 
     def close(self) -> None:
-        """Free the model. The embedder cannot be used any more."""
+        """Free the model. The embedder cannot be used afterwards."""
         self.engine.close()
 
     def __enter__(self) -> "Embedder":
@@ -99,13 +99,13 @@ class Embedder:
         """Embed texts, and return their vectors in order, float32 [n, width].
 
         Args:
-            texts: all of them.
-            options: what to compute.
-            advance: told how many texts were embedded since it was last called.
+            texts: the texts.
+            options: options of the call.
+            advance: function that receives the number of texts embedded since its last call.
 
         Raises:
-            TextError: something is not a string; the message has its index.
-            TooLongError: a text is too long and may not be cut.
+            TextError: an item is not a string; the message has its index.
+            TooLongError: a text is too long and may not be truncated.
         """
         vectors = np.empty((len(texts), options.width), np.float32)
         start = 0
@@ -124,14 +124,14 @@ class Embedder:
         """Yield up to `WINDOW` texts with their vectors, float32 [m, width], while a thread tokenises the next ones.
 
         Args:
-            texts: read once, one window ahead.
-            options: what to compute.
-            advance: told how many texts were embedded since it was last called.
-            first: texts of the first window; None for what the engine begins with soonest.
+            texts: an iterable of texts, read once, one window ahead.
+            options: options of the call.
+            advance: function that receives the number of texts embedded since its last call.
+            first: number of texts of the first window; None for the engine's default.
 
         Raises:
-            TextError: something is not a string; the message has its index.
-            TooLongError: a text is too long and may not be cut.
+            TextError: an item is not a string; the message has its index.
+            TooLongError: a text is too long and may not be truncated.
         """
         stream = iter(texts)
         with ExitStack() as stack:
@@ -190,7 +190,7 @@ def _check_nested(manifest: Manifest, width: int) -> None:
 
 @contextmanager
 def progress_bar(total: int, show: bool, unit: str = "text") -> Iterator[Callable[[int], object]]:
-    """Draw a bar on stderr if asked; the value is told how many more of `total` are done."""
+    """Draw a bar on stderr if `show` is set; the yielded function receives the items done since its last call."""
     if not show:  # a service that never draws a bar need not import one
         yield lambda count: None
         return
@@ -201,6 +201,6 @@ def progress_bar(total: int, show: bool, unit: str = "text") -> Iterator[Callabl
 
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each row divided by its L2 norm; rows of zeros stay."""
+    """Divide each row by its L2 norm; rows of zeros stay."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, np.where(norms > 0, norms, 1), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Token ids to vectors: batches are planned, padded, computed by a runner and handed back."""
+"""Turn token ids into vectors: plan batches, pad them, run them, and return their vectors."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,23 +21,23 @@ from whiten_runtime.ort.session import SessionOptions
 
 
 class Engine:
-    """Computes the vectors of texts that are token ids already. Thread-safe.
+    """Computes the vectors of tokenised texts. Thread-safe.
 
     Args:
         model: an ONNX file that takes `input_ids` and `attention_mask`.
-        pad_token_id: what pads `input_ids`.
-        options: how sessions are created; None for the CPU.
-        value: a value of the graph that can be computed even if it is not among its outputs, float32 [batch_size, k].
+        pad_token_id: id of the padding token.
+        options: options with which sessions are created; None for the CPU.
+        value: a value of the graph to compute even if it is not one of its outputs, float32 [batch_size, k].
 
     Attributes:
-        providers: execution providers that are active, in order of preference.
-        placement: how many nodes are on which provider.
+        providers: active execution providers, in order of preference.
+        placement: number of nodes on each provider.
         schedule: how the texts of a call become batches.
 
     Raises:
         BundleError: onnxruntime does not accept the model, or it has other inputs or outputs.
         ProviderError: a provider is not available or not active.
-        UsageError: a provider's options would make every text's vector that of the first.
+        UsageError: a provider's options would give every text the vector of the first.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Engine:
         return value in self._widths
 
     def width_of(self, *values: str) -> int:
-        """Return the number of coordinates that these outputs have together.
+        """Return the total number of coordinates of these outputs.
 
         Raises:
             KeyError: the graph has no such output.
@@ -73,12 +73,12 @@ class Engine:
     def run(
         self, ids: Sequence[Sequence[int]], batch_size: int | None = None, values: Sequence[str] = (OUTPUT,)
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no promised order.
+        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no guaranteed order.
 
         Args:
             ids: token ids of each text.
-            batch_size: texts per batch at most, or None for no limit but that of tokens.
-            values: outputs to compute; of several, the vectors stand side by side.
+            batch_size: maximum number of texts per batch, or None for no limit but that of padded tokens.
+            values: outputs to compute; the vectors of several outputs are concatenated.
 
         Raises:
             WhitenError: onnxruntime fails, or the engine was closed.
@@ -108,23 +108,23 @@ class Engine:
         return vectors
 
     def run_batch(self, feed: Feed, values: Sequence[str] = (OUTPUT,)) -> NDArray[np.float32]:
-        """Run one padded batch; float32 [batch_size, k]. Safe to call from several threads at once."""
+        """Run one padded batch, and return float32 [batch_size, k]. Safe to call from several threads at once."""
         return self._runner.run(feed, values)
 
     def check_padding(self, longest: int, value: str = OUTPUT) -> None:
-        """Check that a padded text has the vector that it has alone, as `gpu_runner.check_padding` does.
+        """Check that a padded text gets the same vector as the text alone; see `gpu_runner.check_padding`.
 
         Raises:
-            ProviderError: it has another one.
+            ProviderError: the vectors differ.
         """
         check_padding(self.run_batch, self._pad_token_id, longest, value, self.providers[0])
 
     def record(self, longest: int) -> None:
-        """Record CUDA graphs of single texts of up to `longest` tokens, and use them from now on.
+        """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on.
 
         Raises:
             UsageError: the engine does not run on CUDA.
-            ProviderError: the graph cannot be recorded, or a recording gives other vectors.
+            ProviderError: the graph cannot be recorded, or a recording gives different vectors.
         """
         if not isinstance(self._runner, GpuRunner):
             raise UsageError(f"CUDA graphs cannot be recorded on {self.providers[0]}; leave cuda_graphs out")

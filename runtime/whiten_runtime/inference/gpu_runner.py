@@ -1,4 +1,4 @@
-"""Batches on NVIDIA's GPUs: large ones, few at a time, and CUDA graphs for single-text requests."""
+"""Run batches on NVIDIA GPUs: large batches, few at a time, and CUDA graphs for single-text requests."""
 
 from collections.abc import Sequence
 from threading import BoundedSemaphore
@@ -19,19 +19,19 @@ _TEXTS = ([2, 0, 3, 1, 3, 2, 1, 0, 3] * 15, [1, 3, 2], [3, 1, 2, 2, 0])
 """Token ids that every vocabulary has; the text that is compared is neither the first nor the longest."""
 
 _WIDTHS = (9, 16)
-"""Tokens to which it is padded: kernels differ by whether they are a multiple of 8."""
+"""Numbers of tokens to which that text is padded: kernels differ by whether the number is a multiple of 8."""
 
 _TOLERATED = 0.05
-"""Difference of two vectors of one text, by the norm of vectors, up to which they are the same: float16 gives 0.01."""
+"""Distance of two vectors of one text, relative to the norm of vectors, up to which they agree: float16 gives 0.01."""
 
 
 class GpuRunner:
     """Runs a graph on NVIDIA's providers, with one session.
 
     Args:
-        graph: the file.
-        options: how the session is created; its first provider is one of NVIDIA's.
-        pad_token_id: what pads `input_ids`.
+        graph: the graph's file.
+        options: options with which the session is created; its first provider is one of NVIDIA's.
+        pad_token_id: id of the padding token.
     """
 
     def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int) -> None:
@@ -40,7 +40,7 @@ class GpuRunner:
         self._options = options
         self._pad_token_id = pad_token_id
         self._session = ForkSafeSession(lambda: graph.create_session(None))
-        self._turns = BoundedSemaphore(self.schedule.workers)  # shared by all callers: each run takes memory of the GPU
+        self._turns = BoundedSemaphore(self.schedule.workers)  # shared by all callers: each batch takes GPU memory
         self._cuda_graphs: ForkSafeSession | None = None
 
     def session(self) -> Any:
@@ -48,7 +48,7 @@ class GpuRunner:
         return self._session.get()
 
     def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        """Run a batch; a single text is replayed as a CUDA graph if `record` was called and the text is short enough.
+        """Run a batch; replay a CUDA graph for a single text if `record` was called and the text is short enough.
 
         Raises:
             WhitenError: onnxruntime fails.
@@ -65,14 +65,14 @@ class GpuRunner:
         return self._run_batch
 
     def record(self, longest: int, width: int) -> None:
-        """Record CUDA graphs for single texts, in a session of their own, and use them from now on.
+        """Record CUDA graphs for single texts, in a separate session, and use them from now on.
 
         Args:
-            longest: tokens that a text may have.
-            width: coordinates of a vector, k.
+            longest: maximum number of tokens of a text.
+            width: number of coordinates of a vector, k.
 
         Raises:
-            ProviderError: the graph cannot be recorded, or a recording gives other vectors.
+            ProviderError: the graph cannot be recorded, or a recording gives different vectors.
         """
         options, pad = with_cuda_graph(self._options), self._pad_token_id
 
@@ -112,20 +112,20 @@ class GpuRunner:
 
 
 def check_padding(run: RunBatch, pad_token_id: int, longest: int, value: str, provider: str) -> None:
-    """Check that a padded text has the vector that it has alone.
+    """Check that a padded text gets the same vector as the text alone.
 
     CUDA has several kernels for attention, and the GPU, the shapes and the environment decide which of them runs. A few
-    runs show whether one of them misreads the lengths of the texts.
+    batches show whether one of them misreads the lengths of the texts.
 
     Args:
-        run: runs a batch.
-        pad_token_id: what pads `input_ids`.
-        longest: tokens that a text may have.
-        value: the output that is compared.
+        run: function that runs a batch.
+        pad_token_id: id of the padding token.
+        longest: maximum number of tokens of a text.
+        value: name of the output that is compared.
         provider: name of the first provider, for the message.
 
     Raises:
-        ProviderError: it has another one.
+        ProviderError: the vectors differ.
     """
     for width in sorted({min(width, longest) for width in _WIDTHS}):
         texts = [text[:width] for text in _TEXTS]
@@ -140,6 +140,6 @@ def check_padding(run: RunBatch, pad_token_id: int, longest: int, value: str, pr
 
 
 def _difference(one: NDArray[np.float32], other: NDArray[np.float32], usual: NDArray[np.float32]) -> str | None:
-    """Return how far two vectors of one text are apart, by the norm of the usual ones; None if that may be rounding."""
+    """Return the distance of two vectors of a text, relative to the mean norm of `usual`; None if within rounding."""
     distance = float(np.linalg.norm(one - other) / np.linalg.norm(usual, axis=1).mean())
-    return None if distance <= _TOLERATED else f"{distance:.2g}"  # not a number is not small either
+    return None if distance <= _TOLERATED else f"{distance:.2g}"  # NaN fails the comparison

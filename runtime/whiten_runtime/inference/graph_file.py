@@ -1,4 +1,4 @@
-"""A graph on disk: its size, whether it was replaced since it was opened, and the sessions that are made of it."""
+"""Create sessions from an ONNX file, and notice when the file was replaced since it was opened."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from whiten_runtime.ort.session import SessionOptions, create_session
 
 
 class GraphFile:
-    """An ONNX file from token ids to vectors, with its external data.
+    """Represents an ONNX file from token ids to vectors, with its external data.
 
     Args:
         path: the ONNX file.
-        options: how sessions are created.
-        value: a value of the graph that sessions must give even if it is not among the file's outputs.
+        options: options with which sessions are created.
+        value: a value of the graph that sessions must output even if it is not one of the file's outputs.
 
     Attributes:
         path: the ONNX file.
@@ -31,18 +31,18 @@ class GraphFile:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the files are those that were there when this object was made."""
+        """Return whether the files are the same as when this object was created."""
         return self._identity() == self._original
 
     def create_session(self, threads: int | None, options: SessionOptions | None = None) -> Any:
         """Create a session of the graph.
 
         Args:
-            threads: threads inside one operator; None for all that the options give.
-            options: in place of those of the constructor.
+            threads: number of threads inside one operator; None for the number in the options.
+            options: options to use in place of those of the constructor.
 
         Raises:
-            IntegrityError: the file was replaced since this object was made.
+            IntegrityError: the file was replaced since this object was created.
             BundleError: onnxruntime does not accept the model.
             ProviderError: a provider is not available or not active.
         """
@@ -55,7 +55,7 @@ class GraphFile:
         """Return the number of coordinates of each output that holds vectors.
 
         Raises:
-            BundleError: the graph has other inputs than token ids and a mask, or lacks the value that is wanted.
+            BundleError: the graph has inputs other than token ids and a mask, or lacks the required output.
         """
         inputs = {value.name: value.type for value in session.get_inputs()}
         if inputs != {"input_ids": "tensor(int64)", "attention_mask": "tensor(int64)"}:
@@ -74,7 +74,7 @@ class GraphFile:
         return widths
 
     def _files(self) -> list[Path]:
-        """Return the graph and its external data, as far as they exist."""
+        """Return the paths of the graph and its external data, if they exist."""
         external = self.path.with_name(Path(EXTERNAL_DATA_FILE).name)
         return [file for file in (self.path, external) if file.is_file()]
 

@@ -1,4 +1,4 @@
-"""Open a bundle, or a loose graph with its tokenizer, for embedding."""
+"""Open a bundle, or a graph outside a bundle with its tokenizer, for embedding."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,24 +18,24 @@ def load_bundle(
 ) -> tuple[Bundle, Embedder]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
-    Steps that do not depend on one another run side by side.
+    Steps that do not depend on one another run in parallel.
 
     Args:
         path: the bundle.
-        options: how sessions are created; None for the CPU.
+        options: options with which sessions are created; None for the CPU.
         verify_hashes: check the SHA-256 of every file.
-        value: a value of the graph that is wanted besides its outputs.
+        value: a value of the graph to compute in addition to its outputs.
 
     Returns:
-        The bundle, and an embedder that the caller closes, as by `with`.
+        The bundle, and an embedder that the caller closes, for instance by `with`.
 
     Raises:
-        BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe, or not what its manifest says.
-        ProviderError: a provider is not available or not active, or CUDA mistakes padding for text.
+        BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe, or different from its manifest.
+        ProviderError: a provider is not available or not active, or a CUDA kernel reads padding as text.
     """
     path, settings = path.absolute(), options or SessionOptions()
     with ThreadPoolExecutor(2, "whiten-open") as executor:
-        executor.submit(import_onnxruntime)  # if it fails, so will the next import, which raises the error
+        executor.submit(import_onnxruntime)  # if it fails, so does the next import, which raises the error
         bundle = open_bundle(path, verify_hashes, verify_weights=False)
         manifest = bundle.manifest
         if manifest.input != "text":
@@ -46,7 +46,7 @@ def load_bundle(
             engine = Engine(bundle.model, manifest.pad_token_id, settings, value)
         finally:
             if weights is not None:
-                weights.result()  # an altered file is reported as altered, whatever onnxruntime says of it
+                weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
         embedder = Embedder(tokenizer.result(), engine)
         _check_outputs(bundle, engine)
@@ -69,13 +69,13 @@ def load_graph(
 
     Args:
         model: an ONNX file.
-        tokenizer: for its token ids.
-        pad_token_id: what pads `input_ids`.
-        options: how sessions are created; None for the CPU.
-        value: a value of the graph that is wanted besides its outputs.
+        tokenizer: tokenizer of the graph.
+        pad_token_id: id of the padding token.
+        options: options with which sessions are created; None for the CPU.
+        value: a value of the graph to compute in addition to its outputs.
 
     Returns:
-        An embedder that the caller closes, as by `with`.
+        An embedder that the caller closes, for instance by `with`.
 
     Raises:
         BundleError: onnxruntime does not accept the graph, or it has other inputs or outputs.

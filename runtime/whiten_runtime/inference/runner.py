@@ -1,4 +1,4 @@
-"""The protocol between the engine, which plans batches, and the runners, which compute them."""
+"""Define the protocol between the engine, which plans batches, and the runners, which compute them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ Feed = dict[str, NDArray[np.int64]]
 """A padded batch, `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]."""
 
 RunBatch = Callable[[Feed, Sequence[str]], NDArray[np.float32]]
-"""Computes outputs of a batch: float32 [batch_size, k]; several outputs stand side by side."""
+"""Function that computes outputs of a batch: float32 [batch_size, k]; several outputs are concatenated."""
 
 
 class Runner(Protocol):
@@ -29,14 +29,14 @@ class Runner(Protocol):
         """Return an `onnxruntime.InferenceSession` of this process, from which inputs and outputs can be read."""
 
     def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        """Run a batch with no other beside it; safe to call from several threads.
+        """Run a batch while no other batch of the call runs; safe to call from several threads.
 
         Raises:
             WhitenError: onnxruntime fails.
         """
 
     def concurrent(self) -> RunBatch:
-        """Return a function that runs one of several batches of a call, each in a thread of its own."""
+        """Return a function that runs one of several batches of a call, each in its own thread."""
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""
@@ -46,6 +46,6 @@ class Runner(Protocol):
 
 
 def run_session(session: ForkSafeSession, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-    """Run a session, and put several outputs side by side: float32 [batch_size, k]."""
+    """Run a session, and concatenate its outputs: float32 [batch_size, k]."""
     vectors = session.run(values, feed)
     return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)

@@ -1,4 +1,4 @@
-"""Texts to token ids, the same on every machine and in every thread."""
+"""Tokenise texts, with the same result on every machine and in every thread."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ _AT_ONCE = 512
 
 
 class Tokenizer:
-    """A tokenizer that is configured once and never changed again, so that threads can share it.
+    """Tokenises texts with a tokenizer that is configured once and never changed again, so that threads can share it.
 
-    Truncation and padding stay switched off in the backend: cutting is done here, after tokenisation, which gives
-    each text's true length for free.
+    Truncation and padding stay off in the backend. `cut` truncates after tokenisation, so each text's full length is
+    known without extra work.
 
     Args:
         path: a `tokenizer.json`.
-        max_seq_length: tokens a text may have, special tokens included.
+        max_seq_length: maximum number of tokens of a text, special tokens included.
 
     Raises:
         BundleError: the file is not a tokenizer, or its special tokens leave no room for a text.
@@ -42,7 +42,7 @@ class Tokenizer:
         self.max_seq_length = max_seq_length
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, special tokens included, not cut.
+        """Return the token ids of each text, special tokens included, not truncated.
 
         Raises:
             BundleError: the tokenizer fails on a text.
@@ -55,7 +55,7 @@ class Tokenizer:
         return ids
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Shorten to `max_seq_length` tokens, keeping the special tokens that end a text."""
+        """Truncate to `max_seq_length` tokens, keeping the special tokens that end a text."""
         if len(ids) <= self.max_seq_length:
             return ids
         kept = self.max_seq_length - self._suffix
@@ -64,7 +64,7 @@ class Tokenizer:
 
 @contextmanager
 def _typed_errors(what: str) -> Iterator[None]:
-    """Turn the backend's bare exceptions, and Rust panics, which are no `Exception`, into `BundleError`."""
+    """Turn the backend's exceptions, and Rust panics, which are not an `Exception`, into `BundleError`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):

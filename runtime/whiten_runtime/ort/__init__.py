@@ -1,1 +1,1 @@
-"""onnxruntime: sessions, execution providers, and what this machine can run."""
+"""onnxruntime: sessions, execution providers, and diagnosis of this machine."""

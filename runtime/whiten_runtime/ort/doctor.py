@@ -1,4 +1,4 @@
-"""What this machine can run: processor, onnxruntime, execution providers that really load, and what is missing."""
+"""Diagnose this machine: processor, onnxruntime, execution providers that really load, and missing libraries."""
 
 import platform
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ from whiten_runtime.ort.session import SessionOptions, open_session
 
 @dataclass(frozen=True)
 class ProviderCheck:
-    """Whether a provider works.
+    """Holds the result of the test of one provider.
 
     Attributes:
-        name: of the provider.
-        works: it multiplied two matrices.
-        problem: why not; None if it works.
+        name: name of the provider.
+        works: whether it multiplied two matrices correctly.
+        problem: reason for the failure; None if it works.
         missing: libraries that it is linked to and that are not found.
     """
 
@@ -42,18 +42,18 @@ class ProviderCheck:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What this machine can run.
+    """Describes what this machine can run.
 
     Attributes:
         system: operating system and architecture.
-        python: version.
-        processor: of the machine, and what of it this process may use.
+        python: version of Python.
+        processor: the machine's processor, and the part of it that this process may use.
         packages: installed distributions of onnxruntime with their versions.
-        onnxruntime: version of the module that is imported, and how it was built; None if it cannot be.
-        providers: those that it was built with, and those that were asked for.
-        driver: NVIDIA's; None where this build of onnxruntime has no use for it.
-        libraries: versions of CUDA and cuDNN, those that are found; likewise.
-        problems: what is wrong with what was asked for, one line each.
+        onnxruntime: version and build of the module that is imported; None if it cannot be imported.
+        providers: tests of the providers that this build has, and of those asked for.
+        driver: NVIDIA's driver; None where this build of onnxruntime does not use it.
+        libraries: versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them.
+        problems: one line for each required component that does not work.
     """
 
     system: str
@@ -68,7 +68,7 @@ class Diagnosis:
 
 
 def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
-    """Look at this machine.
+    """Diagnose this machine.
 
     Args:
         wanted: providers that have to work, besides the CPU.
@@ -102,12 +102,12 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
 
 
 def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., Any] = open_session) -> ProviderCheck:
-    """Multiply two matrices on a provider, and on nothing else.
+    """Multiply two matrices on one provider alone.
 
     Args:
         onnxruntime: the module.
-        provider: with its options.
-        opened: makes a session, as `open_session`.
+        provider: the provider, with its options.
+        opened: function that creates a session, like `open_session`.
     """
     name = provider_name(provider)
     a = np.array([[1, 2], [3, 4]], np.float32)
@@ -126,5 +126,5 @@ def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., A
 
 
 def _with_cpu_last(names: Sequence[str]) -> list[str]:
-    """Without Azure's, which runs nothing here but calls a service."""
+    """Sort the CPU last, and leave out Azure's provider, which calls a remote service instead of running here."""
     return sorted((name for name in names if not name.startswith("Azure")), key=lambda name: name == CPU_PROVIDER)

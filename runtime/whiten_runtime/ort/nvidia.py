@@ -1,6 +1,6 @@
-"""NVIDIA's side of a machine: the driver and its GPUs, and the libraries that onnxruntime's CUDA provider is linked to.
+"""Inspect NVIDIA's driver, its GPUs, and the libraries that onnxruntime's CUDA provider is linked to.
 
-Asked without onnxruntime, so that a missing library can be named.
+This works without onnxruntime, so that a missing library can be named.
 """
 
 import ctypes
@@ -32,12 +32,12 @@ _DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU.
+    """Describes a GPU.
 
     Attributes:
-        name: as the driver calls it.
-        memory: bytes.
-        capability: of its kernels, such as "9.0".
+        name: the driver's name for it.
+        memory: size of its memory in bytes.
+        capability: compute capability, such as "9.0".
     """
 
     name: str
@@ -47,12 +47,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver.
+    """Describes NVIDIA's driver.
 
     Attributes:
-        version: of CUDA that it can run, such as "13.0"; None without a driver.
-        problem: what is wrong; None if nothing is.
-        gpus: that it shows this process.
+        version: newest CUDA version that it can run, such as "13.0"; None without a driver.
+        problem: reason why it cannot be used; None if it can.
+        gpus: GPUs that this process can see.
     """
 
     version: str | None
@@ -61,10 +61,10 @@ class Driver:
 
 
 def driver(load: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> Driver:
-    """Ask the driver what there is.
+    """Query the driver's version and GPUs.
 
     Args:
-        load: opens a shared library.
+        load: function that opens a shared library.
     """
     try:
         library = load(_DRIVER)
@@ -80,7 +80,7 @@ def driver(load: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> Driver:
 
 
 def _version(number: ctypes.c_int) -> str:
-    """13010 is 13.1."""
+    """Format CUDA's version number: 13010 is 13.1."""
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
@@ -99,10 +99,10 @@ def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
 
 
 def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]:
-    """Versions of CUDA's runtime and of cuDNN, as far as they are found; few operators need cuDNN.
+    """Return the versions of the CUDA runtime and of cuDNN, as far as they are found; few operators need cuDNN.
 
     Args:
-        load: opens a shared library.
+        load: function that opens a shared library.
     """
     found = {}
     for name in _RUNTIMES:
@@ -120,7 +120,7 @@ def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]
 
 
 def advice(missing: Iterable[str]) -> str:
-    """What to do about missing libraries."""
+    """Return the next steps for missing libraries."""
     steps = []
     names = list(missing)
     if any(name.startswith(_TENSORRT) for name in names):
@@ -133,11 +133,11 @@ def advice(missing: Iterable[str]) -> str:
 
 
 def missing_for(onnxruntime: Any, provider: str) -> list[str]:
-    """Libraries without which a provider cannot be loaded; none for those that are not NVIDIA's.
+    """Return the libraries that are missing for a provider; none for providers that are not NVIDIA's.
 
     Args:
         onnxruntime: the module.
-        provider: its name.
+        provider: name of the provider.
     """
     if provider not in NVIDIA:
         return []
@@ -146,11 +146,11 @@ def missing_for(onnxruntime: Any, provider: str) -> list[str]:
 
 
 def provider_library(folder: Path, name: str) -> Path | None:
-    """onnxruntime's library of a provider ("cuda", "tensorrt"), or None where there is none.
+    """Return the path of onnxruntime's library of a provider ("cuda", "tensorrt"), or None where there is none.
 
     Args:
-        folder: of the module `onnxruntime`.
-        name: of the provider, in small letters.
+        folder: folder of the module `onnxruntime`.
+        name: name of the provider, in lower case.
     """
     for file in (f"libonnxruntime_providers_{name}.so", f"onnxruntime_providers_{name}.dll"):
         if (path := folder / "capi" / file).exists():
@@ -159,11 +159,11 @@ def provider_library(folder: Path, name: str) -> Path | None:
 
 
 def missing_libraries(library: Path, load: Load = ctypes.CDLL) -> list[str]:
-    """Those of NVIDIA's libraries that an ELF file is linked to and that cannot be loaded; none for other files.
+    """Return NVIDIA's libraries that an ELF file is linked to and that cannot be loaded; none for other files.
 
     Args:
         library: a shared library.
-        load: opens one by its name, or raises OSError.
+        load: function that opens a library by its name, or raises OSError.
     """
     missing = []
     for name in needed_libraries(library):
@@ -177,7 +177,7 @@ def missing_libraries(library: Path, load: Load = ctypes.CDLL) -> list[str]:
 
 
 def needed_libraries(library: Path) -> list[str]:
-    """Names of the libraries that a 64-bit little-endian ELF file is linked to; none for other files.
+    """Return the names of the libraries that a 64-bit little-endian ELF file is linked to; none for other files.
 
     System V ABI, "Dynamic Section": DT_NEEDED holds offsets into the table at the address DT_STRTAB.
     """
@@ -209,7 +209,7 @@ def needed_libraries(library: Path) -> list[str]:
 
 
 def _segments(data: mmap.mmap) -> Iterator[tuple[int, int, int, int]]:
-    """(kind, offset in the file, address, bytes in the file) of every program header."""
+    """Yield (kind, offset in the file, address, bytes in the file) of every program header."""
     (first,) = struct.unpack_from("<Q", data, 32)
     size, count = struct.unpack_from("<HH", data, 54)
     for index in range(count):

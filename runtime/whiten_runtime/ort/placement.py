@@ -1,4 +1,4 @@
-"""On which execution provider onnxruntime put the nodes of a graph."""
+"""Read on which execution provider onnxruntime put each node of a graph."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from whiten_runtime.errors import ProviderError
 
 RECORD = ("session.record_ep_graph_assignment_info", "1")
-"""Session option without which `placement_of` has nothing to read."""
+"""Session option that `placement_of` needs; without it there is nothing to read."""
 
 PRODUCTS = frozenset(
     {
@@ -22,7 +22,7 @@ PRODUCTS = frozenset(
         "QAttention",
     }
 )
-"""Operators that multiply matrices. Where one is on the CPU, so is the work, and the GPU waits for copies."""
+"""Operators that multiply matrices. If one is on the CPU, most of the work is there, and the GPU waits for copies."""
 
 
 class _Node(Protocol):
@@ -37,25 +37,25 @@ class _Subgraph(Protocol):
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes by provider, after onnxruntime's first round of optimisation: what it fuses later counts as it was.
+    """Holds the nodes of each provider, after onnxruntime's first round of optimisation; later fusions are not counted.
 
     Attributes:
-        operators: how often each operator is on each provider.
+        operators: number of nodes by provider and operator.
     """
 
     operators: Mapping[str, Mapping[str, int]]
 
     def nodes(self, provider: str | None = None) -> int:
-        """Nodes on a provider, or all of them."""
+        """Return the number of nodes on a provider, or on all of them."""
         found = self.operators.values() if provider is None else [self.operators.get(provider, {})]
         return sum(sum(counts.values()) for counts in found)
 
     def share(self, provider: str) -> float:
-        """Share of the nodes that are on a provider, 0 to 1."""
+        """Return the share of the nodes that are on a provider, 0 to 1."""
         return self.nodes(provider) / max(1, self.nodes())
 
     def products_elsewhere(self, provider: str) -> dict[str, int]:
-        """Matrix products that are on other providers, by operator."""
+        """Return the number of matrix products that are on other providers, by operator."""
         found: Counter[str] = Counter()
         for name, counts in self.operators.items():
             if name != provider:
@@ -64,7 +64,7 @@ class Placement:
 
 
 def placement_of(session: Any) -> Placement:
-    """Where the nodes of a session are, which was created with `RECORD`; nothing for an onnxruntime before 1.24."""
+    """Return the placement of a session that was created with `RECORD`; it is empty for an onnxruntime before 1.24."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return Placement({})
     counts: dict[str, Counter[str]] = {}
@@ -74,14 +74,14 @@ def placement_of(session: Any) -> Placement:
 
 
 def check_placement(placement: Placement, provider: str) -> None:
-    """Check that a provider got the work it was asked for.
+    """Check that a provider runs nodes of the graph, and all of its matrix products.
 
     Args:
-        placement: where the nodes are.
-        provider: the one asked for first.
+        placement: number of nodes on each provider.
+        provider: the provider asked for first.
 
     Raises:
-        ProviderError: it got no node, or matrix products are elsewhere.
+        ProviderError: it runs no node, or other providers run matrix products.
     """
     if not placement.operators:
         return

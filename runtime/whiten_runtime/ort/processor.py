@@ -1,4 +1,4 @@
-"""What the processor gives this process: threads, instructions, and whether its int8 products are exact."""
+"""Inspect the processor: threads, instruction sets, and whether its int8 products are exact."""
 
 import math
 import os
@@ -23,19 +23,19 @@ _FEATURES = {
     "I8MM": {"i8mm"},
     "SVE": {"sve"},
 }
-"""Instruction sets that matter here, and what Linux calls them."""
+"""Instruction sets that matter here, and Linux's names for them."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A machine's processor, and what of it this process may use.
+    """Describes a machine's processor, and the part of it that this process may use.
 
     Attributes:
-        model: its name; "" where the system does not tell.
-        features: names of instruction sets that matter to matrix products; none where the system does not tell.
-        affinity: processors that the process may run on.
-        quota: CPUs' worth of time that its cgroup may use; None for no limit.
-        threads: used where nobody says, by `default_threads`.
+        model: name of the processor; "" where the system does not give it.
+        features: instruction sets that matter to matrix products; empty where the system does not list them.
+        affinity: number of processors that the process may run on.
+        quota: CPU time that its cgroup may use, in CPUs; None for no limit.
+        threads: default number of threads, from `default_threads`.
         exact_int8: whether products of uint8 and int8 are exact at full speed.
     """
 
@@ -48,11 +48,11 @@ class Processor:
 
 
 def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
-    """Look at the processor.
+    """Inspect the processor.
 
     Args:
-        root: where /proc and /sys are mounted.
-        machine: as by `platform.machine`, which is the default.
+        root: directory in which proc and sys are mounted.
+        machine: machine type; by default that of `platform.machine`.
 
     Raises:
         UsageError: WHITEN_THREADS is not a whole number of at least 1.
@@ -76,7 +76,7 @@ def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
 
 
 def default_threads() -> int:
-    """Threads to use where nobody says: the environment's WHITEN_THREADS, else `available_cpus`.
+    """Return the default number of threads: the environment's WHITEN_THREADS, else `available_cpus`.
 
     Raises:
         UsageError: WHITEN_THREADS is not a whole number of at least 1.
@@ -90,21 +90,21 @@ def default_threads() -> int:
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """Processors this process may use: the smaller of its affinity and its cgroup's CPU quota, at least 1.
+    """Return the number of processors this process may use: the smaller of affinity and cgroup quota, at least 1.
 
     Args:
-        root: where /proc and /sys are mounted.
+        root: directory in which proc and sys are mounted.
     """
     quota = _cgroup_quota(root)
     return max(1, _affinity() if quota is None else min(_affinity(), math.ceil(quota)))
 
 
 def saturates_int8(root: Path = Path("/"), machine: str | None = None) -> bool:
-    """Whether uint8 * int8 kernels may saturate here: x86 without VNNI adds pairs of products in 16 bits.
+    """Return whether uint8 * int8 kernels may saturate here: x86 without VNNI adds pairs of products in 16 bits.
 
     Args:
-        root: where /proc is mounted; where there is none, no x86 is trusted.
-        machine: as by `platform.machine`, which is the default.
+        root: directory in which proc is mounted; without it, every x86 is assumed to saturate.
+        machine: machine type; by default that of `platform.machine`.
     """
     if (machine or platform.machine()).lower() not in _X86:
         return False
@@ -120,7 +120,7 @@ def _affinity() -> int:
 
 
 def _cgroup_quota(root: Path) -> float | None:
-    """CPUs allowed by the tightest cgroup (v2 or v1) on the path to this process's, or None for no limit."""
+    """Return the CPUs allowed by the tightest cgroup (v2 or v1) on the path to this process, or None for no limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

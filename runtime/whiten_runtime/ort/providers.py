@@ -1,4 +1,4 @@
-"""Execution providers: which were asked for, whether onnxruntime can have them, and with which options."""
+"""Choose execution providers: parse them, check that onnxruntime has them, and set their default options."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,24 +16,25 @@ CUDA_PROVIDER = "CUDAExecutionProvider"
 TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 
 NVIDIA = {CUDA_PROVIDER: "cuda", TENSORRT_PROVIDER: "tensorrt"}
-"""Providers of NVIDIA, and what onnxruntime calls their libraries."""
+"""NVIDIA's providers, and the names of their libraries in onnxruntime."""
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
-"""Distributions that all install the module `onnxruntime`, each over the files of the other."""
+"""Distributions that all install the module `onnxruntime` and overwrite each other's files."""
 
 _TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
 
 _FATAL = 4
 _log = {"severity": -1}
-"""Least severity of what onnxruntime's own log says, beyond what a session's options say; -1 for its default."""
+"""Minimum severity of messages in onnxruntime's own log, outside sessions; -1 for its default."""
 
 _DEFAULTS: dict[str, dict[str, Any]] = {CUDA_PROVIDER: {"use_tf32": 0, "enable_skip_layer_norm_strict_mode": 1}}
 """Options that a provider gets unless they are given: float32 is float32, not TensorFloat-32, and the mean and variance
-of a float16 normalisation are computed in float32."""
+of a float16 normalisation are computed in float32.
+"""
 
 
 def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:
-    """Providers with our defaults among their options.
+    """Check providers, and return them with our default options added.
 
     Raises:
         UsageError: there is none, or one is neither a name nor a (name, options) pair.
@@ -46,7 +47,7 @@ def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:
 
 
 def providers_for(providers: Sequence[Provider] | None = None, device: str | None = None) -> tuple[Provider, ...]:
-    """What to run on, from providers or a device; the CPU if neither is given.
+    """Return the providers for a list of providers or a device; the CPU if neither is given.
 
     Args:
         providers: names or (name, options) pairs, in order of preference.
@@ -63,10 +64,10 @@ def providers_for(providers: Sequence[Provider] | None = None, device: str | Non
 
 
 def on_device(device: str) -> Provider:
-    """The provider of "cpu", "cuda" or "cuda:N".
+    """Return the provider of "cpu", "cuda" or "cuda:N".
 
     Raises:
-        UsageError: it is none of them.
+        UsageError: the device is none of them.
     """
     found = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
     if found is None:
@@ -75,10 +76,10 @@ def on_device(device: str) -> Provider:
 
 
 def parse_provider(text: str) -> Provider:
-    """A provider from the command line: a name, NAME:KEY=VALUE,KEY=VALUE, or a device as `on_device` has it.
+    """Parse a provider of the command line: a name, NAME:KEY=VALUE,KEY=VALUE, or a device as in `on_device`.
 
     Raises:
-        UsageError: it is none of them.
+        UsageError: the text is none of them.
     """
     if re.match(r"(?i)(cpu|cuda)(:|$)", text):
         return on_device(text)
@@ -92,12 +93,12 @@ def parse_provider(text: str) -> Provider:
 
 
 def provider_name(provider: Provider) -> str:
-    """Name of a provider given alone or with its options."""
+    """Return the name of a provider given alone or with its options."""
     return provider if isinstance(provider, str) else provider[0]
 
 
 def provider_options(provider: Provider) -> dict[str, Any]:
-    """Options of a provider; none for a name alone."""
+    """Return the options of a provider; none for a name alone."""
     return {} if isinstance(provider, str) else dict(provider[1])
 
 
@@ -120,19 +121,19 @@ def import_onnxruntime() -> Any:
         ) from None
     if not hasattr(onnxruntime, "InferenceSession"):
         raise WhitenError(f"onnxruntime is installed incompletely; {reinstall()}")
-    onnxruntime.disable_telemetry_events()  # for a program that imported onnxruntime before us
+    onnxruntime.disable_telemetry_events()  # for a program that imported onnxruntime before whiten did
     if _log["severity"] >= 0:
         onnxruntime.set_default_logger_severity(_log["severity"])
     return onnxruntime
 
 
 def silence_log() -> None:
-    """Keep onnxruntime's log off stderr: for command lines, which say what went wrong in one line."""
+    """Keep onnxruntime's log off stderr, for command lines, which report errors in one line."""
     _log["severity"] = _FATAL
 
 
 def installed_packages() -> dict[str, str]:
-    """Versions of those of `PACKAGES` that are installed."""
+    """Return the versions of those of `PACKAGES` that are installed."""
     found = {}
     for name in PACKAGES:
         try:
@@ -143,10 +144,10 @@ def installed_packages() -> dict[str, str]:
 
 
 def conflict(installed: Mapping[str, str]) -> str | None:
-    """What is wrong with several of `PACKAGES` being installed, and what to do; None if it is one.
+    """Return a message if several of `PACKAGES` are installed, with the next step; None otherwise.
 
     Args:
-        installed: as by `installed_packages`.
+        installed: versions by package, as from `installed_packages`.
     """
     if len(installed) < 2:
         return None
@@ -155,7 +156,7 @@ def conflict(installed: Mapping[str, str]) -> str | None:
 
 
 def reinstall(installed: Sequence[str] | Mapping[str, str] = PACKAGES[:2]) -> str:
-    """How to have one of several packages."""
+    """Return the commands that leave one of several packages installed."""
     return f"pip uninstall -y {' '.join(installed)}, then pip install one of them: onnxruntime-gpu for NVIDIA"
 
 
@@ -165,9 +166,9 @@ def check_available(
     """Check that onnxruntime was built with each provider.
 
     Args:
-        providers: those asked for.
-        available: those that this build of onnxruntime has.
-        installed: as `installed_packages`.
+        providers: providers asked for.
+        available: providers that this build of onnxruntime has.
+        installed: function that returns versions by package, like `installed_packages`.
 
     Raises:
         ProviderError: it was not; the message says what to install.
@@ -187,10 +188,10 @@ def check_available(
 
 
 def preload_libraries(onnxruntime: Any, providers: Sequence[Provider]) -> None:
-    """Load the CUDA and cuDNN of pip's nvidia packages, where they are; the system's are found without."""
+    """Load CUDA and cuDNN from pip's nvidia packages, where they are installed; the system's are found without this."""
     if NVIDIA.keys() & set(map(provider_name, providers)) and hasattr(onnxruntime, "preload_dlls"):
         with quiet_stdout(), suppress(Exception):
-            onnxruntime.preload_dlls()  # prints what it does not find; the session's error says it better
+            onnxruntime.preload_dlls()  # prints the libraries that it does not find; the session's error is clearer
 
 
 def _with_defaults(provider: Provider) -> Provider:

@@ -1,4 +1,4 @@
-"""onnxruntime sessions: explicit threads, no silent fallback, alive after a fork."""
+"""Create onnxruntime sessions: explicit threads, no silent fallback, usable after a fork."""
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ _UNWANTED_FUSIONS = {
     CPU_PROVIDER: ["SkipLayerNormFusion", "BiasGeluFusion"],
     CUDA_PROVIDER: ["SkipLayerNormFusion", "EmbedLayerNormFusion"],
 }
-"""onnxruntime's fusions that a session does without, by its first provider.
+"""onnxruntime's fusions that a session disables, by its first provider.
 
 On the CPU because the kernels are slower than the operators they replace: SkipLayerNormalization is scalar code and ten
 times slower than Add and LayerNormalization. On CUDA because the choice was made at export (`--target cuda`):
@@ -50,12 +50,13 @@ _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
 @dataclass(frozen=True)
 class Tuning:
-    """Sizes that were chosen by measurement, and that only tests and benchmarks change.
+    """Holds sizes that were chosen by measurement, and that only tests and benchmarks change.
 
     Attributes:
-        little_work: bytes of a graph times tokens of a batch below which threads cost more than they save.
-        largest_held_twice: bytes of a graph up to which a second copy is held for batches side by side.
-        gpu_token_budget: padded tokens of a batch on a GPU at most: enough to fill it. Not measured on one yet.
+        little_work: bytes of a graph times tokens of a batch, below which several threads cost more than they save.
+        largest_held_twice: bytes of a graph up to which a second copy is held, for batches that run at once.
+        gpu_token_budget: maximum number of padded tokens of a batch on a GPU: enough to fill it. Not measured on a GPU
+            yet.
     """
 
     little_work: float = 700e6
@@ -65,12 +66,12 @@ class Tuning:
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """Options with which sessions are created.
+    """Holds the options with which sessions are created.
 
     Attributes:
         providers: execution providers in order of preference; all of them must be active.
         threads: threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use.
-        spinning: let threads spin while one operator waits for the next. They never spin between calls.
+        spinning: let threads spin while one operator waits for the next. Threads never spin between calls.
         tuning: sizes chosen by measurement.
     """
 
@@ -86,12 +87,12 @@ class SessionOptions:
 
     @classmethod
     def on_device(cls, device: str) -> "SessionOptions":
-        """For "cpu", "cuda" or "cuda:N"."""
+        """Return the options for "cpu", "cuda" or "cuda:N"."""
         return cls((on_device(device),))
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the CPU is the only provider."""
+        """Return whether the CPU is the only provider."""
         return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
 
 
@@ -100,9 +101,9 @@ def create_session(model: Path, options: SessionOptions, threads: int | None = N
 
     Args:
         model: an ONNX file.
-        options: what to create it with.
-        threads: threads inside one operator; None for all that the options give.
-        value: a value of the graph that is to be an output, whether the file says so or not.
+        options: options of the session.
+        threads: number of threads inside one operator; None for the number in the options.
+        value: a value of the graph that becomes an output if the file does not list it as one; None for no such value.
 
     Raises:
         ProviderError: a provider is not available, or was dropped when the session was created.
@@ -122,12 +123,12 @@ def open_session(
     threads: int | None = None,
     entries: Sequence[tuple[str, str]] = (),
 ) -> Any:
-    """As `create_session`, of a graph's path or content.
+    """Create a session like `create_session`, from a graph's path or content.
 
     Args:
         graph: path or content of an ONNX file.
-        options: what to create it with.
-        threads: threads inside one operator.
+        options: options of the session.
+        threads: number of threads inside one operator.
         entries: further settings of the session.
     """
     ort = import_onnxruntime()
@@ -139,7 +140,7 @@ def open_session(
     # Threads that spin between runs take the processor from the process's other sessions and threads.
     settings.add_session_config_entry(*_SPIN_DURING_RUNS if options.spinning else _NEVER_SPIN)
     settings.log_severity_level = 3
-    # Plans made for every new shape are kept for ever: memory grows with the variety of lengths.
+    # Memory plans made for every new shape are never freed: memory grows with the variety of lengths.
     settings.enable_mem_pattern = False
     if saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
@@ -172,17 +173,17 @@ def open_session(
 
 
 def _why(onnxruntime: Any, provider: str, reason: str) -> str:
-    """Why a provider did not start: a library that is missing, or what onnxruntime says."""
+    """Explain why a provider did not start: a missing library, or onnxruntime's message."""
     missing = missing_for(onnxruntime, provider)
     what = f"{', '.join(missing)} cannot be loaded ({advice(missing)})" if missing else reason
     return f"{what}; see whiten doctor --provider {provider}"
 
 
 class ForkSafeSession:
-    """A session that is created when it is first used, in each process: a forked child has no threads of its parent's.
+    """Creates a session when it is first used in a process: a forked child has none of its parent's threads.
 
     Args:
-        create: makes a session; called once per process.
+        create: function that creates a session; called once per process.
     """
 
     def __init__(self, create: Callable[[], Any]) -> None:
@@ -195,7 +196,7 @@ class ForkSafeSession:
         """Run the graph; safe to call from several threads at once.
 
         Raises:
-            WhitenError: onnxruntime fails, for want of memory for instance.
+            WhitenError: onnxruntime fails, for instance because memory is short.
         """
         session = self.get()
         try:
@@ -205,7 +206,7 @@ class ForkSafeSession:
         return results
 
     def get(self) -> Any:
-        """The session of this process.
+        """Return the session of this process, created if necessary.
 
         Raises:
             WhitenError: `close` was called.
@@ -221,7 +222,7 @@ class ForkSafeSession:
 
     @property
     def alive(self) -> bool:
-        """Whether this process has the session."""
+        """Return whether this process has created the session."""
         return self._session is not None
 
     def check_open(self) -> None:
@@ -241,7 +242,7 @@ class ForkSafeSession:
             self._session = None
 
     def abandon(self) -> None:
-        """Forget the session without freeing it: its destructor would wait for threads that only the parent has."""
+        """Drop the session without freeing it: its destructor would wait for threads that only the parent has."""
         if self._session is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
             self._session = None
