@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import re
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import read_texts
+from whiten_runtime.process import ForkSafeLock
 
 BUILTIN_CORPUS = "builtin:python-docs"
 """Name of the corpus that comes with Python: the docstrings of its standard library."""
@@ -83,11 +85,38 @@ def _display_name(source: str) -> str:
     return Path(source).name
 
 
+class _Remembered:
+    """Yields what an iterator yields, and keeps it: each iteration begins with what earlier ones have read."""
+
+    def __init__(self, source: Iterator[str]) -> None:
+        self._source = source
+        self._found: list[str] = []
+        self._lock = ForkSafeLock()
+
+    def __iter__(self) -> Iterator[str]:
+        for index in itertools.count():
+            with self._lock:
+                if index == len(self._found):
+                    sentence = next(self._source, None)
+                    if sentence is None:
+                        return
+                    self._found.append(sentence)
+            yield self._found[index]
+
+
 @functools.cache
-def _python_docs() -> tuple[str, ...]:
-    """Return distinct sentences from the docstrings of Python's standard library, in the order of its files."""
+def _python_docs() -> _Remembered:
+    return _Remembered(_read_python_docs())
+
+
+def _read_python_docs() -> Iterator[str]:
+    """Yield distinct sentences from the docstrings of Python's standard library, in the order of its files.
+
+    Raises:
+        DataError: there are none.
+    """
     root = Path(sysconfig.get_path("stdlib"))
-    seen: dict[str, None] = {}
+    seen: set[str] = set()
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
         if _SKIPPED_FOLDERS & set(path.relative_to(root).parts[:-1]):
             continue
@@ -97,10 +126,12 @@ def _python_docs() -> tuple[str, ...]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                seen.update(dict.fromkeys(_prose(ast.get_docstring(node) or "")))
+                for sentence in _prose(ast.get_docstring(node) or ""):
+                    if sentence not in seen:
+                        seen.add(sentence)
+                        yield sentence
     if not seen:
         raise DataError(f"{root} holds no source files, so there is no built-in corpus; give one with --corpus FILE")
-    return tuple(seen)
 
 
 def _prose(docstring: str) -> Iterator[str]:
