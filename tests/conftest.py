@@ -3,8 +3,13 @@
 Nothing here imports torch before a fixture needs it: tests/runtime runs where torch is not installed.
 """
 
-import gc
 import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processors; numpy reads this when it is imported
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# ruff: noqa: E402
+import gc
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +23,15 @@ from whiten_runtime import Encoder
 TORCH = find_spec("torch") is not None
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Give each of several workers its share of the processors, or they would wait for one another."""
-    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - 1:
-        share = str(max(1, len(os.sched_getaffinity(0)) // (workers + 1)))
-        os.environ.setdefault("OMP_NUM_THREADS", share)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of a file in one worker, for they share fixtures; those of a family of networks as a unit."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            name = item.nodeid.split("::")[0]
+            call = getattr(item, "callspec", None)
+            family = call.params.get("family") if call is not None else None
+            item.add_marker(pytest.mark.xdist_group(f"{name} {family}" if isinstance(family, str) else name))
 
 
 @pytest.fixture(scope="session", autouse=True)

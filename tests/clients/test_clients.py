@@ -85,7 +85,7 @@ def test_mteb(minilm_bundle: Path, run_client: Callable[..., None], tmp_path: Pa
     }
     data.write_text(json.dumps(content), "utf-8")
     source = Path(__file__).parents[2]
-    folders = os.pathsep.join(str(source / name) for name in ("evaluation", "export", "runtime"))
+    folders = os.pathsep.join(str(source / name) for name in ("evaluation", "export", "runtime", "whitening"))
     run_client("mteb", minilm_bundle, data, out, PYTHONPATH=folders, HF_HOME=str(tmp_path))
     scores = json.loads(out.read_text("utf-8"))
     with Encoder(minilm_bundle) as encoder:
