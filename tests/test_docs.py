@@ -18,7 +18,9 @@ GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+ENDS = ("|", ">", "&&")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def name_of(page: Path) -> str:
@@ -49,9 +51,17 @@ def test_the_quick_start_has_five_lines_at_most() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links(page: Path) -> None:
-    links = [link for link in LINK.findall(page.read_text("utf-8")) if "://" not in link]
-    missing = [link for link in links if not (page.parent / link).exists()]
-    assert not missing
+    for link, anchor in LINK.findall(page.read_text("utf-8")):
+        if "://" not in link:
+            target = page.parent / link if link else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to the headings of a page are called."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
 
 
 @pytest.mark.parametrize("page", [README, *GUIDES], ids=name_of)
@@ -71,9 +81,9 @@ def check_line(line: str) -> None:
     """Parse the part of a shell's line that is a command of ours, as click does."""
     words = shlex.split(line, comments=True)
     for index, word in enumerate(words):
-        if word in ("whiten", "whiten-export"):
+        if word in ("whiten", "whiten-export") and (index == 0 or words[index - 1] in ENDS):
             rest = words[index + 1 :]
-            end = next((place for place, other in enumerate(rest) if other in ("|", ">", "&&", "whiten")), len(rest))
+            end = next((place for place, other in enumerate(rest) if other in ENDS), len(rest))
             parse(whiten if word == "whiten" else export, word, rest[:end])
 
 
