@@ -1,0 +1,100 @@
+"""What the documentation says can be done: links lead somewhere, snippets can be pasted, the reference is current."""
+
+import ast
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from whiten_export.commands.export import export
+from whiten_runtime.commands.main import whiten
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ENDS = ("|", ">", "&&")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def snippets(page: Path, language: str) -> list[str]:
+    return [code for kind, code in FENCE.findall(page.read_text("utf-8")) if kind == language]
+
+
+def test_the_reference_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(["--check"]) == 0
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text("utf-8").split()) <= 1500
+
+
+def test_the_quick_start_has_five_lines_at_most() -> None:
+    lines = snippets(README, "python")[0].splitlines()
+    assert len([line for line in lines if line.strip()]) <= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links(page: Path) -> None:
+    for link, anchor in LINK.findall(page.read_text("utf-8")):
+        if "://" not in link:
+            target = page.parent / link if link else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to the headings of a page are called."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
+
+
+@pytest.mark.parametrize("page", [README, *GUIDES], ids=name_of)
+def test_python_snippets(page: Path) -> None:
+    for code in snippets(page, "python"):
+        ast.parse(code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_in_shell_snippets(page: Path) -> None:
+    for code in snippets(page, "bash"):
+        for line in re.sub(r"(\\|&&)\n", " ", code).splitlines():
+            check_line(line)
+
+
+def check_line(line: str) -> None:
+    """Parse the part of a shell's line that is a command of ours, as click does."""
+    words = shlex.split(line, comments=True)
+    for index, word in enumerate(words):
+        if word in ("whiten", "whiten-export") and (index == 0 or words[index - 1] in ENDS):
+            rest = words[index + 1 :]
+            end = next((place for place, other in enumerate(rest) if other in ENDS), len(rest))
+            parse(whiten if word == "whiten" else export, word, rest[:end])
+
+
+def parse(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
+    try:
+        if not isinstance(command, click.Group):
+            command.make_context(name, arguments, parent)
+            return
+        context = click.Context(command, parent, name)
+        child = command.get_command(context, arguments[0])
+        assert child is not None, f"{name} has no command {arguments[0]}"
+        parse(child, arguments[0], arguments[1:], context)
+    except click.UsageError as error:
+        pytest.fail(f"{name} {shlex.join(arguments)}: {error.format_message()}")
