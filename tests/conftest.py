@@ -8,7 +8,6 @@ import os
 if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processors; numpy reads this when it is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# ruff: noqa: E402
 import gc
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
