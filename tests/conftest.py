@@ -22,15 +22,15 @@ from whiten_runtime import Encoder
 TORCH = find_spec("torch") is not None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of a file in one worker, for they share fixtures; those of a family of networks as a unit."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            name = item.nodeid.split("::")[0]
-            call = getattr(item, "callspec", None)
-            family = call.params.get("family") if call is not None else None
-            item.add_marker(pytest.mark.xdist_group(f"{name} {family}" if isinstance(family, str) else name))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run the tests of a file in one worker, for they share fixtures; those of a family of networks as a unit.
+
+    All tests of other programs go to one worker: it installs their environment while the other one works.
+    """
+    name = "clients" if item.get_closest_marker("clients") else item.nodeid.split("::")[0]
+    call = getattr(item, "callspec", None)
+    family = call.params.get("family", call.params.get("exported")) if call is not None else None
+    item.add_marker(pytest.mark.xdist_group(f"{name} {family}" if isinstance(family, str) else name))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 """The environment of the clients, and what their programs run with."""
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -24,14 +25,16 @@ def clients_python(pytestconfig: pytest.Config) -> Path:
     folder = pytestconfig.cache.mkdir("clients") / digest
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     complete = folder / "complete"
-    if not complete.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
-        installed = subprocess.run(command, capture_output=True, text=True, check=False)
-        if installed.returncode and not os.environ.get("CI"):
-            pytest.skip(f"pip could not install the clients: {installed.stderr[-300:]}")
-        assert installed.returncode == 0, installed.stderr
-        complete.touch()
+    with folder.with_name(f"{digest}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers, or sessions, one makes it
+        if not complete.exists():
+            venv.create(folder, with_pip=True, clear=True)
+            command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
+            installed = subprocess.run(command, capture_output=True, text=True, check=False)
+            if installed.returncode and not os.environ.get("CI"):
+                pytest.skip(f"pip could not install the clients: {installed.stderr[-300:]}")
+            assert installed.returncode == 0, installed.stderr
+            complete.touch()
     return python
 
 
