@@ -12,6 +12,7 @@ import gc
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,15 +23,21 @@ from whiten_runtime import Encoder
 TORCH = find_spec("torch") is not None
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run the tests of a file in one worker, for they share fixtures; those of a family of networks as a unit.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Choose which tests share a worker process."""
+    from support.scheduling import Scheduling
 
-    All tests of other programs go to one worker: it installs their environment while the other one works.
-    """
-    name = "clients" if item.get_closest_marker("clients") else item.nodeid.split("::")[0]
-    call = getattr(item, "callspec", None)
-    family = call.params.get("family", call.params.get("exported")) if call is not None else None
-    item.add_marker(pytest.mark.xdist_group(f"{name} {family}" if isinstance(family, str) else name))
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the tests that take longest, where several processes share them."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from support.scheduling import by_time
+
+        items.sort(key=by_time)
 
 
 @pytest.fixture(scope="session", autouse=True)
