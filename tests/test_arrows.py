@@ -22,7 +22,7 @@ PACKAGES = {
 
 ROOMS = {
     "whiten_runtime": (
-        *("errors", "process", "checks", "reporter", "bundle", "files", "ort", "inference"),
+        *("errors", "checks", "reporter", "bundle", "ort", "files", "inference"),
         *("vector_whitener", "encoder", "commands"),
     ),
     "whiten_whitening": (

@@ -1,54 +1,36 @@
-"""Runtime of whiten: embed texts with a bundle, using only numpy, onnxruntime and tokenizers.
+"""Compute sentence vectors from a bundle, with numpy, onnxruntime and tokenizers alone.
 
-This package is private except for the names below, which keep working; `import whiten` has all public names.
+This package is private: `import whiten` has all public names. Those below lived here first, and go on working.
 """
 
-import importlib
+from importlib import import_module
 from typing import Any
 
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.parity import Agreement
-from whiten_runtime.encoder import Encoder
-from whiten_runtime.errors import (
-    BundleError,
-    DataError,
-    IntegrityError,
-    MissingPackageError,
-    ParityError,
-    ProviderError,
-    TextError,
-    TooLongError,
-    UnsafeModelError,
-    UsageError,
-    WhitenError,
+_PLACES = {
+    "Agreement": "whiten_runtime.bundle.parity",
+    "Drift": "whiten_whitening.drift",
+    "DriftMonitor": "whiten_whitening.drift",
+    "Encoder": "whiten_runtime.encoder",
+    "Manifest": "whiten_runtime.bundle.manifest",
+    "VectorWhitener": "whiten_runtime.vector_whitener",
+}
+
+_ERRORS = (
+    *("BundleError", "DataError", "IntegrityError", "MissingPackageError", "ParityError", "ProviderError"),
+    *("TextError", "TooLongError", "UnsafeModelError", "UsageError", "WhitenError"),
 )
-from whiten_runtime.vector_whitener import VectorWhitener
 
-__all__ = [
-    "Agreement",
-    "BundleError",
-    "DataError",
-    "Drift",
-    "DriftMonitor",
-    "Encoder",
-    "IntegrityError",
-    "Manifest",
-    "MissingPackageError",
-    "ParityError",
-    "ProviderError",
-    "TextError",
-    "TooLongError",
-    "UnsafeModelError",
-    "UsageError",
-    "VectorWhitener",
-    "WhitenError",
-]
-
-_MOVED = {"Drift": "whiten_whitening.drift", "DriftMonitor": "whiten_whitening.drift"}
+__all__ = sorted((*_PLACES, *_ERRORS))
 
 
 def __getattr__(name: str) -> Any:
-    """Import names that were moved from here to a package above this one."""
-    if name in _MOVED:
-        return getattr(importlib.import_module(_MOVED[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name when it is first used.
+
+    Raises:
+        AttributeError: there is no such name.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_PLACES.get(name, "whiten_runtime.errors")), name)
+    globals()[name] = value
+    return value

@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.ort.process import unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
-from whiten_runtime.process import unwind_on_sigterm
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

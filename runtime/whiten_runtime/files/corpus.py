@@ -14,7 +14,7 @@ from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import read_texts
-from whiten_runtime.process import ForkSafeLock
+from whiten_runtime.ort.process import ForkSafeLock
 
 BUILTIN_CORPUS = "builtin:python-docs"
 """Name of the corpus that comes with Python: the docstrings of its standard library."""

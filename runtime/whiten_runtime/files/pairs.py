@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.process import allow_long_csv_fields
+from whiten_runtime.ort.process import allow_long_csv_fields
 
 allow_long_csv_fields()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from whiten_runtime.errors import DataError, MissingPackageError, UsageError
-from whiten_runtime.process import allow_long_csv_fields
+from whiten_runtime.ort.process import allow_long_csv_fields
 
 USUAL_COLUMNS = ("text", "sentence")
 """Columns that are taken when the caller names none."""

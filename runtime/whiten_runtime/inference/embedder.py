@@ -17,7 +17,7 @@ from whiten_runtime.errors import TooLongError, UsageError
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.process import ForkSafeLock
+from whiten_runtime.ort.process import ForkSafeLock
 
 
 @dataclass(frozen=True)

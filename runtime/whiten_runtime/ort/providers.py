@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError
-from whiten_runtime.process import environment, quiet_stdout
+from whiten_runtime.ort.process import environment, quiet_stdout
 
 Provider = str | tuple[str, Mapping[str, Any]]
 

@@ -15,6 +15,7 @@ from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.placement import RECORD, check_placement, placement_of
+from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.processor import default_threads, saturates_int8
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
@@ -28,7 +29,6 @@ from whiten_runtime.ort.providers import (
     preload_libraries,
     provider_name,
 )
-from whiten_runtime.process import ForkSafeLock, after_fork_in_child
 
 _UNWANTED_FUSIONS = {
     CPU_PROVIDER: ["SkipLayerNormFusion", "BiasGeluFusion"],
