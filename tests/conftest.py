@@ -9,7 +9,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processor
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gc
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,39 +19,48 @@ import pytest
 
 from support.corpus import sentences
 from support.once import once, shared_folder
+from support.scheduling import by_time, is_slow, unit_of
 from whiten_runtime import Encoder
-
-TORCH = find_spec("torch") is not None
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Choose which tests share a worker process."""
-    from support.scheduling import Scheduling
+    from xdist.scheduler import LoadScopeScheduling
 
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    if config.option.dist != "load":  # another way was asked for
+        return None
     config.option.loadscopereorder = False
     return Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest, where several processes share them."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        from support.scheduling import by_time
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spare the imports of slow files where they are deselected."""
+    fast = config.option.markexpr == "not slow"
+    return True if fast and is_slow(collection_path.relative_to(config.rootpath).as_posix()) else None
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests, and begin with those that take longest where several processes share them."""
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
+    if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=by_time)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _traced_once_a_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    if not TORCH:
-        yield
-        return
-    from support.traces import remembering
-    from whiten_export.sources import pytorch
+@pytest.fixture(autouse=True)
+def _traced_once_a_session(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep traces of networks, from the first test on that has imported what makes them."""
+    pytorch = sys.modules.get("whiten_export.sources.pytorch")
+    if pytorch is not None and not hasattr(pytorch.trace, "remembers"):
+        from support.traces import remembering
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pytorch, "trace", remembering(pytorch.trace, shared_folder(tmp_path_factory) / "traces"))
-        yield
+        pytorch.trace = remembering(pytorch.trace, shared_folder(tmp_path_factory) / "traces")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,13 +101,27 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small BERT, layers 1 and 4, whitened."""
+def golden() -> Path:
+    """The golden bundles of format 1, which the first version wrote, and the vectors that it gave."""
+    return Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def fresh_bundle(
+    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A small BERT, layers 1 and 4, whitened, exported now."""
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     recipe = Recipe.of(str(checkpoint("bert")), layers=(1, -1), corpus=(str(corpus_file),))
     return once(tmp_path_factory, "tiny", lambda path: export_bundle(recipe, path))
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(golden: Path) -> Path:
+    """A small BERT, layers 1 and 4, whitened: the golden bundle, unless a folder's conftest has a fresh one."""
+    return golden / "bundle-v1"
 
 
 @pytest.fixture(scope="session")

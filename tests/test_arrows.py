@@ -35,19 +35,31 @@ ROOMS = {
 
 SWEEP = ("whiten_evaluation.sweep", "whiten_evaluation.commands.sweep")
 TORCH = {"pytorch", "network", "adapter"}
-HEAVY = {"torch", "transformers", "onnx", "onnx_ir", "onnxscript", "huggingface_hub", "optimum", "sklearn", "scipy"}
+HEAVY = {"torch", "transformers", "onnx", "onnx_ir", "onnxscript", "huggingface_hub", "optimum", "scipy", "matplotlib"}
+LIGHT = ("whiten.", "whiten_models.", "whiten_runtime.", "whiten_whitening.")
+LAZY = {"whiten/__init__.py", "whiten_runtime/__init__.py", "whiten_runtime/__init__.pyi"}
+"""Files whose whole purpose is to give names of packages above them, when they are first used."""
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Yield (file, its module) for every file of the packages, stubs included."""
+    for package, home in HOMES.items():
+        for path in sorted((ROOT / home / package).rglob("*.py*")):
+            if path.suffix in (".py", ".pyi") and str(path.relative_to(ROOT / home)) not in LAZY:
+                yield path, ".".join(path.relative_to(ROOT / home).with_suffix("").parts)
 
 
 def imports() -> Iterator[tuple[str, str]]:
     """Yield (module, module that it imports), those of functions and of type checkers included."""
-    for package, home in HOMES.items():
-        for path in (ROOT / home / package).rglob("*.py"):
-            module = ".".join(path.relative_to(ROOT / home).with_suffix("").parts).removesuffix(".__init__")
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    yield module, node.module
-                elif isinstance(node, ast.Import):
-                    yield from ((module, alias.name) for alias in node.names)
+    for path, module in files():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{path}: relative imports would slip by this test"
+                yield from ((module, f"{node.module}.{alias.name}") for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from ((module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Call) and "import_module" in ast.dump(node.func):
+                raise AssertionError(f"{path}:{node.lineno}: import_module would slip by this test")
 
 
 ARROWS = sorted(set(imports()))
@@ -63,7 +75,7 @@ def test_packages(package: str) -> None:
 
 @pytest.mark.parametrize("package", ROOMS)
 def test_rooms(package: str) -> None:
-    order = ROOMS[package]
+    order = (*ROOMS[package], "__init__")
     for a, b in ARROWS:
         if a.startswith(f"{package}.") and b.startswith(f"{package}."):
             assert order.index(b.split(".")[1]) <= order.index(a.split(".")[1]), f"{a} imports {b}"
@@ -74,4 +86,13 @@ def test_outside_packages() -> None:
         top = b.split(".")[0]
         assert top != "click" or ".commands" in a, f"{a} imports click"
         assert top != "torch" or a.split(".")[-1] in TORCH, f"{a} imports torch"
-        assert top not in HEAVY or not a.startswith(("whiten_runtime", "whiten_models")), f"{a} imports {b}"
+        assert top not in HEAVY or not a.startswith(LIGHT), f"{a} imports {b}"
+
+
+def test_the_stub_of_the_runtime_has_its_names() -> None:
+    import whiten_runtime
+
+    stub = ast.parse((ROOT / "runtime/whiten_runtime/__init__.pyi").read_text("utf-8"))
+    imported = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported == set(whiten_runtime.__all__)
+    assert all(getattr(whiten_runtime, name).__name__ == name for name in imported)

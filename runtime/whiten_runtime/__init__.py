@@ -29,6 +29,8 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: there is no such name.
     """
+    if name in ("encoder", "errors"):  # modules that were loaded by this one
+        return import_module(f"whiten_runtime.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_PLACES.get(name, "whiten_runtime.errors")), name)

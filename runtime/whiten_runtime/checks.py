@@ -83,8 +83,12 @@ def needing(extra: str) -> Iterator[None]:
     """
     try:
         yield
+    except MissingPackageError:
+        raise
     except ImportError as error:
-        raise MissingPackageError(f"this needs {error.name}; install it with pip install 'whiten[{extra}]'") from error
+        raise MissingPackageError(
+            f"this needs {error.name or error}; install it with pip install 'whiten[{extra}]'"
+        ) from error
 
 
 def _described(value: object) -> str:

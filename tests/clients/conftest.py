@@ -52,3 +52,8 @@ def run_client(clients_python: Path) -> Runner:
         assert done.returncode == 0, done.stderr
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(fresh_bundle: Path) -> Path:
+    return fresh_bundle

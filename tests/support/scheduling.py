@@ -1,7 +1,6 @@
-"""Which tests share a worker process, and which come first."""
+"""Which tests share a worker process, which come first, and which files are slow."""
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 LONGEST_FIRST = (
     "tests/clients/",
@@ -15,26 +14,41 @@ LONGEST_FIRST = (
 )
 """Files by the time they take; the others follow. Short ones at the end leave no worker without work for long."""
 
+SLOW = (
+    *("tests/clients/", "tests/gpu/", "tests/parity/", "tests/evaluation/sweep/test_sweep.py"),
+    *("tests/evaluation/sweep/test_layers.py", "tests/evaluation/test_real_checkpoint.py"),
+    *("tests/evaluation/tasks/test_classification.py", "tests/evaluation/tasks/test_sts.py"),
+    *("tests/export/commands/test_export.py", "tests/export/graph/test_files.py", "tests/export/test_names.py"),
+    *("tests/export/graph/test_fuse_cuda.py", "tests/export/test_outputs.py", "tests/export/pipeline/test_refit.py"),
+    *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
+    *("tests/export/sources/test_onnx_encoder.py", "tests/export/sources/test_sources.py"),
+    "tests/export/sources/test_xlm_tokenizer.py",
+)
+"""Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
+
 BY_FAMILY = ("tests/parity/test_families.py", "tests/export/graph/test_fuse_cuda.py")
 """Files whose tests take the family of networks as their first parameter, and share nothing between families."""
 
 
-class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives the tests of a file to one worker, for they share fixtures; those of a family of networks as a unit.
-
-    All tests of other programs go to one worker: it installs their environment while the others work.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        file, _, rest = nodeid.partition("::")
-        if file.startswith("tests/clients/"):
-            return "clients"
-        if file in BY_FAMILY and "[" in rest:
-            return f"{file} {rest.split('[')[1].rstrip(']').split('-')[0]}"
-        return file
+def is_slow(path: str) -> bool:
+    """Return whether a test file, by its path from the root, or a folder of them, is among `SLOW`."""
+    return path.startswith(SLOW)
 
 
 def by_time(item: pytest.Item) -> int:
     """Return the place of a test in the order of `LONGEST_FIRST`."""
     found = (rank for rank, prefix in enumerate(LONGEST_FIRST) if item.nodeid.startswith(prefix))
     return next(found, len(LONGEST_FIRST))
+
+
+def unit_of(nodeid: str) -> str:
+    """Return what a test shares a worker process with: its file, or its family of networks.
+
+    All tests of other programs go to one worker: it installs their environment while the others work.
+    """
+    file, _, rest = nodeid.partition("::")
+    if file.startswith("tests/clients/"):
+        return "clients"
+    if file in BY_FAMILY and "[" in rest:
+        return f"{file} {rest.split('[')[1].rstrip(']').split('-')[0]}"
+    return file

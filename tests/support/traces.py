@@ -27,6 +27,7 @@ def remembering(trace: Trace, folder: Path) -> Trace:
             Path(file.name).replace(path)
         return ir.from_proto(onnx.ModelProto.FromString(path.read_bytes()))
 
+    remembered.remembers = True  # type: ignore[attr-defined]
     return remembered
 
 

@@ -53,6 +53,7 @@ class ComparisonEvaluation(StsTexts):
         super().__init__(folder, tasks, whitening)
         self._resamples = resamples
         self._seed = seed
+        self._rows: list[Row] | None = None
 
     def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> Similarities:
         """Return the cosines of all pairs."""
@@ -65,24 +66,25 @@ class ComparisonEvaluation(StsTexts):
         """Return a row for each bundle, with its difference to the first."""
         names = [task.name for task in self.data.tasks]
         last = (f"average of {len(names)}", "difference", f"{LEVEL:.0%} from", "to", "")
-        self._rows = self._compare(scored)
-        return ("bundle", "precision", "dim", "MB", *names, *last), [_cells(row) for row in self._rows]
+        return ("bundle", "precision", "dim", "MB", *names, *last), [_cells(row) for row in self._compared(scored)]
 
     def document(self, scored: Sequence[Scored[Similarities]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return the differences of each task too, as `table` has computed them."""
+        """Return the differences of each task too."""
         return {
             "whitening": str(self.whitening),
             "absent": self.data.absent,
             "resamples": self._resamples,
             "seed": self._seed,
-            "bundles": self._rows,
+            "bundles": self._compared(scored),
         }
 
-    def _compare(self, scored: Sequence[Scored[Similarities]]) -> list[Row]:
-        bundles = [(found.bundle, read_manifest(found.bundle), found.score.dimension) for found in scored]
-        return compare_bundles(
-            self.data, bundles, [found.score.cosines for found in scored], self._resamples, self._seed
-        )
+    def _compared(self, scored: Sequence[Scored[Similarities]]) -> list[Row]:
+        """Return the rows of all bundles, computed once for the table and the document."""
+        if self._rows is None:
+            bundles = [(found.bundle, read_manifest(found.bundle), found.score.dimension) for found in scored]
+            cosines = [found.score.cosines for found in scored]
+            self._rows = compare_bundles(self.data, bundles, cosines, self._resamples, self._seed)
+        return self._rows
 
 
 @click.command()

@@ -132,6 +132,8 @@ class Recipe:
             TypeError: there is no such choice.
             UsageError: a choice cannot be used as given, or two exclude each other.
         """
+        if "method" in choices:
+            raise TypeError("a recipe has no choice 'method'; its name is 'whitening'")
         if "whitening" in choices:
             choices["method"] = choices.pop("whitening")
         known = {part: {field.name for field in fields(part)} for part in _PARTS}
@@ -141,6 +143,11 @@ class Recipe:
         return cls(SourceChoice(model, **source), WhiteningChoice(**whitening), GraphChoice(**graph))
 
     def __post_init__(self) -> None:
+        for part, kind in zip((self.source, self.whitening, self.graph), _PARTS, strict=True):
+            if not isinstance(part, kind):
+                raise UsageError(
+                    f"a part of the recipe is {part!r}; wanted a {kind.__name__}, or choices by name in Recipe.of"
+                )
         if self.whitening.method is None and self.graph.outputs != "whitened":
             raise UsageError(f"outputs is {self.graph.outputs}, but there is no whitening; leave it out")
         if not self.fits:

@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import read_texts
-from whiten_runtime.ort.process import ForkSafeLock
+from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 
 BUILTIN_CORPUS = "builtin:python-docs"
 """Name of the corpus that comes with Python: the docstrings of its standard library."""
@@ -86,27 +86,46 @@ def _display_name(source: str) -> str:
 
 
 class _Remembered:
-    """Yields what an iterator yields, and keeps it: each iteration begins with what earlier ones have read."""
+    """Yields what an iterator yields, and keeps it: each iteration begins with what earlier ones have read.
 
-    def __init__(self, source: Iterator[str]) -> None:
-        self._source = source
+    Args:
+        read: gives a new iterator, which always yields the same.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[str]]) -> None:
+        self._read = read
+        self._source = read()
         self._found: list[str] = []
+        self._whole = False
         self._lock = ForkSafeLock()
+        after_fork_in_child(self._begin_again)
 
     def __iter__(self) -> Iterator[str]:
         for index in itertools.count():
             with self._lock:
-                if index == len(self._found):
-                    sentence = next(self._source, None)
-                    if sentence is None:
-                        return
-                    self._found.append(sentence)
+                if index == len(self._found) and not self._whole:
+                    self._read_one()
+            if index == len(self._found):
+                return
             yield self._found[index]
+
+    def _read_one(self) -> None:
+        try:
+            self._found.append(next(self._source))
+        except StopIteration:
+            self._whole = True
+        except BaseException:  # an iterator that has raised gives nothing more, which is not its end
+            self._begin_again()
+            raise
+
+    def _begin_again(self) -> None:
+        """Replace the iterator by one that goes on after what was found."""
+        self._source = itertools.islice(self._read(), len(self._found), None)
 
 
 @functools.cache
 def _python_docs() -> _Remembered:
-    return _Remembered(_read_python_docs())
+    return _Remembered(_read_python_docs)
 
 
 def _read_python_docs() -> Iterator[str]:

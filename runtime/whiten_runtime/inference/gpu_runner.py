@@ -53,10 +53,10 @@ class GpuRunner:
         Raises:
             WhitenError: onnxruntime fails.
         """
-        if self._cuda_graphs is not None and tuple(values) == (OUTPUT,):
-            ids, mask = feed["input_ids"], feed["attention_mask"]
+        ids, mask = feed["input_ids"], feed["attention_mask"]
+        if self._cuda_graphs is not None and tuple(values) == (OUTPUT,) and len(ids) == 1 and mask.all():
             graphs: CudaGraphRunner = self._cuda_graphs.get()
-            if len(ids) == 1 and mask.all() and graphs.takes(ids.shape[1]):
+            if graphs.takes(ids.shape[1]):
                 return graphs.run(ids[0].tolist())
         return self._run_batch(feed, values)
 

@@ -116,8 +116,8 @@ def import_onnxruntime() -> Any:
             import onnxruntime
     except ImportError as error:
         raise MissingPackageError(
-            f"onnxruntime cannot be imported ({error}); install it with pip install 'whiten[cpu]', "
-            "or 'whiten[gpu]' for NVIDIA"
+            f"onnxruntime cannot be imported ({error}); install it with pip install "
+            "onnxruntime, or onnxruntime-gpu for NVIDIA"
         ) from None
     if not hasattr(onnxruntime, "InferenceSession"):
         raise WhitenError(f"onnxruntime is installed incompletely; {reinstall()}")
@@ -179,9 +179,7 @@ def check_available(
         if wrong := conflict(installed()):
             hint = f": {wrong}"
         elif name in NVIDIA:
-            hint = (
-                "; pip uninstall -y onnxruntime, then pip install onnxruntime-gpu (whiten[gpu] in place of whiten[cpu])"
-            )
+            hint = "; pip uninstall -y onnxruntime, then pip install --force-reinstall --no-deps onnxruntime-gpu"
         else:
             hint = ""
         raise ProviderError(f"provider '{name}' is not available here, only {', '.join(available)}{hint}")

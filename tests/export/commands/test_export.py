@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -211,9 +212,9 @@ def test_what_float32_cannot_carry_is_told_apart_from_a_wrong_graph(folder: Path
     assert run(path, "--layers", "1", "--corpus", corpus_file).exit_code == 0
 
 
-def _start(directory: Path, corpus: Path, out: Path, prelude: str = "") -> subprocess.Popen[str]:
+def _start(directory: Path, corpus: Path, out: Path, prelude: str = "", *more: str) -> subprocess.Popen[str]:
     code = f"{prelude}\nfrom whiten_export.commands.export import main; main()"
-    command = [sys.executable, "-c", code, directory, "--corpus", corpus, "--out", out]
+    command = [sys.executable, "-c", code, directory, "--corpus", corpus, "--out", out, *more]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -226,6 +227,31 @@ def stage(self, text):
         os.kill(os.getpid(), signal.SIGKILL)
 ConsoleReporter.stage = stage
 """
+
+
+_KILLED_BEFORE_PUBLISHING = """
+import os, signal
+from whiten_export.writing import staging
+def flush(directory):
+    os.kill(os.getpid(), signal.SIGKILL)
+staging._flush = flush
+"""
+
+
+@pytest.mark.slow
+def test_an_export_killed_at_its_end_keeps_the_bundle_that_it_was_to_replace(
+    folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, tiny_bundle: Path
+) -> None:
+    out = folder / "bundle"
+    shutil.copytree(tiny_bundle, out)
+    with _start(checkpoint("bert"), corpus_file, out, _KILLED_BEFORE_PUBLISHING, "--force") as process:
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert (out / "whiten.json").read_bytes() == (tiny_bundle / "whiten.json").read_bytes()
+    with Encoder(out) as encoder:
+        assert encoder.verify().min_cosine > 0.999999
+    assert run(checkpoint("bert"), "--corpus", corpus_file, "--out", out, "--force").exit_code == 0
+    assert [path.name for path in folder.iterdir()] == ["bundle"]
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 import pytest
 
-from whiten_export.pipeline.recipe import Recipe, bundle_name
-from whiten_export.sources.choice import parse_layers, resolve_layers
+from whiten_export.pipeline.recipe import GraphChoice, Recipe, WhiteningChoice, bundle_name
+from whiten_export.sources.choice import SourceChoice, parse_layers, resolve_layers
 from whiten_runtime import UsageError
 
 
@@ -77,3 +77,17 @@ def test_choices_that_exclude_each_other(choices: dict[str, object], message: st
 )
 def test_names(recipe: Recipe, name: str) -> None:
     assert bundle_name("m", recipe, (1, 6)) == name
+
+
+def test_parts_and_flat_choices_are_told_apart() -> None:
+    assert Recipe.of("m", layers=(1, 2), precision="int8", dim=8) == Recipe(
+        SourceChoice("m", layers=(1, 2)), WhiteningChoice(dim=8), GraphChoice(precision="int8")
+    )
+    with pytest.raises(UsageError, match="a part of the recipe is 'bert-base'; wanted a SourceChoice"):
+        Recipe("bert-base")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"a part of the recipe is \(1, 12\); wanted a WhiteningChoice"):
+        Recipe(SourceChoice("m"), (1, 12))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a recipe has no choice 'layer'"):
+        Recipe.of("m", layer=(1,))
+    with pytest.raises(TypeError, match="its name is 'whitening'"):
+        Recipe.of("m", whitening="zca", method="pca")

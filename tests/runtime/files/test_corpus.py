@@ -1,11 +1,13 @@
 import gzip
 import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from whiten_runtime import DataError, UsageError
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus, _Remembered
 
 
 def test_files_are_read_in_order_counted_and_hashed(tmp_path: Path) -> None:
@@ -62,3 +64,27 @@ def test_no_such_corpus() -> None:
             Corpus((source,), None, None).count()
     with pytest.raises(UsageError, match="standard input"):
         Corpus(("-",), None, None).count()
+
+
+def test_an_interrupted_read_of_the_built_in_corpus_is_not_its_end() -> None:
+    failures = iter([True, False])
+
+    def read() -> Iterator[str]:
+        yield from ("one", "two")
+        if next(failures):
+            raise KeyboardInterrupt
+        yield "three"
+
+    remembered = _Remembered(read)
+    assert next(iter(remembered)) == "one"
+    with pytest.raises(KeyboardInterrupt):
+        list(remembered)
+    assert list(remembered) == ["one", "two", "three"]
+    assert list(remembered) == ["one", "two", "three"]
+
+
+def test_threads_read_the_built_in_corpus_together() -> None:
+    remembered = _Remembered(lambda: (str(number) for number in range(5000)))
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: list(remembered), range(4)))
+    assert all(sentences == [str(number) for number in range(5000)] for sentences in found)

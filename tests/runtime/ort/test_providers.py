@@ -72,7 +72,7 @@ def test_what_to_install() -> None:
         return str(caught.value)
 
     check_available([CUDA, CPU], GPU_BUILD, lambda: {"onnxruntime-gpu": "1.31.1"})
-    assert "pip install onnxruntime-gpu (whiten[gpu] in place of whiten[cpu])" in check(CUDA, [CPU], "onnxruntime")
+    assert "pip install --force-reinstall --no-deps onnxruntime-gpu" in check(CUDA, [CPU], "onnxruntime")
     both = check(CUDA, [CPU], "onnxruntime", "onnxruntime-gpu")
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.31.1 are both installed" in both
     assert "pip uninstall -y onnxruntime onnxruntime-gpu" in both
