@@ -186,7 +186,7 @@ def test_progress_bar_goes_to_stderr(tiny: Encoder, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("providers", "message"),
     [
-        (["CUDAExecutionProvider"], "not available here.*whiten\\[gpu\\]"),
+        (["CUDAExecutionProvider"], "not available here.*--no-deps onnxruntime-gpu"),
         (["NoSuchProvider"], "'NoSuchProvider' is not available here, only .*CPUExecutionProvider"),
     ],
 )

@@ -141,6 +141,7 @@ def test_directions_that_died_are_drift(bundle: Path) -> None:
     assert found.verdict == "drifting"
 
 
+@pytest.mark.slow
 def test_lower_precision_is_no_drift(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     texts = sentences(3000)
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")

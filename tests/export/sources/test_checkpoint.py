@@ -9,6 +9,7 @@ from whiten_models.catalogue import find
 from whiten_runtime import IntegrityError, UsageError, WhitenError
 
 
+@pytest.mark.slow
 def test_a_directory(checkpoint: Callable[[str], Path]) -> None:
     found = resolve(str(checkpoint("bert")))
     assert (found.name, found.hub_id, found.revision, found.entry) == ("tiny-bert", None, None, None)

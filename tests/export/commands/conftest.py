@@ -1,4 +1,4 @@
-"""Tests of exports use a bundle that was exported now."""
+"""These tests use a bundle that was exported now."""
 
 from pathlib import Path
 
