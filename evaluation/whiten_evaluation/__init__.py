@@ -1,1 +1,1 @@
-"""What layers, whitening and precision do to quality, on the papers' protocols."""
+"""Measure how layers, whitening and precision change quality, by the papers' protocols."""

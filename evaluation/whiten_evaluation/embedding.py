@@ -1,4 +1,4 @@
-"""Texts of an evaluation as vectors: every distinct text goes through the graph once."""
+"""Embed the texts of an evaluation: every distinct text goes through the graph once."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,20 +19,18 @@ from whiten_whitening.maps import WARNED_RATIO, WhiteningMap, WhiteningSpec, che
 from whiten_whitening.moments import Float64Array, Moments
 
 SourceName = Literal["bundle", "target", "none"]
-"""Which whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""
+"""Source of a whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""
 
 
 @dataclass(frozen=True)
 class WhiteningSource:
-    """How an evaluation whitens.
+    """Describes the whitening of an evaluation.
 
     Attributes:
-        source: see `SourceName`.
-        spec: of "target".
-        dimension: leading coordinates to keep of "bundle"; None for all. That of "target" is in `spec`.
-
-    Raises:
-        UsageError: a dimension for vectors that are not whitened.
+        source: source of the whitening; see `SourceName`.
+        spec: specification of the whitening that is fitted, if `source` is "target".
+        dimension: number of leading coordinates to keep, if `source` is "bundle"; None for all. For "target", `spec`
+            holds the dimension.
     """
 
     source: SourceName = "bundle"
@@ -41,10 +39,10 @@ class WhiteningSource:
 
     @classmethod
     def parse(cls, source: SourceName, dimension: int | None, beta: float = 1.0) -> "WhiteningSource":
-        """From options of a command line.
+        """Make a source from options of a command line.
 
         Raises:
-            UsageError: they do not go together.
+            UsageError: options exclude each other, such as a dimension for vectors that are not whitened.
         """
         if source != "target" and beta != 1:
             raise UsageError(f"beta {beta:g} is for --whitening target; leave it out")
@@ -62,12 +60,12 @@ class WhiteningSource:
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Distinct texts and their vectors.
+    """Holds distinct texts and their vectors.
 
     Attributes:
-        rows: of each text in `vectors`.
-        vectors: float32 [m, d].
-        common: whether their common component goes before a whitening (SIF).
+        rows: row of each text in `vectors`.
+        vectors: vectors of the texts, float32 [m, d].
+        common: whether their common component is removed before a whitening (SIF).
     """
 
     rows: dict[str, int]
@@ -75,23 +73,23 @@ class TextVectors:
     common: bool = False
 
     def of(self, texts: Iterable[str]) -> Float64Array:
-        """Vectors of these texts, float64 [n, d].
+        """Return the vectors of texts, float64 [n, d].
 
         Raises:
-            KeyError: a text is not among those embedded.
+            KeyError: a text was not embedded.
         """
         return np.asarray(self.vectors[[self.rows[text] for text in texts]], np.float64)
 
     def fit(self, texts: Iterable[str], spec: WhiteningSpec, what: str) -> WhiteningMap:
-        """A whitening fitted on these texts, repeated ones counted as often as they come.
+        """Fit a whitening on texts; a repeated text counts as often as it occurs.
 
         Args:
-            texts: some of those embedded.
-            spec: which whitening.
-            what: is fitted on, for the message.
+            texts: texts to fit on, all of which were embedded.
+            spec: specification of the whitening.
+            what: name of the texts, for error messages.
 
         Raises:
-            UsageError: too few texts for the dimensions, or all alike.
+            UsageError: too few texts for the dimensions, or all texts have the same vector.
         """
         moments = Moments.of(self.of(texts))
         check_fit(moments.n, len(moments.mean), spec, what)
@@ -102,10 +100,10 @@ class TextVectors:
 
 
 def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
-    """Check that n sentences are enough to fit on.
+    """Check that n sentences are enough to fit a whitening on.
 
     Raises:
-        UsageError: they are not; or more dimensions are to be kept than there are.
+        UsageError: there are too few sentences, or `spec` keeps more dimensions than the vectors have.
     """
     if spec.dimension is not None and spec.dimension > width:
         raise UsageError(f"dim is {spec.dimension}, but the vectors have {width} dimensions; wanted 1 to {width}")
@@ -120,16 +118,16 @@ def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
 
 
 def check_bundles(bundles: Iterable[Path], whitening: WhiteningSource, groups: Mapping[str, int]) -> None:
-    """Find what is wrong with bundles before any of them is put to work.
+    """Check all bundles before any of them is loaded.
 
     Args:
-        bundles: directories.
-        whitening: what is evaluated.
-        groups: what a whitening is to be fitted on, and its sentences.
+        bundles: directories of the bundles.
+        whitening: the whitening that is evaluated.
+        groups: sets of sentences on which a whitening may be fitted, by name, with their sizes.
 
     Raises:
-        BundleError: one is not a bundle, or takes vectors.
-        UsageError: the whitening does not fit one, or a group has too few sentences for it.
+        BundleError: a directory is not a bundle, or its bundle takes vectors.
+        UsageError: a bundle cannot be whitened this way, or a group has too few sentences for it.
     """
     for bundle in bundles:
         manifest = read_manifest(bundle)
@@ -143,7 +141,7 @@ def check_bundles(bundles: Iterable[Path], whitening: WhiteningSource, groups: M
 
 
 def whitened(vectors: Float64Array, fitted: WhiteningMap | None) -> Float64Array:
-    """(x - mean) W of each row; the rows themselves without a map."""
+    """Return (x - mean) W for each row x; without a map, the rows themselves."""
     return vectors if fitted is None else np.asarray((vectors - fitted.mean) @ fitted.weight)
 
 
@@ -154,18 +152,18 @@ def embed_texts(
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
 ) -> TextVectors:
-    """Embed each distinct text once: before whitening, unless the bundle's own is what is evaluated.
+    """Embed each distinct text once: before whitening, unless the bundle's own whitening is evaluated.
 
     Args:
-        bundle: of any precision; not one that takes vectors.
-        texts: repeated ones count once.
-        whitening: what is evaluated.
-        options: how the session is created.
+        bundle: directory of a bundle of any precision that takes texts.
+        texts: texts to embed; a repeated text is embedded once.
+        whitening: the whitening that is evaluated.
+        options: options of the session.
         reporter: told about progress.
 
     Raises:
-        BundleError: not a bundle, or not a whole one.
-        UsageError: `whitening.dimension` is more than there are, or cannot be kept of this bundle.
+        BundleError: not a bundle, or an incomplete one.
+        UsageError: `whitening.dimension` exceeds the bundle's, or the bundle cannot be truncated.
         DataError: a vector is not finite.
     """
     manifest = read_manifest(bundle)

@@ -1,4 +1,4 @@
-"""`MtebModel`: a bundle as a model of mteb, whose tasks and leaderboards then take it."""
+"""Adapt a bundle to mteb's interface for models: `MtebModel`."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,21 +16,22 @@ with needing("mteb"):
 
 
 class MtebModel(AbsEncoder):  # type: ignore[misc]
-    """What `mteb.evaluate` takes: `mteb.evaluate(MtebModel("my-bundle"), mteb.get_tasks(tasks=["STSBenchmark"]))`.
+    """Adapts a bundle to mteb, whose tasks and leaderboards then take it.
 
-    Similarities are cosines, as mteb computes them.
+    `mteb.evaluate(MtebModel("my-bundle"), mteb.get_tasks(tasks=["STSBenchmark"]))` evaluates one. Similarities are
+    cosines, as mteb computes them.
 
     Args:
         encoder: an open bundle, or its directory.
-        name: for mteb's results, "organisation/name"; None for the bundle's own name, of the organisation "whiten".
+        name: name in mteb's results, "organisation/name"; None for the bundle's own name in the organisation "whiten".
 
     Attributes:
         model: the encoder.
-        mteb_model_meta: what the manifest says. Its revision is a hash of the manifest, so that mteb does not take the
-            results of one bundle for those of another.
+        mteb_model_meta: metadata from the manifest. Its revision is a hash of the manifest, so that mteb does not take
+            the results of one bundle for those of another.
 
     Raises:
-        BundleError: not a bundle, or not a whole one.
+        BundleError: not a bundle, or an incomplete one.
         WhitenError: mteb is not installed; raised where this module is imported.
     """
 
@@ -69,19 +70,19 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
         batch_size: int | None = None,
         show_progress_bar: bool = False,
     ) -> NDArray[np.float32]:
-        """Embed mteb's batches of texts; every task and every prompt type alike.
+        """Embed mteb's batches of texts, in the same way for every task and prompt type.
 
         Args:
             inputs: batches with the column "text".
-            task_metadata: of mteb's interface, as the next three.
-            hf_split: of the data.
-            hf_subset: of the data.
+            task_metadata: metadata of the task; part of mteb's interface and ignored, as are the next three.
+            hf_split: split of the data.
+            hf_subset: subset of the data.
             prompt_type: query or document.
-            batch_size: texts per run at most.
+            batch_size: largest number of texts per run.
             show_progress_bar: draw a bar on stderr.
 
         Returns:
-            float32 [n, k].
+            Vectors, float32 [n, k].
         """
         texts = [text for batch in inputs for text in batch["text"]]
         return self.model.encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)

@@ -1,4 +1,4 @@
-"""Bundles opened by the real sentence-transformers, fastembed, optimum and mteb, in an environment of their own."""
+"""Test bundles in the real sentence-transformers, fastembed, optimum and mteb, installed in a separate environment."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TEXTS = [*sentences(60), "", "a", "long " * 400, "Ünïcödé 日本 👩‍👧
 
 @pytest.fixture(scope="session")
 def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random vectors for words of the corpus, in GloVe's format."""
+    """Write random vectors for words of the corpus, in GloVe's format."""
     words = sorted({word for sentence in sentences(2000) for word in sentence.lower().split() if word.isalpha()})
     rows = np.random.default_rng(0).normal(size=(len(words), 12))
     path = tmp_path_factory.mktemp("words") / "glove.12d.txt"
@@ -40,7 +40,7 @@ def bundles(
     corpus_file: Path,
     words_file: Path,
 ) -> dict[str, Path]:
-    """The real checkpoint; a normalised, cut one; byte-level BPE; word vectors, plain and weighted."""
+    """Export the real checkpoint, also normalised and truncated; byte-level BPE; word vectors, plain and weighted."""
     folder = tmp_path_factory.mktemp("for-clients")
     corpus = (str(corpus_file),)
     recipes = {
@@ -56,7 +56,7 @@ def bundles(
 
 @pytest.mark.parametrize("client", ["sentence_transformers", "fastembed", "optimum"])
 @pytest.mark.parametrize("name", ["minilm", "normalised", "roberta", "words", "sif"])
-def test_a_client_gives_our_vectors(
+def test_client_gives_the_same_vectors_as_encoder(
     client: str, name: str, run_client: Callable[..., None], bundles: dict[str, Path], tmp_path: Path
 ) -> None:
     texts, out = tmp_path / "texts.json", tmp_path / "vectors.npy"
@@ -72,8 +72,10 @@ def test_a_client_gives_our_vectors(
     assert sorted(bundles[name].rglob("*")) == before
 
 
-def test_mteb(minilm_bundle: Path, run_client: Callable[..., None], tmp_path: Path) -> None:
-    """Its scores of two tasks of ours are those of our vectors."""
+def test_mteb_scores_equal_scipy_and_scikit_learn(
+    minilm_bundle: Path, run_client: Callable[..., None], tmp_path: Path
+) -> None:
+    """Compare mteb's scores on two local tasks with scores that are computed from the encoder's vectors."""
     texts = sentences(400)
     pairs = similar_pairs(texts[:100])
     labels = [len(text) > np.median([len(text) for text in texts]) for text in texts]
@@ -104,7 +106,7 @@ def test_mteb(minilm_bundle: Path, run_client: Callable[..., None], tmp_path: Pa
 
 
 def similar_pairs(texts: list[str]) -> dict[str, list[str] | list[float]]:
-    """Each text and the start of it; the score is how much of it that is."""
+    """Return each text with its beginning; the score is the share of the text that is kept."""
     kept = np.random.default_rng(0).uniform(0.1, 1, len(texts))
     starts = [text[: max(1, round(share * len(text)))] for text, share in zip(texts, kept, strict=True)]
     return {"sentence1": texts, "sentence2": starts, "score": kept.tolist()}
@@ -114,7 +116,7 @@ def labelled(texts: list[str], labels: list[bool]) -> dict[str, list[str] | list
     return {"text": texts, "label": [int(label) for label in labels]}
 
 
-def test_mteb_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mteb_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(WhitenError, match=r"this needs mteb(\.models)?; install it with pip install 'whiten\[mteb\]'"):
         import whiten_evaluation.mteb_model  # noqa: F401

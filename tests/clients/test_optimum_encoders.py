@@ -1,4 +1,4 @@
-"""Directories that the real optimum exported become bundles, compared with the checkpoints that it started from."""
+"""Test bundles made from directories that the real optimum exported, against the original checkpoints."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ Optimum = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def optimum(run_client: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Optimum:
-    """Runs its command on a checkpoint."""
+    """Return a function that runs optimum's export command on a checkpoint."""
 
     def make(directory: Path, *options: object, **variables: str) -> Path:
         out = tmp_path_factory.mktemp("optimum") / directory.name
@@ -49,7 +49,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[str]:
 
 
 def full_model_states(directory: Path, encoder: Path, max_length: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """All hidden states of PyTorch's untouched model in float64, and the texts' lengths.
+    """Return all hidden states of PyTorch's original model in float64, and the number of tokens of each text.
 
     The tokenizer is the one that optimum wrote: RoBERTa's "<mask>" takes the space before it in transformers 4 only.
     """
@@ -65,7 +65,7 @@ def full_model_states(directory: Path, encoder: Path, max_length: int) -> tuple[
 
 
 def pooled(state: np.ndarray, lengths: np.ndarray, pooling: Pooling) -> np.ndarray:
-    """[n, d], zeros for a text without tokens."""
+    """Return pooled vectors, [n, d]; zeros for a text without tokens."""
     vectors = np.zeros((len(state), state.shape[2]))
     for row, length in enumerate(lengths):
         if length:
@@ -87,10 +87,10 @@ def check(bundle: Path, directory: Path, exported: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "gpt2"])
-def test_families(
+def test_bundles_of_each_family_equal_pytorch(
     family: str, optimum: Optimum, checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
 ) -> None:
-    """Every pooling in float32, every precision."""
+    """Check every pooling in float32, and mean pooling in the other precisions."""
     directory = checkpoint(family, WIDENED)
     encoder = optimum(directory)
     for pooling in ("mean", "cls", "last"):
@@ -102,7 +102,7 @@ def test_families(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_the_real_checkpoint(
+def test_bundle_of_minilm_equals_pytorch(
     precision: str, real_encoder: Path, minilm_checkpoint: Path, corpus: tuple[str], tmp_path: Path
 ) -> None:
     recipe = Recipe.of(str(real_encoder), dim=DIM, precision=precision, corpus=corpus, max_length=64)
@@ -113,7 +113,7 @@ def test_the_real_checkpoint(
 
 @pytest.fixture(scope="module")
 def real_encoder(optimum: Optimum, minilm_checkpoint: Path) -> Path:
-    """With the outputs that optimum gives to sentence-transformers' models."""
+    """Export MiniLM with optimum, which names the outputs of sentence-transformers' models in its own way."""
     encoder = optimum(minilm_checkpoint)
     assert names_of(encoder) == ["token_embeddings", "sentence_embedding"]
     return encoder
@@ -125,7 +125,7 @@ def names_of(encoder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_an_older_opset(
+def test_older_opset_is_converted(
     family: str, optimum: Optimum, checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
 ) -> None:
     directory = checkpoint(family)
@@ -136,10 +136,10 @@ def test_an_older_opset(
     check(exported.path, directory, encoder)
 
 
-def test_hidden_states(
+def test_layers_are_chosen_from_hidden_state_outputs(
     run_client: Callable[..., None], checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
 ) -> None:
-    """Named as our own graphs name them; the last one under both of its names."""
+    """Outputs have the names of our own graphs; the last hidden state has both of its names."""
     directory = checkpoint("bert")
     encoder = tmp_path / "encoder"
     run_client("hidden_states", directory, encoder)
@@ -152,10 +152,10 @@ def test_hidden_states(
 
 
 @pytest.mark.parametrize("widened", [1, WIDENED])
-def test_weights_beside_the_graph(
+def test_external_weights_are_read(
     widened: int, optimum: Optimum, checkpoint: Callable[..., Path], corpus: tuple[str], tmp_path: Path
 ) -> None:
-    """Constants of nodes lie there too; a bundle of a small model has all of its weights in the graph."""
+    """Constants of nodes are external too; a bundle of a small model has all of its weights in the graph."""
     directory = checkpoint("bert", widened)
     encoder = optimum(directory, FORCE_ONNX_EXTERNAL_DATA="1")
     graph = onnx.load(encoder / "model.onnx", load_external_data=False).graph

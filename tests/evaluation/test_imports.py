@@ -1,4 +1,4 @@
-"""What the commands load: machines that only run bundles evaluate them too."""
+"""Test what the commands import: machines that only run bundles evaluate them too."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "matplotlib", "onnx", "onnx_ir", "onnxruntime", "mteb")
 
 
-def test_the_commands_need_no_more_than_the_runtime() -> None:
+def test_commands_import_only_packages_of_the_runtime() -> None:
     program = (
         "import sys, whiten_evaluation.commands.main, whiten_evaluation.commands.sweep\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 on the real test sets: the figures that other implementations give."""
+"""Test scores of all-MiniLM-L6-v2 on the real test sets against figures of other implementations."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {
 
 
 @pytest.mark.slow
-def test_similarity(shared_data: Path, tmp_path: Path) -> None:
+def test_sts_scores_equal_those_of_other_implementations(shared_data: Path, tmp_path: Path) -> None:
     plan = SweepPlan("minilm", read_sts(shared_data, TASKS), tmp_path, (1, 6), ("mean",), speed=False)
     sweep = run_sweep(plan)
     found = {(score.whitening, score.layers): score.tasks for score in sweep.scores}

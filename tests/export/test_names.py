@@ -1,4 +1,4 @@
-"""Names of the catalogue, from the hub's cache to the bundle."""
+"""Test names of the catalogue, from the hub's cache to the bundle."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ run = partial(invoke, export)
 
 @pytest.fixture
 def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """The folder of a name's repository in the cache, as huggingface_hub lays it out."""
+    """Return a function that makes a name's repository in the hub's cache, and returns the folder for its files."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
 
@@ -44,7 +44,7 @@ def manifest(bundle: str) -> dict[str, object]:
     return content
 
 
-def test_a_name_is_its_repository(
+def test_name_is_resolved_to_its_repository(
     snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path], corpus_file: Path
 ) -> None:
     shutil.copytree(checkpoint("bert"), snapshot("bert-base"))
@@ -53,11 +53,11 @@ def test_a_name_is_its_repository(
     source = manifest("bundles/bert-base-l1-l4")["source"]
     assert isinstance(source, dict)
     assert (source["checkpoint"], source["revision"]) == ("google-bert/bert-base-uncased", COMMIT)
-    # Its recommended layers are those of the real one.
+    # The recommended layers are those of the real checkpoint.
     assert "layer 12 does not exist" in run("bert-base").stderr
 
 
-def test_the_casing_that_no_file_says(
+def test_casing_is_set_by_the_catalogue(
     snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path], corpus_file: Path
 ) -> None:
     shutil.copytree(checkpoint("spanbert"), snapshot("spanbert-base"))
@@ -70,7 +70,7 @@ def test_the_casing_that_no_file_says(
             assert np.array_equal(a, b) == same, bundle
 
 
-def test_the_recommended_pooling(snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path]) -> None:
+def test_recommended_pooling_is_the_default(snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path]) -> None:
     shutil.copytree(checkpoint("bert"), snapshot("simcse"))
     command = ("simcse", "--layers", "4", "--whitening", "none")
     assert run(*command).exit_code == 0
@@ -79,7 +79,7 @@ def test_the_recommended_pooling(snapshot: Callable[[str], Path], checkpoint: Ca
     assert manifest("bundles/simcse-l4-raw")["pooling"] == "mean"
 
 
-def test_word_vectors_in_their_archive(snapshot: Callable[[str], Path], corpus_file: Path) -> None:
+def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path], corpus_file: Path) -> None:
     folder = snapshot("sif")
     folder.mkdir(parents=True)
     entry = find("sif")
@@ -97,7 +97,7 @@ def test_word_vectors_in_their_archive(snapshot: Callable[[str], Path], corpus_f
     assert manifest("bundles/glove-l0")["pooling"] == "mean"
 
 
-def test_a_name_that_is_not_in_the_cache(snapshot: Callable[[str], Path]) -> None:
+def test_name_that_is_not_in_the_cache_needs_the_hub(snapshot: Callable[[str], Path]) -> None:
     for name in ("t5-large", "glove", "angle-llama"):
         result = run(name)
         assert (result.exit_code, "the hub is out of reach" in result.stderr) == (1, True), result.stderr

@@ -1,4 +1,4 @@
-"""Vectors before whitening, and vectors cut to fewer dimensions."""
+"""Test vectors before whitening, and vectors truncated to fewer dimensions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def make(
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_one_pass_gives_both(make: Callable[..., Encoder], normalize: bool) -> None:
+def test_encode_both_equals_two_bundles(make: Callable[..., Encoder], normalize: bool) -> None:
     both, raw = make(outputs="both", normalize=normalize), make(whitening=None)
     texts = ["", *sentences(60)]
     white, unwhitened = both.encode_both(texts)
@@ -52,20 +52,20 @@ def test_one_pass_gives_both(make: Callable[..., Encoder], normalize: bool) -> N
     assert both.verify().min_cosine > 0.999999
 
 
-def test_other_bundles_say_what_to_do(make: Callable[..., Encoder]) -> None:
+def test_encode_both_is_refused_by_bundles_with_one_output(make: Callable[..., Encoder]) -> None:
     with pytest.raises(UsageError, match="export it with --outputs both"):
         make(whitening=None).encode_both(["a"])
 
 
-def test_an_output_that_only_the_manifest_promises(make: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_output_missing_from_the_graph_is_refused(make: Callable[..., Encoder], tmp_path: Path) -> None:
     copy = copy_bundle(make(whitening=None)._bundle.path, tmp_path)
     edit_manifest(copy, lambda manifest: manifest.update(outputs="both"))
     with pytest.raises(BundleError, match="lacks the output unwhitened_embedding"):
         Encoder(copy)
 
 
-def test_any_bundle_gives_its_vectors_before_whitening(make: Callable[..., Encoder]) -> None:
-    """As an output that the file does not have, of a graph whose weights lie beside it or in it."""
+def test_engine_outputs_vectors_before_whitening_of_any_bundle(make: Callable[..., Encoder]) -> None:
+    """The engine adds the output, which the file does not have."""
     normalised, raw = make(normalize=True, dim=8), make(whitening=None)
     model = normalised._bundle.model
     assert UNWHITENED_OUTPUT not in scan_graph(model).outputs
@@ -76,7 +76,7 @@ def test_any_bundle_gives_its_vectors_before_whitening(make: Callable[..., Encod
     engine.close()
 
 
-def test_an_output_more_is_what_onnx_reads(tiny_bundle: Path) -> None:
+def test_added_output_is_read_by_onnx(tiny_bundle: Path) -> None:
     model = onnx.load_from_string(with_output(tiny_bundle / MODEL_FILE, UNWHITENED_OUTPUT))
     assert [value.name for value in model.graph.output] == [
         "sentence_embedding",
@@ -87,14 +87,14 @@ def test_an_output_more_is_what_onnx_reads(tiny_bundle: Path) -> None:
     assert len(model.graph.node) == len(onnx.load(tiny_bundle / MODEL_FILE).graph.node)
 
 
-def test_a_value_that_is_not_there(tiny_bundle: Path) -> None:
+def test_unknown_value_is_refused(tiny_bundle: Path) -> None:
     with pytest.raises(BundleError, match="onnxruntime does not accept it"):
         Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(), "no_such_value")
 
 
 @pytest.mark.parametrize("method", ["pca", "pca-cor"])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_cut_vectors_are_those_of_a_bundle_of_so_many_dimensions(
+def test_truncated_vectors_equal_a_bundle_of_fewer_dimensions(
     make: Callable[..., Encoder], method: Method, normalize: bool
 ) -> None:
     texts = sentences(30)
@@ -104,9 +104,7 @@ def test_cut_vectors_are_those_of_a_bundle_of_so_many_dimensions(
 
 
 @pytest.mark.parametrize("method", ["zca", "cholesky", "zca-cor", None])
-def test_cutting_vectors_whose_order_means_nothing_is_refused(
-    make: Callable[..., Encoder], method: Method | None
-) -> None:
+def test_truncating_vectors_that_are_not_nested_is_refused(make: Callable[..., Encoder], method: Method | None) -> None:
     encoder = make(whitening=method)
     why = "there is no whitening" if method is None else f"the whitening is {method}"
     with pytest.raises(UsageError, match=f"truncate_dim is 8, but {why}"):

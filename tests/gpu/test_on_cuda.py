@@ -1,4 +1,4 @@
-"""On an NVIDIA GPU: `python -m pytest -m gpu`. Elsewhere these skip, and say why."""
+"""Test on an NVIDIA GPU: `python -m pytest -m gpu`. Without one, these tests are skipped with a reason."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def _needs_a_gpu() -> None:
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "gpt2", "modernbert"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_vectors_are_pytorchs(
+def test_vectors_on_cuda_pass_the_parity_gate(
     checkpoint: Callable[..., Path], tmp_path: Path, family: str, precision: Precision, target: str
 ) -> None:
     recipe = Recipe.of(
@@ -62,14 +62,14 @@ def test_vectors_are_pytorchs(
             assert parity.provider == CUDA_PROVIDER
 
 
-def test_its_memory_can_be_bounded(tiny_bundle: Path) -> None:
+def test_gpu_memory_limit_is_accepted(tiny_bundle: Path) -> None:
     providers = [(CUDA_PROVIDER, {"device_id": 0, "gpu_mem_limit": 1 << 30}), "CPUExecutionProvider"]
     with Encoder(tiny_bundle, providers=providers) as encoder:
         assert encoder.verify().min_cosine > 0.999999
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_texts_that_come_alone_are_replayed(
+def test_single_text_requests_replayed_by_cuda_graphs_pass_the_gate(
     checkpoint: Callable[..., Path], tmp_path: Path, precision: Precision
 ) -> None:
     recipe = Recipe.of(str(checkpoint("bert", 4)), precision=precision, target="cuda", max_sentences=600)
@@ -84,7 +84,7 @@ def test_texts_that_come_alone_are_replayed(
         assert gate.passes(compare(graphs.encode(TEXTS), want))
 
 
-def test_exact_normalisations_are_not_worse(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_strict_normalisations_are_not_less_accurate(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     recipe = Recipe.of(str(checkpoint("bert", 4)), precision="fp16", target="cuda", max_sentences=600)
     export_bundle(recipe, tmp_path / "bundle")
     loose = [(CUDA_PROVIDER, {"enable_skip_layer_norm_strict_mode": 0})]

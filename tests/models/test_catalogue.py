@@ -61,12 +61,12 @@ def entry_of(name: str) -> Entry:
     return entry
 
 
-def test_every_model_of_the_papers_is_there_and_no_baseline_without_a_checkpoint() -> None:
+def test_catalogue_lists_every_model_of_the_papers_with_a_checkpoint() -> None:
     assert sorted(entry.name for entry in catalogue()) == sorted(EVERY_ROW)
 
 
 @each_entry
-def test_every_entry_makes_sense(entry: Entry) -> None:
+def test_fields_of_every_entry_are_valid(entry: Entry) -> None:
     assert re.fullmatch(r"[a-z0-9.-]+", entry.name)
     assert entry.paper_name
     assert all(0 <= layer <= entry.layers for layer in entry.recommended_layers)
@@ -83,7 +83,7 @@ def test_every_entry_makes_sense(entry: Entry) -> None:
 
 
 @each_entry
-def test_what_each_source_needs(entry: Entry) -> None:
+def test_every_entry_has_the_fields_of_its_source(entry: Entry) -> None:
     is_hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", entry.checkpoint) is not None
     assert is_hub_id == (entry.source != "vectors")
     assert (entry.file is not None) == (entry.source == "words")
@@ -96,7 +96,7 @@ def test_what_each_source_needs(entry: Entry) -> None:
 
 
 @each_entry
-def test_tokenizer_facts(entry: Entry) -> None:
+def test_tokenizer_of_every_entry_is_valid(entry: Entry) -> None:
     facts = entry.tokenizer
     before, after = facts.specials
     assert facts.kind in KINDS
@@ -113,7 +113,7 @@ def test_model_types_are_those_of_transformers() -> None:
     assert used <= set(auto.CONFIG_MAPPING_NAMES)
 
 
-def test_published_figures() -> None:
+def test_published_figures_equal_the_papers() -> None:
     held = {(entry.paper_name, entry.published) for entry in catalogue() if entry.published}
     assert held == {(name, Published(*figures)) for name, figures in PUBLISHED.items()}
 
@@ -157,11 +157,11 @@ def test_names_are_unambiguous() -> None:
         ("stanfordnlp/glove", "glove"),
     ],
 )
-def test_find(name: str, found: str) -> None:
+def test_find_by_name_alias_or_checkpoint(name: str, found: str) -> None:
     assert entry_of(name).name == found
 
 
-def test_near_matches() -> None:
+def test_near_matches_of_misspelt_names() -> None:
     assert near_matches("distilbret")[0] == "distilbert"
     assert near_matches("stanfordnlp/glov")[0] == "glove"
     assert near_matches("qqqqqqqq") == []

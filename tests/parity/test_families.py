@@ -1,7 +1,7 @@
-"""Every family against the full PyTorch model, pooled by numpy, with other batches than the export's own gate.
+"""Test every family against the full PyTorch model, pooled by numpy, with other batches than the export's own gate.
 
-Tracing takes most of an export's time, the full model most of what is left: both come once for each family. The real
-command runs with all layers that are tried here; their other combinations are built from the same trace.
+Tracing takes most of an export's time, and the full model most of the rest: both run once for each family. The real
+command exports all layers that are tested here; their other combinations are built from the same trace.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ CASES: list[tuple[tuple[int, ...], Pooling]] = [
 
 @dataclass(frozen=True)
 class Exported:
-    """A family's checkpoint, what the real command made of it, and the full PyTorch model's vectors of `TEXTS`."""
+    """Holds a family's checkpoint, the result of the real command, and the full PyTorch model's vectors of `TEXTS`."""
 
     family: str
     directory: Path
@@ -82,7 +82,7 @@ class Exported:
         return whitened
 
     def graph(self, layers: tuple[int, ...], pooling: Pooling) -> ir.Model:
-        """Up to the vector before whitening."""
+        """Return the graph up to the vector before whitening."""
         hidden = self.model.hidden_states(TRACED, pooling)
         chosen = tuple(hidden.states[TRACED.index(layer)] for layer in layers)
         return pool_graph(HiddenStates(hidden.model, chosen), pooling, WIDTH * WIDENED)
@@ -110,7 +110,7 @@ def exported(
 
 
 def full_model_vectors(directory: Path) -> dict[Pooling, np.ndarray]:
-    """All layers of the untouched model, pooled by numpy in float64."""
+    """Return vectors of all layers of the original model, pooled by numpy in float64."""
     tokenizer, network = loaded(directory)
     # MobileBERT mixes its neighbours' embeddings into a token's, padding's too: there every text is a batch of its own.
     parts = [[text] for text in TEXTS] if network.config.model_type == "mobilebert" else [TEXTS]
@@ -119,7 +119,7 @@ def full_model_vectors(directory: Path) -> dict[Pooling, np.ndarray]:
 
 
 def loaded(directory: Path) -> tuple[transformers.PreTrainedTokenizerBase, nn.Module]:
-    """What users of PyTorch would load."""
+    """Load the tokenizer and the network as users of PyTorch do."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
@@ -132,7 +132,7 @@ def loaded(directory: Path) -> tuple[transformers.PreTrainedTokenizerBase, nn.Mo
 def pooled_batch(
     tokenizer: transformers.PreTrainedTokenizerBase, network: nn.Module, texts: list[str]
 ) -> dict[Pooling, np.ndarray]:
-    """transformers' own padded batch: [LAYERS + 1, texts, d], zeros for a text without tokens."""
+    """Pool a batch that transformers padded: [LAYERS + 1, texts, d], zeros for a text without tokens."""
     batch = tokenizer(texts, padding=True, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
     with torch.no_grad():
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -147,7 +147,7 @@ def pooled_batch(
     return pooled
 
 
-def test_the_real_command(exported: Exported) -> None:
+def test_exported_bundle_equals_pytorch(exported: Exported) -> None:
     assert exported.result.exit_code == 0, exported.result.stderr
     known = FAMILIES[exported.family].model_type in families.FAMILIES
     assert ("has not been tried" in exported.result.stderr) != known
@@ -161,16 +161,19 @@ def test_the_real_command(exported: Exported) -> None:
         assert np.isfinite(encoder.encode("")).all()
 
 
-def test_layers_and_poolings(exported: Exported, tmp_path: Path) -> None:
+def test_layers_and_poolings_equal_pytorch(exported: Exported, tmp_path: Path) -> None:
     for layers, pooling in CASES:
-        if (exported.family, pooling) == ("llama", "cls"):  # it sees only itself, and is <s> in every text
+        if (exported.family, pooling) == (
+            "llama",
+            "cls",
+        ):  # the first token attends only to itself, and is <s> in every text
             continue
         # A single token varies little in its last directions: there float32 PyTorch itself misses the gate.
         dim = WIDTH if pooling == "mean" else WIDTH // 2
         check(exported, layers, pooling, "fp32", dim, tmp_path)
 
 
-def test_precisions(exported: Exported, tmp_path: Path) -> None:
+def test_precisions_pass_the_parity_gate(exported: Exported, tmp_path: Path) -> None:
     for precision in ("fp16", "int8"):
         for layers in ((0,), (1, LAYERS)):
             check(exported, layers, "mean", precision, WIDTH, tmp_path)
@@ -194,8 +197,8 @@ def check(
     assert GATES[precision].passes(agreement), f"{precision} {layers} {pooling}: {agreement}"
 
 
-def test_a_first_token_that_never_changes(checkpoint: Callable[[str, int], Path], corpus_file: Path) -> None:
-    """A decoder's first token sees only itself, and is <s> in every text."""
+def test_constant_first_token_is_refused(checkpoint: Callable[[str, int], Path], corpus_file: Path) -> None:
+    """A decoder's first token attends only to itself, and is <s> in every text."""
     recipe = Recipe.of(str(checkpoint("llama", WIDENED)), layers=TRACED, pooling="cls", corpus=(str(corpus_file),))
     with pytest.raises(UsageError, match="first token never changes"):
         export_bundle(recipe, corpus_file.with_name("bundle"))

@@ -1,4 +1,4 @@
-"""The real checkpoint against programs that are not ours, and against published figures."""
+"""Test the real checkpoint against other programs and published figures."""
 
 from pathlib import Path
 
@@ -26,20 +26,20 @@ TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 
 @pytest.fixture(scope="module")
 def raw_top(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    """Layer 6, mean, not whitened, normalised in the graph: what the checkpoint was trained to give."""
+    """Export layer 6, mean, not whitened, normalised in the graph: the vectors that the checkpoint was trained for."""
     recipe = Recipe.of("minilm", layers=(6,), whitening=None, normalize=True)
     return Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "raw").path)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_equals_sentence_transformers(raw_top: Encoder, minilm_checkpoint: Path) -> None:
+def test_vectors_equal_sentence_transformers(raw_top: Encoder, minilm_checkpoint: Path) -> None:
     theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(TEXTS)
     agreement = compare(raw_top.encode(TEXTS), theirs)
     assert agreement.max_difference < 2e-6, str(agreement)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_cls_equals_sentence_transformers(minilm_checkpoint: Path, tmp_path: Path) -> None:
+def test_cls_vectors_equal_sentence_transformers(minilm_checkpoint: Path, tmp_path: Path) -> None:
     word = modules.Transformer(str(minilm_checkpoint), max_seq_length=64)
     theirs = SentenceTransformer(modules=[word, modules.Pooling(384, pooling_mode="cls")], device="cpu").encode(TEXTS)
     recipe = Recipe.of("minilm", layers=(-1,), pooling="cls", whitening=None, max_length=64)
@@ -48,14 +48,14 @@ def test_cls_equals_sentence_transformers(minilm_checkpoint: Path, tmp_path: Pat
     assert agreement.max_difference < 2e-6, str(agreement)
 
 
-def test_whitened_vectors_are_pytorchs(minilm_bundle: Path) -> None:
+def test_whitened_vectors_equal_pytorch(minilm_bundle: Path) -> None:
     with Encoder(minilm_bundle) as encoder:
         agreement = encoder.verify()
     assert GATES["fp32"].passes(agreement)
     assert agreement.max_difference < 5e-6, str(agreement)
 
 
-def test_a_vector_does_not_depend_on_its_neighbours(minilm_bundle: Path) -> None:
+def test_vector_does_not_depend_on_its_batch(minilm_bundle: Path) -> None:
     generator = np.random.default_rng(0)
     with Encoder(minilm_bundle) as encoder:
         alone = np.stack([encoder.encode(text) for text in TEXTS])
@@ -67,7 +67,7 @@ def test_a_vector_does_not_depend_on_its_neighbours(minilm_bundle: Path) -> None
 
 
 def test_published_figure_on_sts_benchmark(raw_top: Encoder, shared_data: Path) -> None:
-    """82.03: Spearman on the test set, as published with the checkpoint."""
+    """82.03 is Spearman's correlation on the test set, as published with the checkpoint."""
     lines = (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()
     rows = [line.split("\t") for line in lines]
     gold = [float(row[4]) for row in rows]
@@ -75,7 +75,7 @@ def test_published_figure_on_sts_benchmark(raw_top: Encoder, shared_data: Path) 
     assert 100 * spearmanr((first * second).sum(axis=1), gold).statistic == pytest.approx(82.03, abs=0.02)
 
 
-def test_the_gate_measures_against_float64(minilm_bundle: Path, minilm_checkpoint: Path) -> None:
+def test_probes_are_float64_vectors_of_pytorch(minilm_bundle: Path, minilm_checkpoint: Path) -> None:
     """The stored vectors are closer to float64 than float32 can be."""
     probes = read_probes(open_bundle(minilm_bundle))
     text = probes.texts[7]
@@ -87,7 +87,7 @@ def test_the_gate_measures_against_float64(minilm_bundle: Path, minilm_checkpoin
     np.testing.assert_allclose(probes.unwhitened[7], want, rtol=0, atol=1e-13)
 
 
-def test_replaced_weights_are_not_mixed_with_the_old_ones(tmp_path: Path, minilm_bundle: Path) -> None:
+def test_replaced_weights_are_not_mixed_with_those_in_use(tmp_path: Path, minilm_bundle: Path) -> None:
     copy = copy_bundle(minilm_bundle, tmp_path)
     made = Engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))
     weights = (copy / MODEL_FILE).with_name("model.onnx_data")

@@ -1,4 +1,4 @@
-"""int8 and float16 bundles of the real checkpoint, and of small ones."""
+"""Test int8 and float16 bundles of the real checkpoint, and of small ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_bundle: Path) -> dic
     return made  # type: ignore[return-value]
 
 
-def test_sizes(minilm: dict[Precision, Encoder]) -> None:
+def test_sizes_of_int8_and_float16_graphs(minilm: dict[Precision, Encoder]) -> None:
     sizes = {precision: graph_bytes(encoder.manifest) for precision, encoder in minilm.items()}
     assert sizes["int8"] / sizes["fp32"] < 0.30
     assert sizes["fp16"] / sizes["fp32"] < 0.52
@@ -51,8 +51,8 @@ def test_agreement_with_fp32_on_real_sentences(minilm: dict[Precision, Encoder],
     assert GATES[precision].passes(minilm[precision].verify())
 
 
-def test_an_int8_vector_does_not_depend_on_its_neighbours(minilm: dict[Precision, Encoder]) -> None:
-    """The usual dynamic int8 has one scale per tensor: there a text differs from itself by 2 % in another batch."""
+def test_int8_vector_does_not_depend_on_its_batch(minilm: dict[Precision, Encoder]) -> None:
+    """Usual dynamic int8 has one scale per tensor, so that a text's vector differs by 2 % in another batch."""
     texts, encoder = sentences(1000), minilm["int8"]
     alone = encoder.encode(texts, batch_size=1)
     norms = np.linalg.norm(alone, axis=1)
@@ -65,7 +65,7 @@ def test_an_int8_vector_does_not_depend_on_its_neighbours(minilm: dict[Precision
         assert (np.abs(mixed - alone[order]).max(axis=1) / norms[order]).max() <= 1e-6
 
 
-def test_spearman_on_sts_benchmark(minilm: dict[Precision, Encoder], shared_data: Path) -> None:
+def test_int8_and_float16_keep_spearman_on_sts_benchmark(minilm: dict[Precision, Encoder], shared_data: Path) -> None:
     rows = [line.split("\t") for line in (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()]
     gold, scores = [float(row[4]) for row in rows], {}
     for precision, encoder in minilm.items():
@@ -77,10 +77,10 @@ def test_spearman_on_sts_benchmark(minilm: dict[Precision, Encoder], shared_data
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_every_family(
+def test_int8_and_float16_of_each_family_pass_the_gate(
     family: str, precision: Precision, checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
 ) -> None:
-    """Random networks of width 32 magnify noise more than real ones: the gate decides on them unwhitened."""
+    """Random networks of width 32 amplify noise more than real ones: the gate is applied without whitening."""
     recipe = Recipe.of(str(checkpoint(family)), layers=(1, 4), whitening=None, precision=precision)
     bundle = export_bundle(recipe, tmp_path / "bundle")
     assert bundle.manifest.precision == precision
@@ -88,7 +88,7 @@ def test_every_family(
     assert integers == (precision == "int8")
 
 
-def test_a_lookup_table_in_int8(tmp_path: Path) -> None:
+def test_lookup_table_in_int8_is_small_and_accurate(tmp_path: Path) -> None:
     recipe = Recipe.of("minilm", layers=(0,), max_sentences=2000, precision="int8")
     manifest = export_bundle(recipe, tmp_path / "bundle").manifest
     assert graph_bytes(manifest) < 15e6

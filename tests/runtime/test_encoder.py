@@ -1,4 +1,4 @@
-"""The library as services use it."""
+"""Test the library as services use it."""
 
 import io
 import pickle
@@ -59,19 +59,19 @@ def test_order_and_batch_composition_do_not_matter(tiny: Encoder) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.lists(st.text(st.characters(codec=None), max_size=80), min_size=1, max_size=8), st.integers(1, 5))
-def test_any_text_has_its_own_vector(tiny: Encoder, texts: list[str], batch_size: int) -> None:
+def test_vector_of_any_text_does_not_depend_on_its_batch(tiny: Encoder, texts: list[str], batch_size: int) -> None:
     vectors = tiny.encode(texts, batch_size=batch_size)
     assert np.isfinite(vectors).all()
     assert worst(vectors, np.stack([tiny.encode(text) for text in texts])) < ROUNDING
 
 
-def test_nasty_texts(tiny: Encoder) -> None:
+def test_difficult_texts_have_finite_vectors(tiny: Encoder) -> None:
     vectors = tiny.encode(NASTY)
     assert np.isfinite(vectors).all()
     np.testing.assert_array_equal(tiny.encode("\ud83d lone"), tiny.encode("\ufffd lone"))
 
 
-def test_long_texts_are_cut_counted_or_refused(tiny_bundle: Path) -> None:
+def test_long_texts_are_truncated_and_counted_or_refused(tiny_bundle: Path) -> None:
     text = "one two three " * 50
     with Encoder(tiny_bundle) as encoder:
         assert encoder.truncated == 0
@@ -104,7 +104,7 @@ def test_streams_are_embedded_in_bounded_memory_and_in_order(tiny: Encoder, monk
     assert list(tiny.encode_iter([])) == []
 
 
-def test_a_stream_names_what_is_wrong_in_it(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_in_a_stream_name_the_text(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whiten_runtime.inference.embedder.WINDOW", 16)
     texts: list[Any] = ["short"] * 40
     texts[35] = 7
@@ -120,13 +120,13 @@ def test_a_stream_names_what_is_wrong_in_it(tiny: Encoder, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("bad", [None, 7, b"bytes", 1.5, ["nested"]])
-def test_what_is_not_a_text_is_named(tiny: Encoder, bad: object) -> None:
+def test_item_that_is_not_a_text_is_named(tiny: Encoder, bad: object) -> None:
     with pytest.raises(TextError, match=rf"texts\[2\] is {type(bad).__name__}"):
         tiny.encode(["a", "b", bad])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("bad", [None, 7, b"bytes"])
-def test_what_is_no_list_of_texts(tiny: Encoder, bad: object) -> None:
+def test_argument_that_holds_no_texts_is_refused(tiny: Encoder, bad: object) -> None:
     with pytest.raises(TextError, match="wanted a str or an iterable of str"):
         tiny.encode(bad)  # type: ignore[arg-type]
 
@@ -148,7 +148,7 @@ def test_normalize_and_truncate_dim(tiny: Encoder) -> None:
     np.testing.assert_array_equal(tiny.encode(texts, truncate_dim=np.int64(8)), short)
 
 
-def test_similarity(tiny: Encoder) -> None:
+def test_similarity_is_the_cosine(tiny: Encoder) -> None:
     a, b = tiny.encode(sentences(5)), tiny.encode(sentences(3))
     scores = tiny.similarity(a, b)
     assert scores.shape == (5, 3)
@@ -159,7 +159,7 @@ def test_similarity(tiny: Encoder) -> None:
         tiny.similarity(a, b[:, :8])
 
 
-def test_verify_passes_and_notices(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
+def test_verify_detects_altered_probes(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
     counted = tiny.truncated
     agreement = tiny.verify()
     assert tiny.truncated == counted
@@ -190,12 +190,12 @@ def test_progress_bar_goes_to_stderr(tiny: Encoder, capsys: pytest.CaptureFixtur
         (["NoSuchProvider"], "'NoSuchProvider' is not available here, only .*CPUExecutionProvider"),
     ],
 )
-def test_a_provider_that_is_not_there_is_an_error(tiny_bundle: Path, providers: list[str], message: str) -> None:
+def test_unavailable_provider_is_an_error(tiny_bundle: Path, providers: list[str], message: str) -> None:
     with pytest.raises(ProviderError, match=message):
         Encoder(tiny_bundle, providers=providers)
 
 
-def test_a_provider_that_drops_out_is_an_error(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_that_fails_to_load_is_an_error(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime
 
     listed = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -204,7 +204,7 @@ def test_a_provider_that_drops_out_is_an_error(tiny_bundle: Path, monkeypatch: p
         Encoder(tiny_bundle, providers=["CUDAExecutionProvider"])
 
 
-def test_options_that_cannot_be(tiny_bundle: Path) -> None:
+def test_invalid_options_are_refused(tiny_bundle: Path) -> None:
     for threads in (0, -1, 2.5, "2", True):
         with pytest.raises(UsageError, match="threads"):
             Encoder(tiny_bundle, threads=threads)  # type: ignore[arg-type]
@@ -217,13 +217,13 @@ def test_options_that_cannot_be(tiny_bundle: Path) -> None:
         Encoder(tiny_bundle, providers=[])
 
 
-def test_provider_with_options(tiny_bundle: Path) -> None:
+def test_provider_with_options_is_accepted(tiny_bundle: Path) -> None:
     with Encoder(tiny_bundle, providers=[("CPUExecutionProvider", {"use_arena": "0"})], threads=1) as encoder:
         assert encoder.providers == ["CPUExecutionProvider"]
         assert encoder.encode("text").shape == (WIDTH,)
 
 
-def test_device(tiny_bundle: Path) -> None:
+def test_device_cpu_equals_the_default(tiny_bundle: Path) -> None:
     with Encoder(tiny_bundle, device="cpu") as encoder, Encoder(tiny_bundle) as plain:
         assert encoder.providers == ["CPUExecutionProvider"]
         np.testing.assert_array_equal(encoder.encode("text"), plain.encode("text"))
@@ -234,7 +234,7 @@ def test_device(tiny_bundle: Path) -> None:
         Encoder(tiny_bundle, device="tpu")
 
 
-def test_closed(tiny_bundle: Path) -> None:
+def test_closed_encoder_is_refused(tiny_bundle: Path) -> None:
     encoder = Encoder(tiny_bundle)
     with encoder:
         encoder.warmup()
@@ -254,7 +254,7 @@ def test_threads_share_one_encoder(tiny: Encoder) -> None:
             assert worst(got, want) < ROUNDING
 
 
-def test_pickle(tiny_bundle: Path) -> None:
+def test_pickled_encoder_gives_the_same_vectors(tiny_bundle: Path) -> None:
     encoder = Encoder(tiny_bundle, threads=1)
     stream = io.BytesIO()
     pickle.dump(encoder, stream)

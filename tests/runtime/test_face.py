@@ -1,4 +1,4 @@
-"""The public names of `import whiten`, and the older ones that go on working."""
+"""Test the public names of `import whiten`, and the older ones that still work."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ export_vectors fit_bundle refit_bundle
 HEAVY = ("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers")
 
 
-def test_public_names() -> None:
+def test_public_names_are_listed() -> None:
     assert whiten.__all__ == sorted(PUBLIC.split())
     assert dir(whiten) == whiten.__all__
 
@@ -32,7 +32,7 @@ def test_each_name_can_be_imported(name: str) -> None:
     assert value == version("whiten") if name == "__version__" else value.__name__ == name
 
 
-def test_a_name_that_does_not_exist() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"'whiten' has no attribute 'encode'; its public names are in whiten\."):
         whiten.encode  # noqa: B018
 
@@ -53,14 +53,14 @@ def test_the_classes_of_the_runtime_load_nothing_heavy() -> None:
     assert not (set(HEAVY) - {"tokenizers"}) & loaded
 
 
-def test_a_missing_extra_is_named() -> None:
+def test_missing_extra_is_named() -> None:
     code = "import sys; sys.modules['onnx_ir'] = None; import whiten; whiten.export_bundle"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = result.stderr.splitlines()[-1]
     assert "MissingPackageError: this needs onnx_ir; install it with pip install 'whiten[export]'" in last
 
 
-def test_older_names_go_on_working() -> None:
+def test_older_names_still_work() -> None:
     import whiten_export
     import whiten_runtime
 

@@ -1,4 +1,4 @@
-"""Memory that stays flat."""
+"""Test that memory does not grow."""
 
 import subprocess
 import sys

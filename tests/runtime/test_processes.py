@@ -1,4 +1,4 @@
-"""An encoder in other processes: forked, spawned, started as users start them."""
+"""Test an encoder in other processes: forked, spawned, started as users start them."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ from whiten_runtime import Encoder
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_pools_of_processes(tiny: Encoder, method: str) -> None:
+def test_encoder_works_in_pools_of_processes(tiny: Encoder, method: str) -> None:
     texts = sentences(40)
     want = tiny.encode(texts)
     with multiprocessing.get_context(method).Pool(2) as pool:
@@ -25,7 +25,7 @@ def test_pools_of_processes(tiny: Encoder, method: str) -> None:
 
 
 def _python(code: str, bundle: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as users do: outside CI, where onnxruntime would behave better than it does for them."""
+    """Run a program as users do: without the variable CI, with which onnxruntime behaves better."""
     kept = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("HF_")}
     command = [sys.executable, "-c", code, str(bundle)]
     pipe = subprocess.PIPE
@@ -33,7 +33,7 @@ def _python(code: str, bundle: Path) -> subprocess.CompletedProcess[str]:
         try:
             output, errors = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # its children too
+            os.killpg(process.pid, signal.SIGKILL)  # also its children
             raise
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
@@ -53,7 +53,7 @@ print("done")
 """
 
 
-def test_a_forked_worker_of_a_preloaded_service_works_and_ends(tiny_bundle: Path) -> None:
+def test_forked_worker_of_a_preloaded_service_encodes_and_exits(tiny_bundle: Path) -> None:
     result = _python(PRELOADED, tiny_bundle)
     assert result.stdout == "done\n", result.stderr
 
@@ -84,7 +84,7 @@ encoder.encode("text")
 """
 
 
-def test_a_forked_child_uses_its_parents_model_or_none(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_forked_child_refuses_a_replaced_model(tiny_bundle: Path, tmp_path: Path) -> None:
     result = _python(REPLACED, copy_bundle(tiny_bundle, tmp_path))
     first, error, last = result.stdout.splitlines()
     assert (first, last, result.returncode) == ("0", "1", 0), result.stderr
@@ -156,7 +156,7 @@ except WhitenError as error: print(error)
 """
 
 
-def test_without_onnxruntime_it_says_what_to_install(tiny_bundle: Path) -> None:
+def test_missing_onnxruntime_names_the_extra_to_install(tiny_bundle: Path) -> None:
     result = _python(MISSING, tiny_bundle)
     assert "pip install onnxruntime, or onnxruntime-gpu for NVIDIA" in result.stdout, result.stderr
     assert result.stdout.count("\n") == 1

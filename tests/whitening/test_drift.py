@@ -1,4 +1,4 @@
-"""Drift against samples whose distance is known."""
+"""Test drift on samples whose distance is known."""
 
 import json
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_distance_does_not_depend_on_the_whitening(
     assert new.iso_score == pytest.approx(new.expected_iso_score, abs=0.02)
 
 
-def test_a_known_shift_and_spread_are_found(corpus: np.ndarray, bundle: Path) -> None:
+def test_known_shift_and_spread_are_measured(corpus: np.ndarray, bundle: Path) -> None:
     monitor = DriftMonitor(bundle)
     white = np.random.default_rng(1).normal(size=(20000, WIDTH))
     found = monitor.update(1.5 * white + 0.7).report()
@@ -68,7 +68,7 @@ def test_a_known_shift_and_spread_are_found(corpus: np.ndarray, bundle: Path) ->
     assert monitor.update(white + 0.1).report().verdict == "drifting"
 
 
-def test_batches_and_merged_monitors_are_one(corpus: np.ndarray, bundle: Path) -> None:
+def test_batches_and_merged_monitors_equal_one_update(corpus: np.ndarray, bundle: Path) -> None:
     whole = DriftMonitor(bundle).update(corpus, unwhitened=True).report()
     parts = DriftMonitor(bundle), DriftMonitor(bundle)
     for index, part in enumerate(np.array_split(corpus, 7)):
@@ -93,7 +93,7 @@ def test_few_vectors_raise_no_alarm(corpus: np.ndarray, bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [200, 3000])
-def test_expected_iso_score(n: int) -> None:
+def test_expected_iso_score_equals_simulation(n: int) -> None:
     from whiten_whitening.isotropy import iso_score
 
     generator = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def test_expected_iso_score(n: int) -> None:
 
 
 @pytest.mark.parametrize("corpus_n", [160, 800])
-def test_what_other_texts_like_a_small_corpus_look_like(corpus_n: int) -> None:
+def test_expected_iso_score_for_a_small_corpus_equals_simulation(corpus_n: int) -> None:
     from whiten_whitening.isotropy import iso_score
 
     generator, measured = np.random.default_rng(0), []
@@ -115,7 +115,7 @@ def test_what_other_texts_like_a_small_corpus_look_like(corpus_n: int) -> None:
 
 @pytest.mark.parametrize("options", [("--shrinkage", "oas"), ("--dim", "3"), ("--shrinkage", "0.2")])
 @pytest.mark.parametrize("n", [7, 12, 40, 160])
-def test_a_small_corpus_is_close_to_itself_and_to_its_like(tmp_path: Path, options: tuple[str, ...], n: int) -> None:
+def test_small_corpus_is_close_to_itself_and_to_new_samples(tmp_path: Path, options: tuple[str, ...], n: int) -> None:
     if options[0] == "--dim" and n < 12:
         options = ("--shrinkage", "oas")
     mixing = np.random.default_rng(3).normal(size=(WIDTH, WIDTH))
@@ -133,8 +133,8 @@ def test_a_small_corpus_is_close_to_itself_and_to_its_like(tmp_path: Path, optio
             assert ("too few for 8 dimensions" in str(found)) == (n < 16)
 
 
-def test_directions_that_died_are_drift(bundle: Path) -> None:
-    """Mean 0 and mean variance 1, as for the corpus, but all of it in a quarter of the directions."""
+def test_collapsed_directions_are_drift(bundle: Path) -> None:
+    """Mean 0 and mean variance 1, as in the corpus, but all variance is in a quarter of the directions."""
     vectors = np.random.default_rng(0).normal(size=(3000, WIDTH)) * np.array([2, 2, 0, 0, 0, 0, 0, 0])
     found = DriftMonitor(bundle).update(vectors).report()
     assert found.spectrum_ratio == pytest.approx(1, abs=0.05)
@@ -142,7 +142,7 @@ def test_directions_that_died_are_drift(bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lower_precision_is_no_drift(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_lower_precision_is_not_drift(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     texts = sentences(3000)
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
     for precision in ("fp32", "int8"):
@@ -156,7 +156,7 @@ def test_lower_precision_is_no_drift(checkpoint: Callable[..., Path], tmp_path: 
         assert found.verdict == "close"
 
 
-def test_the_command(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_command_exits_with_the_verdict(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "same.txt").write_text("\n".join(sentences(400)) + "\n\n")
     (tmp_path / "other.txt").write_text("\n".join(f"{n} {n + 1}" for n in range(300)))
     (tmp_path / "few.txt").write_text("a\nb\n")
@@ -172,7 +172,7 @@ def test_the_command(tiny_bundle: Path, tmp_path: Path) -> None:
     assert (result.exit_code, "too few to tell" in result.stderr) == (2, True)
 
 
-def test_a_service_feeds_the_vectors_that_it_has(tiny: Encoder, tiny_bundle: Path) -> None:
+def test_monitor_takes_finished_vectors_in_batches(tiny: Encoder, tiny_bundle: Path) -> None:
     monitor = DriftMonitor(tiny_bundle)
     for start in range(0, 400, 50):
         monitor.update(tiny.encode(sentences(400)[start : start + 50]))
@@ -193,14 +193,14 @@ def test_a_service_feeds_the_vectors_that_it_has(tiny: Encoder, tiny_bundle: Pat
         (np.array([[0.0] * 8, [np.nan] * 8]), "vectors.1. is not finite"),
     ],
 )
-def test_vectors_that_cannot_be_taken(bundle: Path, vectors: np.ndarray, message: str) -> None:
+def test_invalid_vectors_are_refused(bundle: Path, vectors: np.ndarray, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         DriftMonitor(bundle).update(vectors)
 
 
 @pytest.mark.parametrize("name", ["covariance", "W", "mean"])
 @pytest.mark.parametrize("value", [0.0, np.nan, -1.0])
-def test_whitening_files_of_strangers(
+def test_damaged_whitening_files_are_refused_or_give_finite_drift(
     bundle: Path, corpus: np.ndarray, tmp_path: Path, name: str, value: float
 ) -> None:
     copy = copy_bundle(bundle, tmp_path)
@@ -214,7 +214,7 @@ def test_whitening_files_of_strangers(
     assert np.isfinite(found.mean_shift)
 
 
-def test_nothing_to_compare(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:
+def test_missing_vectors_or_whitening_are_refused(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="0 vectors have no spread"):
         DriftMonitor(bundle).report()
     with pytest.raises(UsageError, match="unwhitened=True"):

@@ -1,4 +1,4 @@
-"""`Whitening` as scikit-learn's users would use it."""
+"""Test `Whitening` as users of scikit-learn would use it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from whiten_export import Whitening
 from whiten_runtime import UsageError, WhitenError
 
 
-def test_is_scikit_learns_pca_whitening_up_to_sign() -> None:
+def test_equals_scikit_learn_up_to_sign() -> None:
     vectors = anisotropic(900, 12)
     ours = Whitening(n_components=5).fit_transform(vectors)
     theirs = PCA(5, whiten=True, svd_solver="full").fit_transform(vectors)
@@ -25,7 +25,7 @@ def test_is_scikit_learns_pca_whitening_up_to_sign() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(0, 99))
-def test_parts_and_merged_parts_are_the_whole(sizes: list[int], seed: int) -> None:
+def test_partial_fit_and_merge_equal_one_fit(sizes: list[int], seed: int) -> None:
     vectors = anisotropic(sum(sizes) + 20, 5, seed)
     parts = np.split(vectors, np.cumsum(sizes)[:-1])
     whole, streamed = Whitening("zca").fit(vectors), Whitening("zca")
@@ -41,7 +41,7 @@ def test_parts_and_merged_parts_are_the_whole(sizes: list[int], seed: int) -> No
     np.testing.assert_array_equal(streamed.weight_, merged.weight_)
 
 
-def test_fit_forgets_and_partial_fit_does_not() -> None:
+def test_fit_starts_anew_and_partial_fit_continues() -> None:
     vectors = anisotropic(300, 4)
     whitening = Whitening().fit(vectors + 5)
     np.testing.assert_array_equal(whitening.fit(vectors).weight_, Whitening().fit(vectors).weight_)
@@ -50,7 +50,7 @@ def test_fit_forgets_and_partial_fit_does_not() -> None:
     assert np.abs(whitening.mean_ - before).max() > 0.1
 
 
-def test_scikit_learn_takes_it() -> None:
+def test_works_with_clone_and_pipeline() -> None:
     generator = np.random.default_rng(0)
     vectors, labels = anisotropic(400, 6), generator.integers(0, 2, 400)
     vectors[:, 1] += labels
@@ -64,7 +64,7 @@ def test_scikit_learn_takes_it() -> None:
         copied.set_params(k=3)
 
 
-def test_saved_and_loaded_it_goes_on(tmp_path: Path) -> None:
+def test_saved_and_loaded_estimator_continues_fitting(tmp_path: Path) -> None:
     vectors = anisotropic(500, 8)
     whitening = Whitening("pca-cor", 3, 0.5, 0.25).partial_fit(vectors[:200])
     whitening.save(tmp_path / "w.safetensors")
@@ -79,7 +79,7 @@ def test_saved_and_loaded_it_goes_on(tmp_path: Path) -> None:
             Whitening.load(tmp_path / name)
 
 
-def test_what_it_gives_has_the_type_of_what_it_takes() -> None:
+def test_output_type_follows_the_input_type() -> None:
     vectors = anisotropic(100, 4)
     whitening = Whitening().fit(vectors)
     assert whitening.transform(vectors.astype(np.float32)).dtype == np.float32
@@ -94,7 +94,7 @@ def test_few_vectors_are_warned_about() -> None:
         Whitening().fit(anisotropic(10, 4))
 
 
-def test_a_failed_fit_leaves_nothing_and_parameters_may_change_after_it() -> None:
+def test_failed_fit_leaves_no_attributes_and_parameters_can_change() -> None:
     vectors = anisotropic(100, 4)
     whitening = Whitening()
     assert not hasattr(whitening, "mean_")
@@ -107,7 +107,7 @@ def test_a_failed_fit_leaves_nothing_and_parameters_may_change_after_it() -> Non
         whitening.transform(vectors)
 
 
-def test_large_offsets_in_float64_are_no_constants() -> None:
+def test_large_offsets_in_float64_are_not_taken_for_constants() -> None:
     vectors = np.random.default_rng(0).normal(size=(1000, 5)) + np.array([0, 1e8, 0, 0, 1e8])
     for method in ("pca", "pca-cor"):
         white = Whitening(method).fit_transform(vectors)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_large_offsets_in_float64_are_no_constants() -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """Of a mapped file of 64 MB, nothing of its size is allocated."""
+    """Fit on a memory-mapped file of 64 MB, and check that less than 8 MB are allocated."""
     import tracemalloc
 
     table = np.lib.format.open_memmap(tmp_path / "v.npy", "w+", np.float32, (1_000_000, 16))
@@ -145,6 +145,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (lambda w, x: w.set_params(method="zca", n_components=2).fit(x), "not ordered by variance"),
     ],
 )
-def test_mistakes(action: object, message: str) -> None:
+def test_invalid_inputs_are_refused(action: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         action(Whitening(), anisotropic(100, 4))  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""The whitening against numpy, scikit-learn and the identities of the literature."""
+"""Test the whitening against numpy, scikit-learn and the identities of the literature."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ def white(fitted: WhiteningMap, vectors: np.ndarray) -> np.ndarray:
 
 
 def root(matrix: np.ndarray) -> np.ndarray:
-    """Symmetric square root."""
+    """Return the symmetric square root."""
     values, basis = np.linalg.eigh(matrix)
     return np.asarray((basis * np.sqrt(np.maximum(values, 0))) @ basis.T)
 
 
 @pytest.mark.parametrize("d", [384, 768])
-def test_what_identifies_each_method(d: int) -> None:
+def test_each_method_satisfies_its_identity(d: int) -> None:
     """Kessy, Lewin & Strimmer (2018), section 3: cross-covariance Φ = cov(x̂, x), cross-correlation Ψ = Φ D⁻¹."""
     vectors = anisotropic(6 * d, d)
     moments = Moments.of(vectors)
@@ -78,8 +78,8 @@ def test_equals_scikit_learn_up_to_sign() -> None:
     np.testing.assert_allclose(fitted.eigenvalues[:12], oracle.explained_variance_, rtol=1e-10)
 
 
-def test_equals_the_ten_lines_of_the_papers() -> None:
-    """np.cov, SVD of it, W = U diag(1/sqrt(s)): the same similarities."""
+def test_similarities_equal_the_code_of_the_papers() -> None:
+    """The papers compute np.cov, its SVD, and W = U diag(1/sqrt(s))."""
     vectors = anisotropic(700, 16)
     mean = vectors.mean(axis=0, keepdims=True)
     u, s, _ = np.linalg.svd(np.cov(vectors.T))
@@ -99,7 +99,7 @@ def test_columns_are_nested_and_signs_fixed(method: Method) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-def test_beta_is_the_power(method: Method, beta: float) -> None:
+def test_beta_is_the_exponent_of_the_inverse(method: Method, beta: float) -> None:
     covariance = (moments := Moments.of(anisotropic(300, 10))).covariance
     W = fit_map(moments, WhiteningSpec(method, beta=beta)).weight
     inverse = np.diag(1 / np.sqrt(np.diag(covariance))) if method.endswith("-cor") else np.eye(10)
@@ -110,7 +110,7 @@ def test_beta_is_the_power(method: Method, beta: float) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(3, 60), st.integers(2, 20), st.integers(0, 99))
-def test_shrinkage_is_scikit_learns(n: int, d: int, seed: int) -> None:
+def test_shrinkage_equals_scikit_learn(n: int, d: int, seed: int) -> None:
     vectors = anisotropic(n, d, seed)
     parts = Moments.of(vectors[: n // 2]).merge(Moments.of(vectors[n // 2 :]))
     assert shrinkage_weight(parts, "ledoit-wolf") == pytest.approx(ledoit_wolf(vectors)[1], abs=1e-9)
@@ -128,7 +128,7 @@ def test_the_shrunk_covariance_is_whitened(method: Method, shrinkage: str | floa
     np.testing.assert_allclose(fitted.weight.T @ shrunk @ fitted.weight, np.eye(40), atol=1e-9)
 
 
-def test_fewer_vectors_than_dimensions_can_be_whitened_if_shrunk() -> None:
+def test_fewer_vectors_than_dimensions_can_be_whitened_with_shrinkage() -> None:
     vectors = anisotropic(20, 40)
     fitted = fit_map(Moments.of(vectors), WhiteningSpec(shrinkage="oas"))
     rows = white(fitted, vectors)
@@ -140,8 +140,8 @@ def test_fewer_vectors_than_dimensions_can_be_whitened_if_shrunk() -> None:
 
 
 @pytest.mark.parametrize("n", [8, 25])
-def test_why_as_many_vectors_as_dimensions_and_one_are_refused(n: int) -> None:
-    """n <= d + 1 vectors whitened in full are the corners of a simplex, whatever they are."""
+def test_at_most_d_plus_1_vectors_become_a_simplex_and_are_refused(n: int) -> None:
+    """n <= d + 1 fully whitened vectors are the corners of a simplex, whatever they were before."""
     vectors = anisotropic(n, 24)
     rows = white(fit_map(Moments.of(vectors)), vectors)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -151,8 +151,8 @@ def test_why_as_many_vectors_as_dimensions_and_one_are_refused(n: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_singular_direction_is_mapped_to_zero(method: Method) -> None:
-    """The outputs of a LayerNorm are orthogonal to one direction up to rounding, which must not be blown up."""
+def test_singular_direction_is_mapped_to_zero(method: Method) -> None:
+    """Outputs of a LayerNorm are orthogonal to one direction up to rounding, which must not be amplified."""
     vectors = anisotropic(4000, 24)
     vectors -= vectors.mean(axis=1, keepdims=True)
     fitted = fit_map(Moments.of(vectors.astype(np.float32)), WhiteningSpec(method))
@@ -166,7 +166,7 @@ def test_a_singular_direction_is_mapped_to_zero(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_constant_dimensions_come_out_as_nothing(method: Method) -> None:
+def test_constant_dimensions_are_mapped_to_zero(method: Method) -> None:
     vectors = anisotropic(400, 6)
     padded = np.insert(vectors, [0, 3], [[7.5, 0.0]] * 400, axis=1).astype(np.float32)
     fitted, plain = (fit_map(Moments.of(part), WhiteningSpec(method)) for part in (padded, vectors.astype(np.float32)))
@@ -177,8 +177,8 @@ def test_constant_dimensions_come_out_as_nothing(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_duplicated_vectors_change_nothing(method: Method) -> None:
-    """Three of each: only the divisor of the covariance differs, n - 1 against 3n - 1."""
+def test_duplicated_vectors_only_rescale_the_map(method: Method) -> None:
+    """Each vector occurs three times: only the divisor of the covariance differs, n - 1 against 3n - 1."""
     vectors = anisotropic(300, 8)
     once, thrice = (fit_map(Moments.of(part), WhiteningSpec(method)) for part in (vectors, np.repeat(vectors, 3, 0)))
     factor = np.sqrt(3 * 299 / 899)
@@ -186,8 +186,8 @@ def test_duplicated_vectors_change_nothing(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_huge_offsets_in_float32(method: Method) -> None:
-    """Coordinates around -9 and 40, as BERT's and GPT-2's outliers, cost the small directions nothing."""
+def test_huge_offsets_in_float32_are_whitened(method: Method) -> None:
+    """Coordinates around -9 and 40, like outliers of BERT and GPT-2, cost the small directions no precision."""
     vectors = anisotropic(3000, 24) * 0.3
     vectors[:, 5] += 40
     fitted = fit_map(Moments.of(vectors.astype(np.float32)), WhiteningSpec(method))
@@ -202,7 +202,7 @@ def test_small_eigenvalues_are_raised_to_the_floor() -> None:
     np.testing.assert_allclose(white(fitted, vectors).std(axis=0), [1, 1, 0.1], rtol=0.05)
 
 
-def test_what_all_share_is_taken_away_before() -> None:
+def test_sif_removes_the_common_component_before_whitening() -> None:
     vectors = anisotropic(500, 12)
     common = Moments.of(vectors).common_components(1)[:, 0]
     left = vectors - np.outer(vectors @ common, common)
@@ -241,13 +241,13 @@ def test_few_sentences_are_warned_about() -> None:
 
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 4)), np.ones((9, 4))])
-def test_nothing_to_whiten(vectors: np.ndarray) -> None:
+def test_single_and_constant_vectors_are_refused(vectors: np.ndarray) -> None:
     with pytest.raises(UsageError, match="different sentences|at least 2"):
         fit_map(Moments.of(vectors))
 
 
 @pytest.mark.parametrize("method", ["zca", "cholesky", "zca-cor"])
-def test_methods_whose_columns_are_not_nested_cannot_be_cut(method: Method) -> None:
+def test_methods_without_nested_columns_cannot_be_truncated(method: Method) -> None:
     with pytest.raises(UsageError, match=f"dim 3 cannot be kept of {method}: its columns are not ordered"):
         WhiteningSpec(method, 3)
 
@@ -263,11 +263,11 @@ def test_methods_whose_columns_are_not_nested_cannot_be_cut(method: Method) -> N
         ({"shrinkage": 2}, "number from 0 to 1"),
     ],
 )
-def test_specifications_that_make_no_sense(arguments: dict[str, object], message: str) -> None:
+def test_invalid_specifications_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         WhiteningSpec(**arguments)  # type: ignore[arg-type]
 
 
-def test_more_dimensions_than_there_are() -> None:
+def test_more_dimensions_than_the_vectors_have_are_refused() -> None:
     with pytest.raises(UsageError, match="dim is 5, but the vectors have 4 dimensions; wanted 1 to 4"):
         fit_map(Moments.of(anisotropic(20, 4)), WhiteningSpec("pca", 5))

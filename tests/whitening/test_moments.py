@@ -1,4 +1,4 @@
-"""Streamed moments and isotropy against plain loops and the definitions of the papers."""
+"""Test streamed moments and isotropy against plain loops and the definitions of the papers."""
 
 import numpy as np
 import pytest
@@ -33,20 +33,20 @@ def test_moments_do_not_depend_on_the_partition(sizes: list[int], seed: int) -> 
     np.testing.assert_allclose(found.directions, units.sum(axis=0), rtol=1e-9, atol=1e-12)
 
 
-def test_the_same_parts_in_the_same_order_are_the_same_bits() -> None:
+def test_same_parts_in_the_same_order_give_the_same_bits() -> None:
     vectors = anisotropic(5000, 32).astype(np.float32)
     first, second = (merged(vectors, [1500, 1, 3000, 499]) for _ in range(2))
     for name, array in first.to_arrays().items():
         np.testing.assert_array_equal(array, second.to_arrays()[name], strict=True)
 
 
-def test_covariance_is_numpys() -> None:
+def test_covariance_equals_numpy() -> None:
     vectors = anisotropic(3000, 24)
     np.testing.assert_allclose(Moments.of(vectors).covariance, np.cov(vectors.T), rtol=1e-10, atol=1e-13)
 
 
-def test_huge_offsets_lose_nothing() -> None:
-    """E[xxᵀ] - μμᵀ would lose all of it: variances of 1e-4 beside squares of 1e8."""
+def test_huge_offsets_lose_no_precision() -> None:
+    """E[xxᵀ] - μμᵀ would lose all digits: variances of 1e-4 beside squares of 1e8."""
     vectors = np.random.default_rng(0).normal(size=(4000, 5)) * 1e-2
     np.testing.assert_allclose(
         merged(vectors + np.array([0, 1e4, -9, 0, 1e4]), [1000] * 4).covariance,
@@ -56,7 +56,7 @@ def test_huge_offsets_lose_nothing() -> None:
     )
 
 
-def test_moments_are_those_of_the_recursive_formulas() -> None:
+def test_moments_equal_the_recursive_formulas() -> None:
     """The blog's update: μ' = μ + (x - μ)/(n+1), S' = n/(n+1) (S + (x - μ)(x - μ)ᵀ/(n+1)), S divided by n."""
     vectors = anisotropic(300, 5)
     mean, covariance = vectors[0].copy(), np.zeros((5, 5))
@@ -69,7 +69,7 @@ def test_moments_are_those_of_the_recursive_formulas() -> None:
     np.testing.assert_allclose(found.scatter / found.n, covariance, rtol=1e-8, atol=1e-12)
 
 
-def test_moments_of_mapped_vectors_follow() -> None:
+def test_moments_of_mapped_vectors_are_derived() -> None:
     vectors, generator = anisotropic(400, 6), np.random.default_rng(1)
     mean, weight = generator.normal(size=6), generator.normal(size=(6, 3))
     found, want = Moments.of(vectors).affine(mean, weight), Moments.of((vectors - mean) @ weight)
@@ -77,7 +77,7 @@ def test_moments_of_mapped_vectors_follow() -> None:
     np.testing.assert_allclose(found.scatter, want.scatter, rtol=1e-8, atol=1e-8)
 
 
-def test_arrays_that_are_not_moments() -> None:
+def test_arrays_that_are_not_moments_are_refused() -> None:
     arrays = Moments.of(anisotropic(20, 4)).to_arrays()
     assert Moments.from_arrays(arrays).n == 20
     for name, bad in (("mean", np.zeros(3)), ("scatter", np.full((4, 4), np.nan)), ("n", np.array([3, 4]))):
@@ -86,7 +86,7 @@ def test_arrays_that_are_not_moments() -> None:
 
 
 def reference_iso_score(covariance: np.ndarray) -> float:
-    """Rudman et al. 2022, section 3, step by step: from the diagonal in principal components to the score."""
+    """Compute Rudman et al. 2022, section 3, step by step: from the diagonal in principal components to the score."""
     variances = np.linalg.eigvalsh(covariance)
     d = len(variances)
     normalised = np.sqrt(d) * variances / np.linalg.norm(variances)
@@ -96,7 +96,7 @@ def reference_iso_score(covariance: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("d", [2, 7, 64])
-def test_iso_score_is_the_papers(d: int) -> None:
+def test_iso_score_equals_the_definition(d: int) -> None:
     covariance = np.cov(anisotropic(500, d).T)
     assert iso_score(covariance) == pytest.approx(reference_iso_score(covariance), abs=1e-12)
     assert iso_score(np.eye(d)) == pytest.approx(1)
@@ -108,7 +108,7 @@ def test_iso_score_of_degenerate_covariances() -> None:
     assert iso_score(np.zeros((3, 3))) == 1
 
 
-def test_average_cosine_is_that_of_all_pairs() -> None:
+def test_average_cosine_equals_the_mean_over_all_pairs() -> None:
     vectors = np.concatenate([anisotropic(40, 5), np.zeros((2, 5))])
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = (vectors / np.where(norms > 0, norms, 1)) @ (vectors / np.where(norms > 0, norms, 1)).T
@@ -117,7 +117,7 @@ def test_average_cosine_is_that_of_all_pairs() -> None:
     assert np.isnan(average_cosine(Moments.of(vectors[:1])))
 
 
-def test_partition_score_is_the_papers() -> None:
+def test_partition_score_equals_the_definition() -> None:
     vectors = anisotropic(60, 5) / 3
     _, basis = np.linalg.eigh(vectors.T @ vectors)
     for column in range(5):

@@ -1,1 +1,1 @@
-"""Commands of `whiten eval`, `whiten sweep` and `whiten drift`."""
+"""Define the commands `whiten eval`, `whiten sweep` and `whiten drift`."""

@@ -1,4 +1,4 @@
-"""`whiten eval classification`: SentEval's classification tasks on bundles."""
+"""Implement `whiten eval classification`: SentEval's classification tasks on bundles."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ class ClassificationEvaluation:
         """Read the files, and warn of tasks that are absent.
 
         Raises:
-            UsageError: all of them are.
+            UsageError: all tasks are absent.
         """
         self.tasks, self.absent = read_tasks(self._folder, self._names)
         if self.absent:
@@ -63,7 +63,7 @@ class ClassificationEvaluation:
         return {task.name: len(task.sentences) for task in self.tasks}
 
     def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> list[ClassificationScore]:
-        """Run all tasks."""
+        """Train and test a classifier on every task."""
         vectors = embed(self.whitening)
         scores = []
         for task in self.tasks:
@@ -78,7 +78,7 @@ class ClassificationEvaluation:
         return ("bundle", *columns, "avg"), rows
 
     def document(self, scored: Sequence[Scored[list[ClassificationScore]]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return the chosen strengths and seconds of each task too."""
+        """Return the scores of each task, with its chosen C and its seconds."""
         return {
             "whitening": str(self.whitening),
             "sentences": len(self.texts),
@@ -129,7 +129,7 @@ def classification(
 
 
 def parse_tasks(text: str | None) -> tuple[TaskName, ...]:
-    """Parse "MR,TREC"; all seven for None. Case does not matter.
+    """Parse names of tasks such as "MR,TREC"; None means all seven. Case does not matter.
 
     Raises:
         UsageError: there is no such task.

@@ -1,4 +1,4 @@
-"""`whiten eval compare`: precision, layers and whitening, side by side."""
+"""Implement `whiten eval compare`: bundles of different precision, layers or whitening, side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class Similarities:
     """Holds the cosines of a bundle.
 
     Attributes:
-        dimension: coordinates that were compared.
-        cosines: of each task, [n] for each sub-dataset.
+        dimension: number of coordinates that were compared.
+        cosines: cosines of the pairs of each task, [n] for each sub-dataset.
     """
 
     dimension: int
@@ -69,7 +69,7 @@ class ComparisonEvaluation(StsTexts):
         return ("bundle", "precision", "dim", "MB", *names, *last), [_cells(row) for row in self._compared(scored)]
 
     def document(self, scored: Sequence[Scored[Similarities]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return the differences of each task too."""
+        """Return the scores and differences, those of each task too."""
         return {
             "whitening": str(self.whitening),
             "absent": self.data.absent,

@@ -1,4 +1,4 @@
-"""`whiten drift`: today's texts against the corpus of a bundle's whitening."""
+"""Implement `whiten drift`: compare new texts with the corpus that a bundle's whitening was fitted on."""
 
 import sys
 from pathlib import Path
@@ -63,7 +63,7 @@ def drift(
 
 
 def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: str, column: str | None) -> None:
-    """Embed the texts that are not blank, and show the monitor their vectors."""
+    """Embed the texts that are not blank, and pass their vectors to the monitor."""
     raw = monitor.manifest.normalize
     value = UNWHITENED_OUTPUT if raw else OUTPUT
     texts = (text for text in read_texts(source, column) if text.strip())

@@ -1,4 +1,4 @@
-"""`whiten eval isotropy`: how evenly a bundle's vectors of given texts use their space, before and after whitening."""
+"""Implement `whiten eval isotropy`: how evenly vectors of given texts use their space, before and after whitening."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class Isotropies:
     """Holds the isotropy of a bundle's vectors.
 
     Attributes:
-        before: of the vectors before whitening.
-        after: of the finished vectors; None without a whitening.
-        width: coordinates of a vector before whitening.
-        dimension: coordinates of a finished vector.
+        before: isotropy of the vectors before whitening.
+        after: isotropy of the finished vectors; None without a whitening.
+        width: number of coordinates of a vector before whitening.
+        dimension: number of coordinates of a finished vector.
     """
 
     before: IsotropyRecord
@@ -53,10 +53,10 @@ class IsotropyEvaluation:
         self._absent: Mapping[str, tuple[str, ...]] = {}
 
     def read(self, reporter: Reporter) -> tuple[str, ...]:
-        """Read distinct texts.
+        """Read the texts, and return the distinct ones.
 
         Raises:
-            UsageError: there are fewer than two.
+            UsageError: there are fewer than two distinct texts.
         """
         if self._folder is not None:
             tasks = read_sts(self._folder)
@@ -76,7 +76,7 @@ class IsotropyEvaluation:
         return f"{len(self.texts):,} texts"
 
     def groups(self) -> dict[str, int]:
-        """Return no sets: nothing is fitted."""
+        """Return no sets, as nothing is fitted."""
         return {}
 
     def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> Isotropies:
@@ -151,7 +151,7 @@ def isotropy(
 
 
 def measure(vectors: TextVectors) -> IsotropyRecord:
-    """The three scores of distinct texts' vectors."""
+    """Return the three measures of isotropy of distinct texts' vectors."""
     moments = Moments.of(vectors.vectors)
     return IsotropyRecord(
         iso_score=iso_score(moments.covariance),

@@ -1,4 +1,4 @@
-"""The loop under the commands of `whiten eval`: read, check the bundles, embed, score, show."""
+"""Run the loop that the commands of `whiten eval` share: read, check the bundles, embed, score, show."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +15,17 @@ from whiten_runtime.reporter import Reporter
 Score = TypeVar("Score")
 
 Embed = Callable[[WhiteningSource], TextVectors]
-"""Embeds all texts of an evaluation with the bundle whose turn it is, whitened as asked."""
+"""A function that embeds all texts of an evaluation with the current bundle, whitened as requested."""
 
 
 @dataclass(frozen=True)
 class Scored(Generic[Score]):
-    """Holds what an evaluation measured of one bundle.
+    """Holds the result of an evaluation on one bundle.
 
     Attributes:
-        bundle: its directory.
-        score: of the evaluation's own kind.
-        seconds: "embed" and "score".
+        bundle: directory of the bundle.
+        score: result, of a type that depends on the evaluation.
+        seconds: time that each step took, "embed" and "score".
     """
 
     bundle: Path
@@ -34,10 +34,10 @@ class Scored(Generic[Score]):
 
 
 class Evaluation(Protocol[Score]):
-    """Describes one of the papers' protocols to the loop.
+    """Defines the steps of one of the papers' protocols, which `run_evaluation` calls.
 
     Attributes:
-        whitening: how vectors are whitened.
+        whitening: whitening of the vectors.
     """
 
     whitening: WhiteningSource
@@ -46,7 +46,7 @@ class Evaluation(Protocol[Score]):
         """Read the data, and return every text that bundles have to embed."""
 
     def subject(self) -> str:
-        """Return what is evaluated, in words, such as "1,379 pairs"."""
+        """Return a description of the data, such as "1,379 pairs"."""
 
     def groups(self) -> Mapping[str, int]:
         """Return the sets of sentences on which a whitening may be fitted, by name, with their sizes."""
@@ -58,7 +58,7 @@ class Evaluation(Protocol[Score]):
         """Return the header and the rows of the table."""
 
     def document(self, scored: Sequence[Scored[Score]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the document that --json prints."""
 
 
 def run_evaluation(
@@ -72,16 +72,16 @@ def run_evaluation(
     """Evaluate bundles one after the other, and print the table.
 
     Args:
-        evaluation: what to measure.
-        bundles: their directories.
-        options: how sessions are created.
+        evaluation: the evaluation to run.
+        bundles: directories of the bundles.
+        options: options of the sessions.
         reporter: told about stages, warnings and progress.
         as_json: print the document.
         as_csv: print csv.
 
     Raises:
         UsageError: the data, a bundle and the whitening do not fit one another.
-        BundleError: one is not a bundle, or not a whole one.
+        BundleError: a directory is not a bundle, or is incomplete.
         DataError: a file is malformed, or a vector is not finite.
     """
     texts = evaluation.read(reporter)

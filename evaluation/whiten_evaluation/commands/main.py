@@ -1,4 +1,4 @@
-"""`whiten eval`: the papers' protocols on bundles."""
+"""Implement `whiten eval`: the papers' protocols on bundles."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""What the commands of `whiten eval` share: options, and tables for people, programs and spreadsheets."""
+"""Define what the commands of `whiten eval` share: options, and tables for people, programs and spreadsheets."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-sep
 
 
 def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--whitening, --dim, --beta, --threads, --provider, --json and --csv."""
+    """Add --whitening, --dim, --beta, --threads, --provider, --json and --csv to a command."""
     options = (
         click.option(
             "--whitening",
@@ -53,15 +53,15 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
-    """As the options say."""
+    """Return the options of a session: the given providers, or the CPU, and the number of threads."""
     return SessionOptions(tuple(providers) or (CPU_PROVIDER,), threads)
 
 
 def check_formats(as_json: bool, as_csv: bool) -> None:
-    """Only one document goes to stdout.
+    """Check that only one document is printed to stdout.
 
     Raises:
-        UsageError: two were asked for.
+        UsageError: both JSON and csv were requested.
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv both write to stdout; choose one")
@@ -71,9 +71,9 @@ def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object
     """Print a table for people, the document for programs, or the table's exact numbers as csv.
 
     Args:
-        header: of the columns.
-        rows: numbers are shown with two decimals; None is shown as a dash and is empty in csv.
-        document: what --json prints.
+        header: names of the columns.
+        rows: cells; the table shows numbers with two decimals, and None as a dash (in csv, None is empty).
+        document: the document that --json prints.
         as_json: print the document.
         as_csv: print csv.
     """

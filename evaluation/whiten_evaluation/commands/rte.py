@@ -1,4 +1,4 @@
-"""`whiten eval rte`: textual entailment by cosine, without training."""
+"""Implement `whiten eval rte`: textual entailment by cosine, without training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +45,7 @@ class EntailmentEvaluation:
         return {"RTE": 2 * len(self.pairs.first)}
 
     def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> EntailmentScore:
-        """Decide all pairs."""
+        """Decide entailment for all pairs, and score the decisions."""
         return score_entailment(self.pairs, embed(self.whitening), self.whitening, self._threshold)
 
     def table(self, scored: Sequence[Scored[EntailmentScore]]) -> tuple[Sequence[str], list[list[Cell]]]:
@@ -57,7 +57,7 @@ class EntailmentEvaluation:
         return ("bundle", "pairs", "accuracy", "majority", "entailed"), rows
 
     def document(self, scored: Sequence[Scored[EntailmentScore]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return the threshold and the file too."""
+        """Return the scores, with the threshold and the file that was read."""
         return {
             "whitening": str(self.whitening),
             "threshold": self._threshold,

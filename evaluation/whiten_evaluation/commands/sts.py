@@ -1,4 +1,4 @@
-"""`whiten eval sts`: the seven similarity tasks on bundles."""
+"""Implement `whiten eval sts`: the seven similarity tasks on bundles."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +73,7 @@ class StsEvaluation(StsTexts):
         return ("bundle", "task", "pairs", "mean", "wmean", "all"), rows
 
     def document(self, scored: Sequence[Scored[StsScores]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return the scores of sub-datasets too, and the files that were read."""
+        """Return the scores, also of sub-datasets, and the files that were read."""
         data = self.data
         return {
             "whitening": str(self.whitening),

@@ -1,4 +1,4 @@
-"""`whiten sweep`: which layers, whether to whiten, how many dimensions, how deep a network."""
+"""Implement `whiten sweep`: measure which layers, dimensions, depth and whitening are best for a model."""
 
 import os
 import sys
@@ -111,14 +111,18 @@ def sweep(
 
 
 def _check_writable(target: Path) -> None:
-    """Find out before the work, not after it."""
+    """Check that the report can be written, before the sweep rather than after it.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
     nearest = next(folder for folder in target.absolute().parents if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise UsageError(f"'{nearest}' cannot be written to; choose another --out")
 
 
 def default_cache() -> Path:
-    """Where this system keeps what can be made again."""
+    """Return the folder for whiten in the system's cache directory."""
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "whiten"
     if sys.platform == "darwin":

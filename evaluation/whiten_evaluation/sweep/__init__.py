@@ -1,1 +1,1 @@
-"""Layers of a model: every one's vectors once, then all combinations of them."""
+"""Compute the vectors of every layer of a model once, then score all combinations of layers."""

@@ -1,4 +1,4 @@
-"""Pictures of a sweep, as PNG."""
+"""Draw the figures of a sweep, as PNG."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _INK, _GRID = "#22223b", "#e5e5ea"
 
 
 def draw(sweep: Sweep) -> dict[str, bytes]:
-    """PNG of each picture that there is something to draw for, by its name."""
+    """Return the PNG of each figure by name, without figures that have no data."""
     pictures: dict[str, Callable[[Sweep], Figure | None]] = {
         "layers": _layers,
         "pairs": _pairs,
@@ -28,7 +28,7 @@ def draw(sweep: Sweep) -> dict[str, bytes]:
 
 
 def _layers(sweep: Sweep) -> Figure:
-    """Every layer alone."""
+    """Plot the average of every single layer."""
     figure, axes = _axes(7.2, 4.2)
     for style, pooling in zip(_STYLES, sweep.poolings, strict=False):
         for kind in _NAMES:
@@ -49,7 +49,7 @@ def _layers(sweep: Sweep) -> Figure:
 
 
 def _pairs(sweep: Sweep) -> Figure:
-    """Heat maps of every two layers, the single ones on the diagonal."""
+    """Draw heat maps of every pair of layers, with single layers on the diagonal."""
     count, pooling = len(sweep.layers), sweep.poolings[0]
     side = max(3.4, 0.42 * count + 1.2)
     figure = Figure(figsize=(2 * side + 1, side + 0.5), dpi=150, layout="constrained")
@@ -87,7 +87,7 @@ def _pairs(sweep: Sweep) -> Figure:
 
 
 def _sizes(sweep: Sweep) -> Figure:
-    """The best combination of each size."""
+    """Plot the best combination of each size."""
     figure, axes = _axes(7.2, 4.4)
     for style, pooling in zip(_STYLES, sweep.poolings, strict=False):
         for kind in _NAMES:
@@ -115,7 +115,7 @@ def _sizes(sweep: Sweep) -> Figure:
 
 
 def _dimensions(sweep: Sweep) -> Figure | None:
-    """Whitened to fewer dimensions."""
+    """Plot the average against the number of dimensions kept."""
     if not sweep.curves:
         return None
     figure, axes = _axes(7.2, 4.2)
@@ -130,7 +130,7 @@ def _dimensions(sweep: Sweep) -> Figure | None:
 
 
 def _depths(sweep: Sweep) -> Figure | None:
-    """Quality against speed."""
+    """Plot quality against speed."""
     points = [
         (depth, depth.texts_per_second, depth.best)
         for depth in sweep.depths

@@ -1,4 +1,4 @@
-"""A graph that gives the vectors of all layers, made once for a model, and proven against its reference."""
+"""Make a graph that outputs the vectors of all layers of a model, and check it against the model's reference."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ _CHECKED_TEXTS = 12
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """A folder with a graph of all layers and its tokenizer.
+    """Describes a folder with a graph of all layers and its tokenizer.
 
     Attributes:
-        folder: where they lie.
-        layers: hidden states that it gives.
-        poolings: of each.
-        width: of a vector, d.
-        pad_token_id: what pads a batch.
-        max_seq_length: tokens that a text may have.
+        folder: the folder.
+        layers: hidden states that the graph outputs.
+        poolings: poolings of each hidden state.
+        width: number of dimensions of a vector, d.
+        pad_token_id: id of the token that pads a batch.
+        max_seq_length: largest number of tokens of a text; longer texts are truncated.
     """
 
     folder: Path
@@ -49,21 +49,27 @@ class LayerGraph:
 
     @property
     def path(self) -> Path:
-        """The graph."""
+        """Return the path of the graph."""
         return self.folder / GRAPH_FILE
 
     def embedder(self, options: SessionOptions, model: Path | None = None, value: str = LAYERS_OUTPUT) -> Embedder:
-        """What embeds with it, or with another graph of the folder."""
+        """Return an embedder of this graph, or of another graph in the folder.
+
+        Args:
+            options: options of the session.
+            model: path of the graph; None for `path`.
+            value: name of the output to compute.
+        """
         tokenizer = Tokenizer(self.folder / TOKENIZER_FILE, self.max_seq_length)
         return load_graph(model or self.path, tokenizer, self.pad_token_id, options, value)
 
     def split(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of its output, [m, poolings * layers * d], as [poolings, layers, m, d]."""
+        """Reshape rows of the graph's output, [m, poolings * layers * d], to [poolings, layers, m, d]."""
         parts = rows.reshape(len(rows), len(self.poolings), len(self.layers), self.width)
         return np.ascontiguousarray(np.moveaxis(parts, 0, 2))
 
     def write_depth(self, layer: int, pooling: Pooling, path: Path) -> str:
-        """Write the graph of one layer, without what it does not need, beside the weights; the name of its output."""
+        """Write the graph cut above one layer, beside the weights, and return the name of its output."""
         name = layer_value(layer, pooling)
         model = ir.load(self.path)
         model.graph.outputs[:] = [value for node in model.graph for value in node.outputs if value.name == name]
@@ -73,7 +79,7 @@ class LayerGraph:
 
 
 def write_layers(model: TokenModel, graph: LayerGraph) -> None:
-    """Make the graph and the tokenizer in the graph's folder.
+    """Write the graph and the tokenizer into the graph's folder.
 
     Raises:
         WhitenError: the model cannot be loaded or exported.
@@ -89,7 +95,7 @@ def check_layers(
     """Compare every layer and pooling with the model's reference, on a dozen texts.
 
     Raises:
-        ParityError: the graph is not what the reference computes.
+        ParityError: vectors of the graph differ from the reference by more than the parity gate allows.
     """
     texts = probe_texts(min(graph.max_seq_length, 64))[1 : _CHECKED_TEXTS + 1]
     with graph.embedder(options) as embedder:

@@ -1,4 +1,4 @@
-"""A sweep as one HTML file with its pictures inside, and as rows for spreadsheets."""
+"""Write a sweep as one HTML file that contains its figures, and as csv for spreadsheets."""
 
 import base64
 import csv
@@ -27,11 +27,11 @@ _CAPTIONS = {
 
 
 def html(sweep: Sweep, pictures: Mapping[str, bytes]) -> str:
-    """The whole report; it needs no other file.
+    """Return the whole report as HTML that needs no other file.
 
     Args:
-        sweep: what was found.
-        pictures: PNG, by name.
+        sweep: result of the sweep.
+        pictures: PNG of each figure, by name.
     """
     parts = [
         "<!doctype html>",
@@ -58,7 +58,7 @@ def html(sweep: Sweep, pictures: Mapping[str, bytes]) -> str:
 
 
 def scores_csv(sweep: Sweep) -> str:
-    """All scores, a row each."""
+    """Return all scores as csv, one row each."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("pooling", "whitening", "layers", "average", *sweep.tasks))
@@ -68,7 +68,7 @@ def scores_csv(sweep: Sweep) -> str:
 
 
 def findings(sweep: Sweep) -> list[str]:
-    """What a person would want to know first, a sentence each."""
+    """Return the main findings, one sentence each."""
     return list(_findings(sweep))
 
 
@@ -121,7 +121,7 @@ def _named(score: Score) -> str:
 
 
 def _rows(sweep: Sweep, low: int, high: int, most: int) -> list[list[str]]:
-    """The best combinations of low to high layers, with each pooling and whitening."""
+    """Return rows of the best combinations of `low` to `high` layers, at most `most` for each pooling and whitening."""
     rows = []
     for pooling in sweep.poolings:
         for kind in get_args(Whitened):

@@ -1,4 +1,4 @@
-"""What a sweep over layers finds: the content of `sweep.json`."""
+"""Define the result of a sweep over layers: the content of `sweep.json`."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -10,24 +10,24 @@ from whiten_runtime.bundle.manifest import Pooling
 Whitened = Literal["none", "target"]
 
 NEAR = 0.5
-"""Points of Spearman's correlation times 100 that a shallower network may lack to be as good as the best."""
+"""Largest deficit to the best, in Spearman's correlation times 100, at which a shallower network counts as as good."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a combination of layers; Spearman's correlation times 100."""
+    """Holds the scores of a combination of layers: Spearman's correlation, times 100."""
 
     pooling: Pooling
     whitening: Whitened
     layers: tuple[int, ...]
     tasks: tuple[float | None, ...]
-    """In the order of the sweep's tasks; None where all texts have the same vector, or, whitened, where there are too
-    few of them."""
+    """Scores in the order of the sweep's tasks; None where all texts have the same vector or, if whitened, where a task
+    has too few texts."""
     average: float | None
-    """Of the tasks."""
+    """Average over the tasks; None if a task has no score."""
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """A combination whitened to fewer dimensions."""
+    """Holds the averages of a combination that is whitened to fewer and fewer dimensions."""
 
     pooling: Pooling
     layers: tuple[int, ...]
@@ -37,17 +37,17 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """A network cut above a layer."""
+    """Holds the speed and the best combination of a network that is cut above a layer."""
 
     layer: int
     texts_per_second: float | None
-    """Median; None where it was not measured."""
+    """Median of the measurements; None if not measured."""
     best: Score | None
-    """Of all combinations of layers up to here, with the first pooling, whitened or not."""
+    """Best score of the combinations of layers up to `layer`, with the first pooling, whitened or not."""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found."""
+    """Holds the whole result of a sweep."""
 
     model: str
     checkpoint: str | None
@@ -60,9 +60,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     absent: dict[str, tuple[str, ...]]
     sentences: int
     searched: tuple[int, ...]
-    """Layers of which combinations of three and more were tried."""
+    """Layers whose combinations of three and more were searched."""
     exhaustive: bool
-    """Whether all of those were, or only extensions of the best smaller ones."""
+    """Whether all combinations of `searched` were scored, or only extensions of the best smaller ones."""
     scores: tuple[Score, ...]
     curves: tuple[Curve, ...]
     depths: tuple[Depth, ...]
@@ -70,18 +70,18 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def average_of(self) -> str:
-        """What averages are of, in words."""
+        """Return the tasks that averages are taken over, in words."""
         return "the seven tasks" if len(self.tasks) == 7 else f"{len(self.tasks)} of the seven tasks"
 
     def of(self, pooling: Pooling, whitening: Whitened, size: int | None = None) -> Iterator[Score]:
-        """Scores that are there, of combinations of a size or of all."""
+        """Yield the scores that have an average, of combinations of one size or, for None, of all sizes."""
         for score in self.scores:
             wanted = (score.pooling, score.whitening) == (pooling, whitening) and size in (None, len(score.layers))
             if wanted and score.average is not None:
                 yield score
 
     def best(self, pooling: Pooling, whitening: Whitened, size: int | None = None) -> Score | None:
-        """The best of them; of equals, that of fewer and lower layers."""
+        """Return the best of these scores, or None; of equal ones, that of fewer, then of lower layers."""
         return max(
             sorted(self.of(pooling, whitening, size), key=lambda score: (len(score.layers), score.layers)),
             key=average,
@@ -89,22 +89,22 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def sizes(self) -> range:
-        """Of combinations."""
+        """Return the sizes of combinations, from 1 to the largest."""
         return range(1, max((len(score.layers) for score in self.scores), default=0) + 1)
 
 
 def average(score: Score) -> float:
-    """Of a score that is there."""
+    """Return the average of a score, or -inf if it has none."""
     return float("-inf") if score.average is None else score.average
 
 
 def worthwhile(depths: tuple[Depth, ...]) -> tuple[Depth, Score] | None:
-    """The shallowest network that is as good as the best, but for `NEAR`, and what is as good of it."""
+    """Return the shallowest network that scores within `NEAR` of the best one, and its best score."""
     known = [(depth, depth.best) for depth in depths if depth.best is not None]
     most = max((average(best) for _, best in known), default=0.0)
     return next(((depth, best) for depth, best in known if average(best) >= most - NEAR), None)
 
 
 def layers_text(layers: tuple[int, ...]) -> str:
-    """As --layers takes them."""
+    """Return layers as text, in the syntax of --layers."""
     return ",".join(map(str, layers))

@@ -1,9 +1,9 @@
-"""An inverse root of a covariance, faster than by its eigenvectors, that floors eigenvalues as `fit_map` does.
+"""Compute an inverse root of a covariance faster than by its eigenvectors, with eigenvalues floored as in `fit_map`.
 
-Cosines after a full whitening depend on Σ⁻¹ alone, so any square root of it does, and Cholesky's is the cheapest:
-Σ = Rᵀ R, z = R⁻ᵀ (x - μ). `fit_map` however raises small eigenvalues to a floor and drops those that are rounding.
-There are few of them: pooling keeps what a LayerNorm makes constant. Inverse iteration on a block finds their
-eigenvectors (Golub & Van Loan, "Matrix Computations", 8.2), which are then whitened apart from the rest.
+Cosines after a full whitening depend on Σ⁻¹ alone, so that any square root of Σ⁻¹ gives them, and Cholesky's is the
+cheapest: Σ = Rᵀ R, z = R⁻ᵀ (x - μ). But `fit_map` raises small eigenvalues to a floor, and drops those that are due to
+rounding. There are few of them: pooling preserves the directions that a LayerNorm makes constant. Inverse iteration on
+a block finds their eigenvectors (Golub & Van Loan, "Matrix Computations", 8.2), which are then whitened separately.
 """
 
 from dataclasses import dataclass
@@ -20,24 +20,25 @@ from whiten_whitening.moments import Float64Array
 Float32Array = NDArray[np.float32]
 
 _NUDGE = 1e-12
-"""Added to all eigenvalues, relative to the largest at most, so that a singular matrix has a root too."""
+"""Constant that is added to all eigenvalues, relative to the Frobenius norm, so that a singular matrix has a root."""
 
 _BLOCK, _STEPS = 8, 5
 _BELOW = 4.0
-"""Times the floor up to which eigenvectors are taken out."""
+"""Multiple of the floor up to which eigenvectors are whitened separately."""
 
 _RESIDUAL = 1e-3
-"""|Σ u - λ u| relative to the floor, above which u is not an eigenvector yet."""
+"""Largest |Σ u - λ u|, relative to the floor, at which u counts as an eigenvector."""
 
 
 @dataclass(frozen=True)
 class InverseRoot:
-    """W with W Wᵀ = Σ⁻¹, eigenvalues floored.
+    """Holds W with W Wᵀ = Σ⁻¹, where small eigenvalues of Σ are floored.
 
     Attributes:
-        triangle: upper triangular, of Σ with the small directions raised out of the way, [d, d], columns contiguous.
-        small_directions: unit vectors of the smallest eigenvalues, [d, m]; m may be 0.
-        weights: of coordinates along them, [m].
+        triangle: upper triangular inverse root of Σ with its small eigenvalues raised to the largest one, [d, d],
+            columns contiguous.
+        small_directions: unit eigenvectors of the small eigenvalues, [d, m]; m may be 0.
+        weights: factors of the coordinates along the small directions, [m].
     """
 
     triangle: Float32Array
@@ -48,7 +49,7 @@ class InverseRoot:
         """Whiten centred vectors, [n, d] to [n, d + m]; without small directions, the input is overwritten."""
         along = centred @ self.small_directions if len(self.weights) else None
         rest = centred if along is None else (centred - along @ self.small_directions.T).astype(np.float32)
-        # Transposed, both lie in memory as BLAS wants them.
+        # Both arguments are column-major, as BLAS needs them.
         white = blas.strmm(1.0, self.triangle, rest.T, trans_a=1, overwrite_b=1).T
         if along is None:
             return cast(Float32Array, white)
@@ -56,10 +57,10 @@ class InverseRoot:
 
 
 def inverse_root(covariance: Float64Array) -> InverseRoot | None:
-    """The inverse root, or None where there are too many small eigenvalues to be found this way, or nothing to whiten.
+    """Return the inverse root; None if too many eigenvalues are small, the covariance is zero, or d is 2 or less.
 
     Args:
-        covariance: [d, d].
+        covariance: covariance of the vectors, [d, d].
     """
     width = len(covariance)
     norm = float(np.sqrt(np.square(covariance).sum()))
@@ -89,7 +90,7 @@ def inverse_root(covariance: Float64Array) -> InverseRoot | None:
 
 
 def _inverse_triangle(matrix: Float64Array) -> Float64Array | None:
-    """R⁻¹ of a positive definite matrix Rᵀ R."""
+    """Return R⁻¹ for a positive definite matrix Rᵀ R; None if the matrix is not positive definite."""
     upper, failed = lapack.dpotrf(matrix, lower=0, clean=1)
     if failed:
         return None
@@ -98,7 +99,7 @@ def _inverse_triangle(matrix: Float64Array) -> Float64Array | None:
 
 
 def _largest(covariance: Float64Array) -> float | None:
-    """The largest eigenvalue, by Lanczos's method; None if it does not converge."""
+    """Return the largest eigenvalue, by Lanczos's method; None if it does not converge."""
     start = covariance[:, int(np.diag(covariance).argmax())]
     try:
         (value,) = eigsh(covariance, k=1, which="LA", v0=start, tol=1e-10, return_eigenvectors=False)
@@ -108,7 +109,7 @@ def _largest(covariance: Float64Array) -> float | None:
 
 
 def _faint(covariance: Float64Array, inverse: Float64Array, largest: float) -> tuple[Float64Array, Float64Array] | None:
-    """Eigenvalues [m] up to `_BELOW` times the floor, and their eigenvectors [d, m]; None if they are too many."""
+    """Return eigenvalues [m] up to `_BELOW` times the floor, with eigenvectors [d, m]; None if there are too many."""
     floor = EIGENVALUE_FLOOR * largest
     width = len(covariance)
     block = np.linalg.qr(np.random.default_rng(0).standard_normal((width, min(_BLOCK, width))))[0]

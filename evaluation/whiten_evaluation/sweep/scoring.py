@@ -1,10 +1,11 @@
-"""Spearman's correlation of many combinations of layers, from every layer's vectors alone.
+"""Compute Spearman's correlation of many combinations of layers from the vectors of single layers.
 
-A combination's vector is the mean of its layers' (WhiteningBERT, section 3.2), and neither cosines nor a full whitening
-depend on its scale, so sums do. Two things then need no pass over the vectors for each combination:
+A combination's vector is the mean of its layers' vectors (WhiteningBERT, section 3.2). Neither cosines nor a full
+whitening depend on its scale, so that sums can replace means. Two computations then need no pass over the vectors for
+each combination:
 
-- Not whitened: with s the layers' indicator and G[i, j] = xᵢ·yⱼ of a pair, x·y = sᵀ G s. One product of matrices gives
-  the cosines of all combinations.
+- Not whitened: with s the indicator vector of the layers and G[i, j] = xᵢ·yⱼ for a pair, x·y = sᵀ G s. One product of
+  matrices gives the cosines of all combinations.
 - Whitened: the covariance of a sum is the sum of the layers' cross-covariances, and `inverse_root` is cheaper than a
   fit.
 """
@@ -32,20 +33,20 @@ Float32Array = NDArray[np.float32]
 
 _PAIRS_AT_ONCE = 256
 _MOST_BLOCKS = 4_000_000_000
-"""Bytes of cross-covariances above which a covariance is computed from the vectors."""
+"""Largest size in bytes of all cross-covariances; above it, each covariance is computed from the vectors."""
 
 
 @dataclass(frozen=True)
 class TaskVectors:
-    """A task's distinct texts with all layers' vectors.
+    """Holds a task's distinct texts with the vectors of all layers.
 
     Attributes:
         task: the task.
-        layers: which hidden states these are.
-        vectors: float32 [layers, m, d].
-        counts: how often each text comes in the task, [m].
+        layers: indices of the layers, as hidden states.
+        vectors: vectors of the distinct texts, float32 [layers, m, d].
+        counts: number of times that each text occurs in the task, [m].
         first: row of each pair's first text, [n] for each sub-dataset.
-        second: of the second.
+        second: row of each pair's second text, [n] for each sub-dataset.
     """
 
     task: Task
@@ -56,37 +57,37 @@ class TaskVectors:
     second: tuple[NDArray[np.intp], ...]
 
     def layer(self, layer: int) -> Float32Array:
-        """A layer's vectors, [m, d]."""
+        """Return the vectors of a layer, [m, d]."""
         return cast(Float32Array, self.vectors[self.layers.index(layer)])
 
     def sum_of(self, layers: Combination) -> Float32Array:
-        """Sum of some layers' vectors, [m, d]."""
+        """Return the sum of some layers' vectors, [m, d]."""
         return cast(Float32Array, np.sum([self.layer(layer) for layer in layers], axis=0))
 
     def moments(self, vectors: Float32Array) -> Moments:
-        """Of vectors [m, d], each counted as often as its text comes."""
+        """Return the moments of vectors [m, d], each counted as often as its text occurs."""
         return Moments.of(np.repeat(vectors, self.counts.astype(np.intp), axis=0))
 
     def score(self, unit: NDArray[np.floating]) -> float:
-        """Mean over sub-datasets of the correlation, times 100, of unit vectors [m, d]."""
+        """Return the mean over sub-datasets of the correlation, times 100, for unit vectors [m, d]."""
         return self.score_cosines(
             [np.einsum("nd,nd->n", unit[a], unit[b]) for a, b in zip(self.first, self.second, strict=True)]
         )
 
     def score_cosines(self, cosines: Sequence[NDArray[np.floating]]) -> float:
-        """Mean over sub-datasets of the correlation, times 100."""
+        """Return the mean over sub-datasets of the correlation, times 100, for cosines, [n] for each sub-dataset."""
         gold = [subset.scores for subset in self.task.subsets]
         return 100 * float(np.mean([spearman(mine, scores) for mine, scores in zip(cosines, gold, strict=True)]))
 
 
 def task_vectors(task: Task, layers: tuple[int, ...], texts: Sequence[str], vectors: Float32Array) -> TaskVectors:
-    """Put a task's pairs and its texts' vectors together.
+    """Join a task's pairs with the vectors of its texts.
 
     Args:
         task: the task.
-        layers: of the vectors.
-        texts: the task's distinct texts.
-        vectors: theirs, [layers, m, d].
+        layers: layers of the vectors.
+        texts: distinct texts of the task.
+        vectors: vectors of these texts, [layers, m, d].
     """
     place = {text: row for row, text in enumerate(texts)}
     counts = np.zeros(len(texts))
@@ -99,7 +100,7 @@ def task_vectors(task: Task, layers: tuple[int, ...], texts: Sequence[str], vect
 
 
 def raw_scores(data: TaskVectors, combinations: Sequence[Combination]) -> Float64Array:
-    """Scores of combinations that are not whitened, [c]."""
+    """Return the scores of combinations that are not whitened, [c]."""
     if not combinations:
         return np.empty(0)
     chosen = np.array([[layer in found for layer in data.layers] for found in combinations], np.float64)
@@ -124,18 +125,19 @@ def white_scores(
     threads: int = 1,
     advance: Callable[[int], object] = lambda count: None,
 ) -> Float64Array:
-    """Scores of combinations whitened in full on the task's own texts, [c]; NaN where there is nothing to whiten,
-    or too little to whiten it on.
+    """Return the scores of combinations that are fully whitened on the task's own texts, [c].
+
+    A score is NaN where all vectors are equal, or where the task has too few texts to whiten on.
 
     Args:
-        data: the task.
-        combinations: sorted; those with the same beginning share sums.
-        threads: combinations that are worked on side by side, each by one thread.
-        advance: told how many were done since it was last called.
+        data: vectors of the task.
+        combinations: combinations, sorted, so that those with the same first layers share sums.
+        threads: number of combinations that are scored at the same time, each by one thread.
+        advance: called with the number of combinations that were scored since the last call.
     """
     if (
         not combinations or data.counts.sum() <= data.vectors.shape[2] + 1
-    ):  # as `check_sample_count` has it: every pair would be alike
+    ):  # as in `check_sample_count`: all pairs would be equally similar
         advance(len(combinations))
         return np.full(len(combinations), np.nan)
     with threadpool_limits(1), ThreadPoolExecutor(threads, "whiten-combinations") as executor:
@@ -159,14 +161,14 @@ def white_scores(
         try:
             return np.array([found for part in executor.map(score, parts) for found in part])
         finally:
-            stopped.set()  # after an interruption, threads need not finish their parts
+            stopped.set()  # so that threads do not finish their parts after an interruption
 
 
 def scores_by_dimension(data: TaskVectors, layers: Combination, dimensions: Sequence[int]) -> Float64Array:
-    """Scores of a combination whitened to its k leading dimensions, for each k: columns are nested.
+    """Return the scores of a combination whitened to its k leading dimensions, for each k: columns are nested.
 
     Raises:
-        UsageError: there is nothing to whiten.
+        UsageError: all vectors are equal.
     """
     vectors = data.sum_of(layers)
     fitted = fit_map(data.moments(vectors), WhiteningSpec())
@@ -189,12 +191,12 @@ def scores_by_dimension(data: TaskVectors, layers: Combination, dimensions: Sequ
 
 
 class Covariances:
-    """Covariances and means of a task's layers, and the cross-covariances of every two, shared by all threads.
+    """Computes means and covariances of a task's layers, and cross-covariances of every pair, shared by all threads.
 
     Args:
-        data: the task.
-        layers: those that will be asked for.
-        executor: computes them.
+        data: vectors of the task.
+        layers: layers of the combinations that will be scored.
+        executor: executor that computes the covariances.
     """
 
     def __init__(self, data: TaskVectors, layers: Sequence[int], executor: Executor) -> None:
@@ -214,7 +216,7 @@ class Covariances:
             self._blocks = dict(zip(pairs, executor.map(block, pairs), strict=True))
 
     def added(self, known: Combination, layer: int) -> Float64Array:
-        """What a layer above those known adds to the covariance of their sum, [d, d]."""
+        """Return the change of a sum's covariance when a layer is added to the sum of the layers `known`, [d, d]."""
         added = self._blocks[layer, layer].copy()
         if known:
             cross = sum((self._blocks[other, layer] for other in known[1:]), self._blocks[known[0], layer])
@@ -223,14 +225,14 @@ class Covariances:
         return added
 
     def direct(self, vectors: Float32Array) -> Float64Array:
-        """The covariance of vectors [m, d], without the layers'."""
+        """Return the covariance of vectors [m, d], computed from the vectors themselves."""
         centred = vectors - (self._shares @ vectors.astype(np.float64))
         return np.asarray((centred * self._weights).T @ centred)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """Sums over the first layers of a combination."""
+    """Holds sums over the first layers of a combination."""
 
     layers: Combination
     vectors: Float32Array
@@ -239,14 +241,14 @@ class _Step:
 
 
 class _Walk:
-    """From combination to combination, keeping the sums over the beginning that they share."""
+    """Computes sums for one combination after another, and keeps those over the first layers that they share."""
 
     def __init__(self, data: TaskVectors, covariances: Covariances) -> None:
         self._data, self._covariances = data, covariances
         self._steps: list[_Step] = []
 
     def to(self, layers: Combination) -> tuple[Float32Array, Float64Array, Float64Array]:
-        """Sum of the vectors, its mean and its covariance."""
+        """Return the sum of the layers' vectors, its mean and its covariance."""
         while self._steps and self._steps[-1].layers != layers[: len(self._steps[-1].layers)]:
             self._steps.pop()
         for layer in layers[len(self._steps) :]:

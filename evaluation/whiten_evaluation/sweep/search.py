@@ -1,4 +1,4 @@
-"""Combinations of layers, scored on every task: all of them, or the best ones' extensions where there are too many."""
+"""Score combinations of layers on every task: all combinations, or, where they are too many, those of a beam search."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.reporter import Reporter
 
 _BEAM = 8
-"""Combinations of a size that are extended, of each kind."""
+"""Number of combinations of each size that are extended, for each kind of whitening."""
 
 _STEP, _POINTS = 16, 48
-"""Dimensions of a curve: multiples of the step, about so many."""
+"""Smallest step between the dimensions of a curve, and the approximate number of its points."""
 
 Row = list[float | None]
 Table = dict[tuple[Pooling, Whitened, Combination], Row]
-"""Scores by task; None where there is nothing to compare."""
+"""Scores of each combination, in the order of the tasks; None where all texts have the same vector."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """Holds the result of a search.
 
     Attributes:
-        scores: of all combinations that were tried.
-        searched: layers of which combinations of three and more were tried.
-        exhaustive: whether all of those were.
+        scores: scores of all combinations that were tried.
+        searched: layers whose combinations of three and more were searched.
+        exhaustive: whether all combinations of `searched` were scored.
     """
 
     scores: tuple[Score, ...]
@@ -49,12 +49,12 @@ class Found:
 
 
 def search(vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: Reporter) -> Found:
-    """Score single layers, every two, and larger combinations, whitened on each task's own sentences and not.
+    """Score single layers, pairs and larger combinations, not whitened and whitened on each task's own sentences.
 
     Args:
-        vectors: of all layers and poolings.
-        tasks: whose sentences they are of.
-        threads: combinations that are worked on side by side.
+        vectors: vectors of all layers and poolings.
+        tasks: tasks whose sentences were embedded.
+        threads: number of combinations that are scored at the same time.
         report: told about progress.
     """
     layers = vectors.graph.layers
@@ -82,7 +82,7 @@ def search(vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: R
 def dimension_curves(
     vectors: LayerVectors, tasks: Sequence[Task], scores: tuple[Score, ...], report: Reporter
 ) -> Iterator[Curve]:
-    """Quality against dimensions kept, of the first pooling's combinations that matter."""
+    """Yield curves of quality against dimensions kept, for notable combinations of the first pooling."""
     pooling, layers, width = vectors.graph.poolings[0], vectors.graph.layers, vectors.graph.width
     wanted = _notable(
         [
@@ -107,7 +107,7 @@ def dimension_curves(
 
 
 def _notable(white: Sequence[Score], layers: tuple[int, ...]) -> dict[Combination, str]:
-    """Combinations worth a curve, and why."""
+    """Return the combinations that get a curve, each with the reason."""
     choices = (
         ("the paper's choice", [score for score in white if score.layers == (1, layers[-1])]),
         ("the top layer", [score for score in white if score.layers == (layers[-1],)]),
@@ -147,7 +147,7 @@ def _score(
 
 
 def _alike(data: TaskVectors) -> set[int]:
-    """Layers in which all texts have the same vector, up to float32's rounding, as the first token's embedding is."""
+    """Return the layers in which all texts have the same vector up to float32 rounding, such as layer 0 with cls."""
     found = set()
     for layer in data.layers:
         vectors = data.layer(layer)

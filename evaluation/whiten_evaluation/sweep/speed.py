@@ -1,4 +1,4 @@
-"""How fast a network is when it is cut above each layer."""
+"""Measure the speed of a network that is cut above each layer."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from whiten_runtime.ort.session import SessionOptions
 
 _ROUNDS = 3
 _SECONDS = 1.5
-"""That a measurement of the whole network should take."""
+"""Seconds that a measurement of the whole network should take."""
 
 _LEAST, _MOST = 32, 512
 
@@ -19,20 +19,20 @@ _LEAST, _MOST = 32, 512
 def measure_depths(
     graph: LayerGraph, texts: Sequence[str], options: SessionOptions, advance: Callable[[int], object]
 ) -> list[float]:
-    """Texts per second of the graph cut above each of its layers, medians of three interleaved rounds.
+    """Return texts per second of the graph cut above each of its layers, medians of three interleaved rounds.
 
     Args:
-        graph: of all layers, with its files.
-        texts: of which some are embedded, evenly spaced.
-        options: how sessions are created.
-        advance: told about each measurement.
+        graph: graph of all layers, with its files.
+        texts: texts, of which an evenly spaced sample is embedded.
+        options: options of the sessions.
+        advance: called with 1 after each measurement.
     """
     names = [graph.write_depth(layer, graph.poolings[0], _path(graph, layer)) for layer in graph.layers]
     sample = list(texts[:: max(1, len(texts) // _MOST)])[:_MOST]
     count = _LEAST
     found: list[list[float]] = [[] for _ in graph.layers]
     for _ in range(_ROUNDS):
-        for index in reversed(range(len(names))):  # the whole network first: it tells how many texts to take
+        for index in reversed(range(len(names))):  # the whole network first: its speed determines the number of texts
             with graph.embedder(options, _path(graph, graph.layers[index]), names[index]) as embedder:
                 rate = _rate(embedder, names[index], sample[:_LEAST])
                 if count == _LEAST:
@@ -45,7 +45,7 @@ def measure_depths(
 
 
 def steps(graph: LayerGraph) -> int:
-    """Measurements that there will be."""
+    """Return the number of measurements that `measure_depths` makes."""
     return _ROUNDS * len(graph.layers)
 
 

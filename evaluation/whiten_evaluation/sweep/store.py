@@ -1,4 +1,4 @@
-"""Every layer's vectors of a set of texts, on disk: made in parts, each of which is there for good."""
+"""Store the vectors of every layer for a set of texts on disk, in parts, so that an interrupted pass can resume."""
 
 import hashlib
 import os
@@ -24,19 +24,19 @@ _VECTORS, _PROGRESS = "vectors.npy", "progress.json"
 
 
 class _Progress(msgspec.Struct, frozen=True):
-    """How many texts are done, in the order in which they are embedded."""
+    """Holds the number of texts that are done, in the order in which they are embedded."""
 
     done: int
 
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """Vectors of distinct texts.
+    """Holds the vectors of distinct texts.
 
     Attributes:
-        graph: what gave them.
-        rows: of each text.
-        table: float32 [poolings, layers, texts, d], mapped.
+        graph: graph that computed the vectors.
+        rows: row of each text in `table`.
+        table: memory-mapped vectors, float32 [poolings, layers, texts, d].
     """
 
     graph: LayerGraph
@@ -44,13 +44,13 @@ class LayerVectors:
     table: NDArray[np.float32]
 
     def of(self, pooling: Pooling, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """All layers' vectors of some texts, [layers, n, d], in memory."""
+        """Read the vectors of some texts in all layers into memory, [layers, n, d]."""
         table = self.table[self.graph.poolings.index(pooling)]
         return np.stack([np.asarray(layer[rows]) for layer in table])
 
 
 def texts_digest(texts: Sequence[str]) -> str:
-    """SHA-256 over distinct texts, each with its length before it."""
+    """Return the SHA-256 over distinct texts, each preceded by its length."""
     digest = hashlib.sha256()
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
@@ -65,17 +65,17 @@ def embed_layers(
     options: SessionOptions,
     advance: Callable[[int], object],
 ) -> LayerVectors:
-    """Embed the texts that are not in the folder yet, and open what is there.
+    """Embed the texts that are not in the folder yet, and open the vectors of all texts.
 
     Args:
-        graph: of all layers.
-        texts: distinct; the same as when the folder was begun.
-        folder: made if it is not there.
-        options: how the session is created.
-        advance: told how many texts were done since it was last called, those found in the folder first.
+        graph: graph of all layers.
+        texts: distinct texts, the same as when the folder was begun.
+        folder: folder of the vectors; created if it does not exist.
+        options: options of the session.
+        advance: called with the number of texts done since the last call; first with those found in the folder.
 
     Raises:
-        WhitenError: the disk has too little room.
+        WhitenError: the disk has too little free space.
         OSError: the folder cannot be written.
         DataError: a vector is not finite.
     """
@@ -84,12 +84,12 @@ def embed_layers(
     shape = (len(graph.poolings), len(graph.layers), len(texts), graph.width)
     done = _done(path, progress, shape)
     if not done:
-        progress.unlink(missing_ok=True)  # before there is a table that it says something wrong of
+        progress.unlink(missing_ok=True)  # as it would be wrong about the new table
         _check_room(folder, 4 * int(np.prod(shape)))
         open_memmap(path, "w+", np.float32, shape).flush()
         _take_room(path)
     advance(done)
-    # Texts of like length are neighbours, so that a part has little padding, and the slowest come first.
+    # Texts of similar length are neighbours, so that a part has little padding, and the slowest come first.
     order = np.array(sorted(range(len(texts)), key=lambda row: (-len(texts[row]), row)), np.intp)
     if done < len(texts):
         table = open_memmap(path, "r+")
@@ -111,7 +111,7 @@ def embed_layers(
 
 
 def _done(path: Path, progress: Path, shape: tuple[int, ...]) -> int:
-    """Texts that a folder holds already; 0 for one that is not of this shape."""
+    """Return the number of texts that are stored already; 0 if the table is missing or has another shape."""
     try:
         done = msgspec.json.decode(progress.read_bytes(), type=_Progress).done
         found = open_memmap(path, "r").shape == shape
@@ -136,7 +136,7 @@ def _check_room(folder: Path, size: int) -> None:
 
 
 def _take_room(path: Path) -> None:
-    """Have the disk give a mapped file all its room now, where it can: later there would be no one to tell."""
+    """Allocate the disk space of a mapped file now, where possible: later, a full disk could not be reported."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

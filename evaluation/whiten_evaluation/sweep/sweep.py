@@ -1,4 +1,4 @@
-"""A sweep from end to end: one pass over the texts, then all combinations of layers on what it left."""
+"""Run a sweep from end to end: embed the texts once, then score combinations of layers on the stored vectors."""
 
 import hashlib
 import shutil
@@ -32,19 +32,19 @@ from whiten_whitening.maps import WhiteningSpec
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep will do.
+    """Describes a sweep to be run.
 
     Attributes:
         model: name, directory or hub id, as for an export.
         data: the tasks.
-        cache: where graphs and vectors are kept.
-        layers: as for an export; None for all.
-        poolings: of the tokens.
-        max_length: tokens that a text may have; None for the checkpoint's own limit.
-        speed: measure how fast each depth is.
-        options: how sessions are created.
+        cache: folder in which graphs and vectors are kept.
+        layers: layers to combine, as for an export; None for all.
+        poolings: poolings over the tokens.
+        max_length: largest number of tokens of a text; None for the checkpoint's own limit.
+        speed: whether to measure the speed of each depth.
+        options: options of the sessions.
         revision: branch, tag or commit on the hub.
-        trust_remote_code: run code that comes with a checkpoint.
+        trust_remote_code: whether to run code that comes with a checkpoint.
     """
 
     model: str
@@ -60,17 +60,17 @@ class SweepPlan:
 
 
 def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
-    """Score all combinations of a model's layers on similarity tasks, whitened on each task's own sentences and not.
+    """Score combinations of a model's layers on similarity tasks, not whitened and whitened on each task's sentences.
 
     Args:
-        plan: what to do.
+        plan: description of the sweep.
         reporter: told about stages and progress.
 
     Raises:
         UsageError: the plan does not fit the model, or another sweep is using the cache.
-        ParityError: the graph of all layers is not what the model's reference computes.
+        ParityError: vectors of the graph of all layers differ from the model's reference.
         DataError: a vector is not finite.
-        WhitenError: the model cannot be loaded or exported, or there is too little room.
+        WhitenError: the model cannot be loaded or exported, or the disk has too little free space.
     """
     report = reporter or Reporter()
     seconds: dict[str, float] = {}
@@ -125,7 +125,7 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
 
 
 def _key(model: TokenModel, layers: tuple[int, ...], poolings: tuple[Pooling, ...], length: int) -> str:
-    """Of everything that the vectors depend on but the texts."""
+    """Return a hash of what vectors depend on besides texts: version, model, layers, poolings and length."""
     config = sorted(model.client_config.items())
     made_of = (model.record.weights_sha256, model.record.revision, config, model.tokenizer.json)
     parts = (version("whiten"), made_of, layers, poolings, length)

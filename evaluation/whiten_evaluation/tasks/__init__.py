@@ -1,1 +1,1 @@
-"""Files and scores of the evaluation tasks."""
+"""Read the files of the evaluation tasks, and score vectors on them."""

@@ -1,4 +1,4 @@
-"""How sure a difference between two rows of a table is: a paired bootstrap over the pairs of sentences."""
+"""Compute confidence intervals of differences between bundles, by a paired bootstrap over the pairs of sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ from whiten_whitening.moments import Float64Array
 Counts = NDArray[np.float64]
 
 _AT_ONCE = 100
-"""Resamples that are in memory together."""
+"""Number of resamples that are in memory together."""
 
 LEVEL = 0.95
+"""Confidence level of the intervals."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A percentile interval.
+    """Holds a percentile interval.
 
     Attributes:
         low: lower end.
@@ -30,12 +31,12 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the difference is beyond chance at `LEVEL`."""
+        """Return whether the interval lies on one side of 0: the difference is significant at `LEVEL`."""
         return self.low > 0 or self.high < 0
 
 
 def interval(samples: Float64Array, level: float = LEVEL) -> Interval:
-    """Of resampled values, [b]."""
+    """Return the percentile interval of resampled values, [b]."""
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
@@ -43,16 +44,16 @@ def interval(samples: Float64Array, level: float = LEVEL) -> Interval:
 def resampled_task(
     similarities: Sequence[Sequence[Float64Array]], scores: Sequence[Float64Array], resamples: int, seed: Sequence[int]
 ) -> Float64Array:
-    """A task's mean over sub-datasets of Spearman's correlation, for each bundle and resample, [m, resamples].
+    """Return a task's mean over sub-datasets of Spearman's correlation, for each bundle and resample, [m, resamples].
 
     The pairs of every sub-dataset are drawn with replacement, as many as there are; all bundles see the same draws, so
     that differences between them are paired (Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 8).
 
     Args:
-        similarities: of each bundle, [n] for each sub-dataset.
-        scores: [n] for each sub-dataset.
-        resamples: how many.
-        seed: of the draws, another for each task: tasks are drawn independently.
+        similarities: cosines of each bundle, [n] for each sub-dataset.
+        scores: people's scores, [n] for each sub-dataset.
+        resamples: number of resamples.
+        seed: seed of the draws; a different one for each task, so that tasks are drawn independently.
     """
     random = np.random.default_rng(seed)
     total = np.zeros((len(similarities), resamples))
@@ -68,14 +69,14 @@ def resampled_task(
 
 
 def counted_ranks(values: Float64Array, counts: Counts) -> Float64Array:
-    """Ranks of values of which each occurs a number of times, equal ones sharing their mean rank.
+    """Return the ranks of values that are repeated; equal values share their mean rank.
 
     Args:
-        values: [n].
-        counts: [b, n], one row for each resample.
+        values: values to rank, [n].
+        counts: number of times that each value occurs, one row for each resample, [b, n].
 
     Returns:
-        [b, n]; of a value that does not occur, the rank it would have between its neighbours.
+        Ranks, [b, n]; a value with count 0 gets the rank that it would have between its neighbours.
     """
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -88,7 +89,7 @@ def counted_ranks(values: Float64Array, counts: Counts) -> Float64Array:
 
 
 def counted_correlation(a: Float64Array, b: Float64Array, counts: Counts) -> Float64Array:
-    """Pearson's correlation of rows, each entry counted so often: all [b, n], to [b]; 0 where one is constant."""
+    """Return Pearson's correlation of rows, entries weighted by counts: all [b, n], to [b]; 0 where one is constant."""
     n = counts.sum(axis=1, keepdims=True)
     centred = [part - (part * counts).sum(axis=1, keepdims=True) / n for part in (a, b)]
     covariance, *variances = (

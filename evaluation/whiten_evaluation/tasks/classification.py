@@ -1,19 +1,20 @@
-"""Classification of frozen vectors by logistic regression, on the protocol of SentEval.
+"""Classify frozen vectors by logistic regression, by the protocol of SentEval.
 
 Conneau & Kiela, "SentEval" (2018), as in its code (senteval/tools/validation.py without PyTorch, kfold 10; binary.py,
 trec.py, mrpc.py, sst.py):
 
-- samples come sorted by number of words, then class, which decides what lands in which fold;
-- folds, outer and inner ones, are StratifiedKFold(10, shuffle=True, random_state=1111);
-- MR, CR, SUBJ, MPQA: inner folds of each outer training part choose C among 2^-2..2^3; what the whole part teaches is
-  tested on the outer fold; the accuracy is the mean over outer folds;
-- TREC, MRPC: folds of the training split choose C among 2^-1..2^5; SST5: the dev split does, among 2^-2..2^3; what the
-  training split teaches is tested on the official test split;
-- C is chosen by percentages rounded to two decimals, the first best one counts;
-- features are the vectors as given, neither standardised nor scaled; of a pair, [|u - v|, u * v].
+- samples are sorted by number of words, then by class; this order decides which sample is in which fold;
+- outer and inner folds are StratifiedKFold(10, shuffle=True, random_state=1111);
+- MR, CR, SUBJ, MPQA: inner folds of each outer training part choose C among 2^-2..2^3; a model that is trained on the
+  whole part is tested on the outer fold; the accuracy is the mean over outer folds;
+- TREC, MRPC: folds of the training split choose C among 2^-1..2^5; SST5: the dev split chooses C among 2^-2..2^3; a
+  model that is trained on the training split is tested on the official test split;
+- C is chosen by percentages rounded to two decimals; the first of equal ones is taken;
+- features are the vectors as given, neither standardised nor scaled; for a pair, [|u - v|, u * v].
 
-Not followed: texts are as in the files, rather than split into words and joined again; results are not rounded; the
-regression is that of today's scikit-learn at its optimum (multinomial, intercept not penalised), not liblinear's.
+Differences from SentEval: texts are used as in the files, not split into words and joined again; results are not
+rounded; the regression is that of today's scikit-learn at its optimum (multinomial, intercept not penalised), not
+liblinear's.
 """
 
 import time
@@ -41,7 +42,7 @@ STRENGTHS_WITHOUT_DEV = tuple(2.0**power for power in range(-1, 6))
 
 _GRADIENT_TOLERANCE = 1e-6
 _NEWTON_MOST = 2048
-"""Weights above which their Hessian is too large to be worth it."""
+"""Largest number of weights for Newton's method; for more, the Hessian is too large to be worth it."""
 
 Labels = NDArray[np.int64]
 Samples = tuple[Float64Array, Labels]
@@ -51,15 +52,15 @@ _Each = Callable[[Callable[[_Rows], Any], Sequence[_Rows]], list[Any]]
 
 @dataclass(frozen=True)
 class ClassificationScore:
-    """What a task came to.
+    """Holds the accuracy of one task.
 
     Attributes:
-        task: name of it.
-        n: samples that were tested.
-        accuracy: percentage of them that got their class; of folds, the mean of theirs.
-        f1: of class 1, as a percentage; of pairs only.
-        strengths: the C that was chosen, by each outer fold where there are some.
-        seconds: it took, embedding apart.
+        task: name of the task.
+        n: number of tested samples.
+        accuracy: percentage of tested samples that were classified correctly; with outer folds, the mean over them.
+        f1: F1 of class 1, as a percentage; None unless samples are pairs.
+        strengths: the chosen C; with outer folds, one for each.
+        seconds: time for training and testing, without embedding.
     """
 
     task: str
@@ -77,13 +78,14 @@ def classify(
     threads: int | None = None,
     reporter: Reporter | None = None,
 ) -> ClassificationScore:
-    """Run a task.
+    """Train and test a classifier on a task.
 
     Args:
-        task: what to classify.
-        vectors: of all its sentences.
-        whitening: "target" is fitted on all its sentences, those tested among them, as in WhiteningBERT.
-        threads: to compute with; None for all usable CPUs.
+        task: the task, with its samples.
+        vectors: vectors of all sentences of the task.
+        whitening: whitening of the vectors; "target" is fitted on all sentences of the task, including those of the
+            test split, as in WhiteningBERT.
+        threads: number of threads; None for all usable CPUs.
         reporter: told about progress.
 
     Raises:
@@ -113,7 +115,7 @@ def classify(
 
 
 def features(split: Split, vectors: TextVectors, fitted: WhiteningMap | None) -> Samples:
-    """Features [n, d], of pairs [n, 2 d], and classes [n], in SentEval's order: by words, then class."""
+    """Return features [n, d], for pairs [n, 2 d], and classes [n], sorted as in SentEval: by words, then by class."""
     lengths = [np.array([len(text.split()) for text in texts]) for texts in (split.second, split.texts) if texts]
     order = np.lexsort([split.labels, *lengths])
     x = whitened(vectors.of(split.texts), fitted)
@@ -146,7 +148,7 @@ def _nested_folds(samples: Samples, count: int, each: _Each) -> tuple[float, tup
 def _choose(
     samples: Samples, count: int, strengths: Sequence[float], dev: Samples | None, each: _Each
 ) -> tuple[float, Float64Array]:
-    """The C that is best on `dev`, or on folds of the samples, and the weights that all of them teach with it."""
+    """Return the best C on `dev`, or on folds of the samples, and the weights fitted with it on all samples."""
     x, y = samples
     folds = [] if dev else _folds(samples)
     judged = [dev] if dev else [(x[fold], y[fold]) for fold in folds]
@@ -163,12 +165,12 @@ def _choose(
 def _paths(
     samples: Samples, held_out: Sequence[_Rows], strengths: Sequence[float], count: int, each: _Each
 ) -> list[list[Float64Array]]:
-    """Weights [d + 1, classes or 1], intercepts last, by C and by the rows held out.
+    """Return weights [d + 1, classes or 1], intercepts last, for each C and each set of rows held out.
 
-    A C starts where the one before it ended.
+    Each fit starts from the weights of the previous C.
     """
     x, y = samples
-    newton = count == 2 and x.shape[1] <= _NEWTON_MOST  # the fastest to the optimum of few weights
+    newton = count == 2 and x.shape[1] <= _NEWTON_MOST  # converges fastest when there are few weights
     solver = "newton-cholesky" if newton else "lbfgs"
 
     def path(rows: _Rows) -> list[Float64Array]:
@@ -196,7 +198,7 @@ def _predict(x: Float64Array, weights: Float64Array) -> Labels:
 
 
 def _folds(samples: Samples) -> list[_Rows]:
-    """The rows of each fold."""
+    """Return the rows of each fold."""
     from sklearn.model_selection import StratifiedKFold
 
     return [rows for _, rows in StratifiedKFold(FOLDS, shuffle=True, random_state=SEED).split(*samples)]
@@ -217,7 +219,7 @@ def _one_by_one(run: Callable[[_Rows], Any], parts: Sequence[_Rows]) -> list[Any
 
 @contextmanager
 def _threads(count: int, reporter: Reporter) -> Iterator[_Each]:
-    """Maps over folds in threads, each with products of one thread: two of those get in each other's way."""
+    """Map over folds in threads; matrix products in each use one thread, as nested threads slow each other down."""
     from threadpoolctl import threadpool_limits
 
     def each(run: Callable[[_Rows], Any], parts: Sequence[_Rows]) -> list[Any]:

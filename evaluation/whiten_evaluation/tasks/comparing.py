@@ -1,4 +1,4 @@
-"""Bundles side by side on the same pairs, each against the first."""
+"""Compare bundles on the same pairs, each with the first."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +14,18 @@ from whiten_whitening.moments import Float64Array
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """To the first bundle, of correlations times 100."""
+    """Holds the difference of a bundle to the first one, in correlation times 100."""
 
     value: float
     low: float
     high: float
-    """Ends of the 95 % interval of a paired bootstrap."""
+    """Upper end of the 95 % interval of a paired bootstrap; `low` is its lower end."""
     certain: bool
     """Whether the interval excludes 0."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One bundle."""
+    """Holds the scores of one bundle and its differences to the first."""
 
     bundle: str
     precision: str
@@ -34,11 +34,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     tasks: tuple[TaskScore, ...]
     average: float
-    """Of the tasks' means."""
+    """Average of the tasks' means."""
     differences: tuple[Difference, ...]
-    """Of each task, to the first bundle; empty for the first."""
+    """Difference to the first bundle on each task; empty for the first."""
     difference: Difference | None
-    """Of the average, to the first bundle; None for the first."""
+    """Difference of the average to that of the first bundle; None for the first."""
 
 
 def compare_bundles(
@@ -48,14 +48,14 @@ def compare_bundles(
     resamples: int,
     seed: int = 0,
 ) -> list[Row]:
-    """Score bundles and their differences to the first.
+    """Score bundles, and compute their differences to the first.
 
     Args:
         data: the tasks.
-        bundles: each with its manifest and the dimensions that were compared.
-        similarities: of each bundle and task, [n] for each sub-dataset.
-        resamples: of the bootstrap.
-        seed: of the draws.
+        bundles: path of each bundle, its manifest, and the number of dimensions that were compared.
+        similarities: cosines for each bundle and task, [n] for each sub-dataset.
+        resamples: number of resamples of the bootstrap.
+        seed: seed of the bootstrap's draws.
     """
     resampled = [
         resampled_task(

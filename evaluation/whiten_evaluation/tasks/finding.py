@@ -1,4 +1,4 @@
-"""Files in a directory and the folders in it."""
+"""Find the files in a directory and its subdirectories."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """All files, the shallow ones first, in an order that does not depend on the file system; not in hidden folders."""
+    """Yield all files outside hidden folders, shallow ones first, in an order independent of the file system."""
     found: list[Path] = []
     for folder, folders, names in os.walk(directory, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Textual entailment without training: WhiteningBERT (Huang et al. 2021), appendix A.2, on the dev split of RTE."""
+"""Decide textual entailment without training: WhiteningBERT (Huang et al. 2021), appendix A.2, dev split of RTE."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,13 @@ _COLUMNS = ("sentence1", "sentence2", "label")
 
 @dataclass(frozen=True)
 class EntailmentPairs:
-    """n pairs of sentences.
+    """Holds n pairs of sentences.
 
     Attributes:
-        first: the premise of each.
-        second: the hypothesis of each.
-        entailed: bool [n].
-        file: they were read from.
+        first: premise of each pair.
+        second: hypothesis of each pair.
+        entailed: whether the premise entails the hypothesis, bool [n].
+        file: file that the pairs were read from.
     """
 
     first: tuple[str, ...]
@@ -36,20 +36,20 @@ class EntailmentPairs:
 
     @property
     def majority(self) -> float:
-        """Percentage that the more frequent answer has: what always giving it would score."""
+        """Return the percentage of the more frequent answer: the accuracy of always giving that answer."""
         share = float(self.entailed.mean())
         return 100 * max(share, 1 - share)
 
 
 @dataclass(frozen=True)
 class EntailmentScore:
-    """What came of it.
+    """Holds the accuracy of decisions about entailment.
 
     Attributes:
-        n: pairs.
-        accuracy: percentage of them that were decided as people did.
-        majority: percentage of the more frequent answer.
-        entailed: percentage that were decided to be entailment.
+        n: number of pairs.
+        accuracy: percentage of pairs on which the decision agrees with people's.
+        majority: percentage of the more frequent answer, the baseline.
+        entailed: percentage of pairs that were decided to be entailment.
     """
 
     n: int
@@ -59,11 +59,13 @@ class EntailmentScore:
 
 
 def read_entailment(folder: Path) -> EntailmentPairs:
-    """Read the dev split from dev.tsv of a directory or one in it; of several, one with "rte" in its path below it.
+    """Read the dev split from the dev.tsv of a directory or one of its subdirectories.
+
+    Of several such files, one with "rte" in its path below the directory is preferred.
 
     Raises:
         UsageError: not a directory, or no such file in it.
-        DataError: the file lacks a column, has no pairs, or a line of it is no pair.
+        DataError: the file lacks a column or has no pairs, or one of its lines is not a pair.
     """
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is not a directory; wanted one with the {FILE} of RTE")
@@ -78,13 +80,13 @@ def read_entailment(folder: Path) -> EntailmentPairs:
 def score_entailment(
     pairs: EntailmentPairs, vectors: TextVectors, whitening: WhiteningSource, threshold: float = 0.5
 ) -> EntailmentScore:
-    """Call entailment what has a cosine above the threshold.
+    """Decide entailment for pairs whose cosine is above a threshold, and score the decisions.
 
     Args:
-        pairs: to decide.
-        vectors: of their sentences.
-        whitening: "target" is fitted on both columns.
-        threshold: as given, never tuned.
+        pairs: pairs to decide.
+        vectors: vectors of their sentences.
+        whitening: whitening of the vectors; "target" is fitted on both columns.
+        threshold: the threshold, used as given and never tuned.
 
     Raises:
         UsageError: too few sentences to whiten.

@@ -1,4 +1,4 @@
-"""Semantic textual similarity by the papers' protocol: Spearman's correlation between cosines and people's scores."""
+"""Score semantic textual similarity by the papers' protocol: Spearman's correlation of cosines with people's scores."""
 
 from collections.abc import Sequence
 
@@ -12,41 +12,41 @@ from whiten_whitening.similarity import cosines, spearman
 
 
 class SubsetScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one sub-dataset."""
+    """Holds the score of one sub-dataset."""
 
     name: str
     pairs: int
     spearman: float
-    """Times 100."""
+    """Spearman's correlation, times 100."""
 
 
 class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one task, times 100, in the three ways of the literature."""
+    """Holds the scores of one task, times 100, averaged in the three ways of the literature."""
 
     name: str
     pairs: int
     mean: float
-    """Of the sub-datasets' correlations, each counted alike: WhiteningBERT's."""
+    """Unweighted mean of the sub-datasets' correlations, as in WhiteningBERT."""
     wmean: float
-    """The same, each weighed by its pairs."""
+    """Mean of the sub-datasets' correlations, weighted by their numbers of pairs."""
     all: float
-    """One correlation over all pairs."""
+    """Correlation over the pairs of all sub-datasets together."""
     subsets: tuple[SubsetScore, ...]
 
 
 class StsScores(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one bundle."""
+    """Holds the scores of one bundle."""
 
     tasks: tuple[TaskScore, ...]
     seven: dict[str, float] | None
-    """mean, wmean and all, averaged over the seven tasks; None unless all seven ran."""
+    """Averages of mean, wmean and all over the seven tasks; None unless all seven ran."""
 
 
 def task_cosines(task: Task, vectors: TextVectors, whitening: WhiteningSource) -> list[Float64Array]:
-    """Cosines of a task's pairs, [n] for each sub-dataset.
+    """Return the cosines of a task's pairs, [n] for each sub-dataset.
 
-    With `whitening.source` "target", one whitening is fitted on all sentences of the task, both columns, repeated ones
-    counted as often as they come (WhiteningBERT's transductive setting).
+    With `whitening.source` "target", one whitening is fitted on all sentences of the task, from both columns, with
+    repetitions (WhiteningBERT's transductive setting).
 
     Raises:
         UsageError: the task has too few sentences to fit on.
@@ -59,7 +59,7 @@ def task_cosines(task: Task, vectors: TextVectors, whitening: WhiteningSource) -
 
 
 def score_task(task: Task, similarities: Sequence[Float64Array]) -> TaskScore:
-    """Correlate similarities, [n] for each sub-dataset, with the scores."""
+    """Correlate similarities, [n] for each sub-dataset, with people's scores."""
     scores = [subset.scores for subset in task.subsets]
     found = [100 * spearman(mine, gold) for mine, gold in zip(similarities, scores, strict=True)]
     sizes = [len(gold) for gold in scores]
@@ -81,8 +81,8 @@ def score_sts(data: StsData, vectors: TextVectors, whitening: WhiteningSource) -
 
     Args:
         data: the tasks.
-        vectors: of all their sentences.
-        whitening: what the vectors were made for.
+        vectors: vectors of all sentences of the tasks.
+        whitening: the whitening for which the vectors were computed.
 
     Raises:
         UsageError: a task has too few sentences to fit on.
@@ -92,5 +92,5 @@ def score_sts(data: StsData, vectors: TextVectors, whitening: WhiteningSource) -
 
 
 def averages(tasks: Sequence[TaskScore]) -> dict[str, float]:
-    """mean, wmean and all, averaged over tasks."""
+    """Return the averages of mean, wmean and all over tasks."""
     return {kind: float(np.mean([getattr(task, kind) for task in tasks])) for kind in ("mean", "wmean", "all")}

@@ -1,4 +1,4 @@
-"""The seven semantic textual similarity tasks, in the layouts that they are passed around in."""
+"""Read the seven semantic textual similarity tasks, in the layouts in which they are distributed."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ SUBSETS: Mapping[str, tuple[str, ...]] = {
     "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
-"""The tasks and their sub-datasets; STS13's fourth, SMT, is not freely available, and no paper counts it."""
+"""The tasks and their sub-datasets; the fourth of STS13, SMT, is not freely available, and no paper counts it."""
 
 _ALONE = {
     "STS-B": ("sts-b-test.csv", "sts-test.csv"),
     "SICK-R": ("sickr-test.csv", "sick_test_annotated.txt", "sick.txt"),
 }
-"""Files of the tasks that are one file: WhiteningBERT's, then the released ones. In lower case."""
+"""Names, in lower case, of the files of tasks that are a single file: WhiteningBERT's, then the released ones."""
 
 _SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
 _YEAR = re.compile(r"(?:sts[-_ ]?(?:20)?|semeval[-_ ]?20|(?<![a-z0-9])20)(1[2-6])(?!\d)", re.IGNORECASE)
@@ -36,14 +36,14 @@ _TRAINING = re.compile(r"train|trial", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Subset:
-    """n pairs of sentences of a sub-dataset.
+    """Holds the n pairs of sentences of a sub-dataset.
 
     Attributes:
-        name: such as "MSRpar".
-        first: of each pair.
-        second: of each pair.
-        scores: how similar people find them, [n].
-        file: where they come from.
+        name: name of the sub-dataset, such as "MSRpar".
+        first: first sentence of each pair.
+        second: second sentence of each pair.
+        scores: similarity of each pair as scored by people, [n].
+        file: file that the pairs were read from.
     """
 
     name: str
@@ -54,35 +54,35 @@ class Subset:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Both columns, one after the other, repeated ones kept."""
+        """Return the first sentences of all pairs, then the second ones; repeated sentences are kept."""
         return self.first + self.second
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task with all its sub-datasets."""
+    """Holds a task with all its sub-datasets."""
 
     name: str
     subsets: tuple[Subset, ...]
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Of all sub-datasets, repeated ones kept."""
+        """Return the sentences of all sub-datasets; repeated sentences are kept."""
         return tuple(text for subset in self.subsets for text in subset.texts)
 
     @property
     def pairs(self) -> int:
-        """How many."""
+        """Return the number of pairs in all sub-datasets."""
         return sum(len(subset.scores) for subset in self.subsets)
 
 
 @dataclass(frozen=True)
 class StsData:
-    """What a directory holds.
+    """Holds the tasks that were found in a directory.
 
     Attributes:
-        tasks: those that are complete, in the order of `SUBSETS`.
-        absent: the others that were asked for, each with the names of the sub-datasets that were not found.
+        tasks: complete tasks, in the order of `SUBSETS`.
+        absent: requested tasks that are not complete, each with the names of the sub-datasets that were not found.
     """
 
     tasks: tuple[Task, ...]
@@ -90,16 +90,16 @@ class StsData:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Of all tasks, each once."""
+        """Return the distinct sentences of all tasks."""
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts))
 
     @property
     def complete(self) -> bool:
-        """Whether all seven tasks are there."""
+        """Return whether all seven tasks were found."""
         return len(self.tasks) == len(SUBSETS)
 
     def missing(self) -> Iterator[str]:
-        """One line for each task that is absent."""
+        """Yield one line for each task that is absent."""
         for name, subsets in self.absent.items():
             what = f" ({', '.join(subsets)})" if len(SUBSETS[name]) > 1 else ""
             part = "incomplete" if len(subsets) < len(SUBSETS[name]) else "absent"
@@ -107,7 +107,7 @@ class StsData:
 
 
 def parse_tasks(text: str | None) -> tuple[str, ...]:
-    """Parse "stsb,sts12"; all seven for None. Case, - and _ do not matter.
+    """Parse names of tasks such as "stsb,sts12"; None means all seven. Case, - and _ do not matter.
 
     Raises:
         UsageError: there is no such task.
@@ -123,19 +123,19 @@ def parse_tasks(text: str | None) -> tuple[str, ...]:
 
 
 def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
-    """Read test sets from a directory and the folders in it.
+    """Read test sets from a directory and its subdirectories.
 
     Layouts: WhiteningBERT's (`sts12.MSRpar-test.csv`, `sts-b-test.csv`, `sickr-test.csv`), SemEval's
-    (`STS.input.MSRpar.txt` and `STS.gs.MSRpar.txt` in a folder whose name tells the year, pairs without a score left
-    out, or `STS2016.input...`), the STS benchmark's `sts-test.csv`, SICK's `SICK_test_annotated.txt` and `SICK.txt`.
+    (`STS.input.MSRpar.txt` and `STS.gs.MSRpar.txt` in a folder named after the year, or `STS2016.input...`; pairs
+    without a score are left out), the STS benchmark's `sts-test.csv`, SICK's `SICK_test_annotated.txt` and `SICK.txt`.
 
     Args:
-        directory: where they lie.
+        directory: directory to search.
         names: tasks of `SUBSETS` to look for.
 
     Raises:
         UsageError: there is no such directory, or it holds none of these tasks.
-        DataError: a file cannot be read, or holds something else.
+        DataError: a file cannot be read, or does not have the expected layout.
     """
     if not directory.is_dir():
         raise UsageError(f"data '{directory}' is not a directory; name the folder of the STS files")
@@ -161,7 +161,7 @@ def _plain(name: str) -> str:
 
 
 def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:
-    """The file of a sub-dataset; of SemEval's two, that of the sentences."""
+    """Return the file of a sub-dataset; of SemEval's two files, that of the sentences."""
     if task in _ALONE:
         wanted = list(_ALONE[task])
         found = [(wanted.index(path.name.lower()), path) for path in files if path.name.lower() in wanted]
@@ -179,7 +179,7 @@ def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:
 
 
 def _year(path: Path) -> str | None:
-    """Of the innermost folder whose name tells one, such as STS12-en-test or sts2012."""
+    """Return the year in the name of the innermost folder that has one, such as STS12-en-test or sts2012."""
     for part in reversed(path.absolute().parts[:-1]):
         if match := _YEAR.search(part):
             return match[1]
@@ -187,7 +187,7 @@ def _year(path: Path) -> str | None:
 
 
 def _below_year(path: Path) -> list[str]:
-    """Names of the folder that tells the year and of those in it: training and trial sets have names of their own."""
+    """Return the name of the folder with the year, without the year, and of those below it, to tell training sets."""
     parts = list(path.absolute().parts[:-1])
     for index in range(len(parts) - 1, -1, -1):
         if match := _YEAR.search(parts[index]):

@@ -1,4 +1,4 @@
-"""All combinations of layers, worked out on cached vectors, against the slow way."""
+"""Test scores of all combinations of layers, computed from cached vectors, against a direct computation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 
 def made(task: Task, layers: int = 5, width: int = 12, seed: int = 0) -> TaskVectors:
-    """Anisotropic vectors, alike for texts that share words; layer 0 singular, layer 1 the same for all texts."""
+    """Make anisotropic vectors, similar for texts with common words; layer 0 is singular, layer 1 constant."""
     random = np.random.default_rng(seed)
     texts = list(dict.fromkeys(task.texts))
     words = {word: random.normal(size=(layers, width)) for text in texts for word in text.split()}
@@ -57,7 +57,7 @@ def made(task: Task, layers: int = 5, width: int = 12, seed: int = 0) -> TaskVec
     return task_vectors(task, tuple(range(layers)), texts, vectors.astype(np.float32))
 
 
-def slow(data: TaskVectors, layers: tuple[int, ...], whiten: bool, kept: int | None = None) -> float:
+def direct_score(data: TaskVectors, layers: tuple[int, ...], whiten: bool, kept: int | None = None) -> float:
     mean = np.mean([data.vectors[layer] for layer in layers], axis=0, dtype=np.float64)
     place = {text: row for row, text in enumerate(dict.fromkeys(data.task.texts))}
     if whiten:
@@ -71,7 +71,7 @@ def slow(data: TaskVectors, layers: tuple[int, ...], whiten: bool, kept: int | N
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_every_combination(task: Task, threads: int) -> None:
+def test_scores_of_all_combinations_equal_direct_computation(task: Task, threads: int) -> None:
     data = made(task)
     combinations = all_combinations(data.layers)
     counted: list[int] = []
@@ -80,13 +80,13 @@ def test_every_combination(task: Task, threads: int) -> None:
     assert sum(counted) == len(combinations) == 31
     for layers, mine, plain in zip(combinations, white, raw, strict=True):
         if layers == (1,):
-            assert np.isnan(mine)  # there is nothing to whiten
+            assert np.isnan(mine)  # all vectors are equal
             continue
-        assert mine == pytest.approx(slow(data, layers, True), abs=0.05), layers
-        assert plain == pytest.approx(slow(data, layers, False), abs=0.05), layers
+        assert mine == pytest.approx(direct_score(data, layers, True), abs=0.05), layers
+        assert plain == pytest.approx(direct_score(data, layers, False), abs=0.05), layers
 
 
-def test_without_cross_covariances(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_the_same_without_cross_covariances(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     data = made(task)
     combinations = all_combinations(data.layers)
     want = white_scores(data, combinations)
@@ -94,13 +94,13 @@ def test_without_cross_covariances(task: Task, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(white_scores(data, combinations), want, atol=0.02)
 
 
-def test_fewer_dimensions(task: Task) -> None:
+def test_scores_by_dimension_equal_direct_computation(task: Task) -> None:
     data = made(task)
     found = scores_by_dimension(data, (2, 4), [2, 5, 12])  # in one dimension all cosines are 1 or -1
-    assert found.tolist() == pytest.approx([slow(data, (2, 4), True, kept) for kept in (2, 5, 12)], abs=1e-3)
+    assert found.tolist() == pytest.approx([direct_score(data, (2, 4), True, kept) for kept in (2, 5, 12)], abs=1e-3)
 
 
-def test_too_few_sentences_are_not_whitened(task: Task) -> None:
+def test_too_few_sentences_give_nan(task: Task) -> None:
     width = len(task.texts)
     data = made(task, layers=2, width=width - 1)
     assert np.isnan(white_scores(data, [(0,), (0, 1)])).all()
@@ -108,7 +108,7 @@ def test_too_few_sentences_are_not_whitened(task: Task) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(2, 9))
-def test_combinations(count: int) -> None:
+def test_combinations_are_complete_distinct_and_sorted(count: int) -> None:
     layers = tuple(range(count))
     every = all_combinations(layers)
     assert len(set(every)) == len(every) == 2**count - 1
@@ -117,7 +117,7 @@ def test_combinations(count: int) -> None:
     assert extended([(0,)], layers) == [(0, layer) for layer in layers[1:]]
 
 
-def test_which_layers_are_searched() -> None:
+def test_layer_0_is_left_out_if_the_others_are_few_enough() -> None:
     assert search_layers(range(7)) == tuple(range(7))
     assert search_layers(range(13)) == tuple(range(1, 13))  # 4,095 combinations of BERT-base's blocks
     assert search_layers(range(25)) == tuple(range(25))
@@ -137,19 +137,19 @@ def graph(model: TokenModel, tmp_path_factory: pytest.TempPathFactory) -> LayerG
     return made
 
 
-def test_every_layer_is_the_references(model: TokenModel, graph: LayerGraph) -> None:
+def test_every_layer_equals_the_reference(model: TokenModel, graph: LayerGraph) -> None:
     advanced: list[int] = []
     check_layers(model, graph, OPTIONS, advanced.append)
     assert sum(advanced) == 2
 
 
-def test_layers_that_change_places_are_found(model: TokenModel, graph: LayerGraph) -> None:
+def test_swapped_layers_fail_the_parity_gate(model: TokenModel, graph: LayerGraph) -> None:
     swapped = LayerGraph(graph.folder, (0, 2, 1, 3, 4), graph.poolings, WIDTH, graph.pad_token_id, 40)
     with pytest.raises(ParityError, match="layer 2 with mean pooling is not what torch"):
         check_layers(model, swapped, OPTIONS, nothing)
 
 
-def test_a_depth_holds_no_more_than_it_needs(graph: LayerGraph) -> None:
+def test_cut_graph_gives_the_same_vectors_and_is_smaller(graph: LayerGraph) -> None:
     sizes = []
     for layer in graph.layers:
         path = graph.folder / f"cut-{layer}.onnx"
@@ -167,7 +167,7 @@ class StopError(Exception):
     pass
 
 
-def test_an_interrupted_pass_goes_on(
+def test_interrupted_embedding_resumes_after_the_last_complete_part(
     graph: LayerGraph, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_PART_TEXTS", 50)
@@ -185,7 +185,7 @@ def test_an_interrupted_pass_goes_on(
         embed_layers(graph, texts, tmp_path / "parts", OPTIONS, stop)
     counted: list[int] = []
     got = embed_layers(graph, texts, tmp_path / "parts", OPTIONS, counted.append)
-    assert counted[0] == 100  # two parts were there
+    assert counted[0] == 100  # two parts were stored
     assert sum(counted) == len(texts)
     np.testing.assert_allclose(got.table, want.table, atol=1e-6)
     again: list[int] = []
@@ -193,7 +193,7 @@ def test_an_interrupted_pass_goes_on(
     assert again == [len(texts)]
 
 
-def test_a_damaged_cache_is_made_anew(graph: LayerGraph, tmp_path: Path) -> None:
+def test_damaged_cache_is_recomputed(graph: LayerGraph, tmp_path: Path) -> None:
     texts = ("one text", "another", "a third one")
     want = embed_layers(graph, texts, tmp_path, OPTIONS, nothing)
     kept = np.array(want.table)
@@ -202,7 +202,9 @@ def test_a_damaged_cache_is_made_anew(graph: LayerGraph, tmp_path: Path) -> None
     np.testing.assert_allclose(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table, kept, atol=1e-6)
 
 
-def test_a_full_disk_is_noticed_before(graph: LayerGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_detected_before_embedding(
+    graph: LayerGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = type("Usage", (), {"free": 100})
     monkeypatch.setattr(store.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(WhitenError, match=r"take 0.0 GB, but only 0.0 GB are free; name another --cache"):
@@ -210,10 +212,10 @@ def test_a_full_disk_is_noticed_before(graph: LayerGraph, tmp_path: Path, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_a_lost_table_is_not_taken_for_a_finished_one(
+def test_lost_table_is_recomputed_after_an_interruption(
     graph: LayerGraph, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interruption of the pass that makes it anew leaves a table of zeros, of which nothing is done."""
+    """An interruption of the second pass leaves a table of zeros, of which no text may count as done."""
     monkeypatch.setattr(store, "_PART_TEXTS", 50)
     texts = tuple(dict.fromkeys(task.texts))
     want = np.array(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table)
@@ -228,6 +230,6 @@ def test_a_lost_table_is_not_taken_for_a_finished_one(
     np.testing.assert_allclose(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table, want, atol=1e-6)
 
 
-def test_nothing_to_score(task: Task) -> None:
+def test_no_combinations_give_no_scores(task: Task) -> None:
     data = made(task)
     assert raw_scores(data, []).shape == white_scores(data, []).shape == (0,)

@@ -1,4 +1,4 @@
-"""The fast inverse root against the whitening of eigenvectors."""
+"""Test the fast inverse root against whitening by eigenvectors."""
 
 import numpy as np
 import pytest
@@ -21,14 +21,16 @@ def cosines(white: Float64Array) -> Float64Array:
 
 
 @settings(deadline=None, max_examples=100)
-@example([3e-10], -0.5, 1.0, 3)  # close to one another, the largest are hard to tell apart
+@example([3e-10], -0.5, 1.0, 3)  # the largest eigenvalues are close together and hard to separate
 @given(
     st.lists(st.sampled_from([0.0, 1e-16, 1e-13, 3e-10, 1e-8, 5e-7, 2e-6]), max_size=6),
     st.floats(-4, 0),
     st.floats(1e-3, 1e3),
     st.integers(0, 5),
 )
-def test_it_floors_as_a_fit_does(small: list[float], least: float, scale: float, seed: int) -> None:
+def test_cosines_equal_fit_map_with_floored_eigenvalues(
+    small: list[float], least: float, scale: float, seed: int
+) -> None:
     values = np.concatenate([small, np.logspace(least, 0, 40 - len(small))]) * scale
     covariance = with_spectrum(values, seed)
     vectors = np.random.default_rng(seed).standard_normal((50, 40)) @ np.linalg.cholesky(
@@ -42,5 +44,5 @@ def test_it_floors_as_a_fit_does(small: list[float], least: float, scale: float,
 
 
 @pytest.mark.parametrize("values", [np.zeros(12), np.r_[np.zeros(11), 1.0], -np.ones(12), np.ones(2), np.ones(1)])
-def test_what_it_leaves_to_a_fit(values: Float64Array) -> None:
+def test_degenerate_covariances_have_no_inverse_root(values: Float64Array) -> None:
     assert inverse_root(with_spectrum(values)) is None

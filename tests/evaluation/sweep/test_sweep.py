@@ -1,4 +1,4 @@
-"""`whiten sweep` from end to end on a small checkpoint."""
+"""Test `whiten sweep` from end to end on a small checkpoint."""
 
 import base64
 import csv
@@ -54,7 +54,9 @@ def found(document: dict, pooling: str, whitening: str) -> dict[tuple[int, ...],
     }
 
 
-def test_the_report(run: Callable[..., Result], tmp_path: Path, tiny_bundle: Path, data_folder: Path) -> None:
+def test_report_is_complete_and_agrees_with_sts_scores(
+    run: Callable[..., Result], tmp_path: Path, tiny_bundle: Path, data_folder: Path
+) -> None:
     result = run("--json")
     assert result.exit_code == 0, result.stderr
     assert "STS12 is absent" in result.stderr
@@ -72,7 +74,7 @@ def test_the_report(run: Callable[..., Result], tmp_path: Path, tiny_bundle: Pat
     pictures = [base64.b64decode(part) for part in re.findall(r"data:image/png;base64,([^\"]+)", html)]
     assert sorted(pictures) == sorted((out / f"{name}.png").read_bytes() for name in names)
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
-    assert not re.search(r"(src|href)=\"(?!data:)", html)  # it needs no other file
+    assert not re.search(r"(src|href)=\"(?!data:)", html)  # the report needs no other file
     with (out / "scores.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(document["scores"]) == 4 * 31
     # The bundle of layers 1 and 4, exported and evaluated by other code, agrees.
@@ -92,7 +94,7 @@ def test_the_report(run: Callable[..., Result], tmp_path: Path, tiny_bundle: Pat
     assert best == sorted(best)
 
 
-def test_the_second_one_begins_with_the_vectors_of_the_first(
+def test_second_sweep_reuses_cached_vectors(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("--no-speed", "--pooling", "mean").exit_code == 0
@@ -110,10 +112,10 @@ def test_the_second_one_begins_with_the_vectors_of_the_first(
     assert not (tmp_path / "out" / "depths.png").exists()
 
 
-def test_a_first_token_that_never_changes(
+def test_constant_first_token_has_no_scores(
     run: Callable[..., Result], checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LLaMA's sees only itself, in every layer: there is nothing to compare, to extend or to draw."""
+    """LLaMA's first token attends only to itself, in every layer: there is nothing to compare, extend or draw."""
     monkeypatch.setattr(search, "EXHAUSTIVE", 3)
     monkeypatch.setattr(combinations, "EXHAUSTIVE", 3)
     result = run("--pooling", "cls", "--pooling", "last", model=checkpoint("llama"))
@@ -125,7 +127,7 @@ def test_a_first_token_that_never_changes(
     assert "inf" not in (tmp_path / "out" / "scores.csv").read_text()
 
 
-def test_another_config_is_another_model(
+def test_changed_config_gets_another_cache_folder(
     run: Callable[..., Result], checkpoint: Callable[[str], Path], tmp_path: Path, cache: Path
 ) -> None:
     mine = tmp_path / "mine"
@@ -138,7 +140,7 @@ def test_another_config_is_another_model(
     assert len(set(cache.iterdir()) - before) == 1
 
 
-def test_a_damaged_graph_is_made_anew(run: Callable[..., Result], cache: Path) -> None:
+def test_damaged_graph_is_rebuilt(run: Callable[..., Result], cache: Path) -> None:
     assert run("--no-speed", "--layers", "0,2", "--pooling", "mean").exit_code == 0
     folder = max(cache.iterdir(), key=lambda path: path.stat().st_mtime)
     (folder / "graph" / "model.onnx").write_bytes(b"nothing")
@@ -146,7 +148,7 @@ def test_a_damaged_graph_is_made_anew(run: Callable[..., Result], cache: Path) -
     assert run("--no-speed", "--layers", "0,2", "--pooling", "mean", "--force").exit_code == 0
 
 
-def test_deep_networks_are_searched_by_a_beam(
+def test_beam_search_scores_agree_with_exhaustive_search(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("--no-speed", "--pooling", "mean").exit_code == 0
@@ -176,14 +178,14 @@ def test_deep_networks_are_searched_by_a_beam(
         (["--max-length", "9999"], "max-length is 9999"),
     ],
 )
-def test_mistakes_are_one_line(run: Callable[..., Result], tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_errors_are_one_line(run: Callable[..., Result], tmp_path: Path, arguments: list[str], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_there_is_not_replaced(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_existing_folder_is_not_replaced(run: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").touch()
     result = run("--force")
@@ -193,13 +195,13 @@ def test_what_is_there_is_not_replaced(run: Callable[..., Result], tmp_path: Pat
     assert "sweep '" in run().stderr
 
 
-def test_nothing_is_left_of_a_sweep_that_failed(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_failed_sweep_leaves_no_files(run: Callable[..., Result], tmp_path: Path) -> None:
     result = run("--layers", "99", "--out", tmp_path / "sweeps" / "tiny")
     assert result.exit_code == 2
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_a_place_that_cannot_be_written_to_is_found_before_the_work(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_unwritable_output_is_detected_before_the_sweep(run: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     result = run("--out", tmp_path / "file" / "sweeps" / "tiny")
     assert result.exit_code == 2
@@ -207,7 +209,7 @@ def test_a_place_that_cannot_be_written_to_is_found_before_the_work(run: Callabl
     assert "·" not in result.stderr
 
 
-def test_a_cache_in_use(run: Callable[..., Result], cache: Path) -> None:
+def test_cache_in_use_is_refused(run: Callable[..., Result], cache: Path) -> None:
     assert run("--no-speed", "--layers", "0,1").exit_code == 0
     folder = max(cache.iterdir(), key=lambda path: path.stat().st_mtime)
     with locked(folder):
@@ -216,7 +218,7 @@ def test_a_cache_in_use(run: Callable[..., Result], cache: Path) -> None:
     assert "is in use by another process" in result.stderr
 
 
-def test_word_vectors_have_one_layer(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("a 1 2\nb 2 1\n")
     result = run(model=path)

@@ -1,4 +1,4 @@
-"""SentEval's protocol against plain loops over scikit-learn's lbfgs, and the command."""
+"""Test SentEval's protocol against plain loops over scikit-learn's lbfgs, and the command."""
 
 import json
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ FOLDS = StratifiedKFold(10, shuffle=True, random_state=1111)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Thousands of small products are faster so."""
+    """Use one thread, which is faster for thousands of small products."""
     with threadpool_limits(1):
         yield
 
 
 class Made:
-    """Random samples of overlapping classes, with texts of 1 to 5 words."""
+    """Makes random samples of overlapping classes, with texts of 1 to 5 words."""
 
     def __init__(self, width: int, classes: int, spread: float = 1.0, seed: int = 0) -> None:
         self.random = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def regression(strength: float) -> LogisticRegression:
 
 
 def in_order(split: Split, vectors: TextVectors) -> tuple[np.ndarray, np.ndarray]:
-    """As SentEval sorts single sentences."""
+    """Return vectors and classes in SentEval's order of single sentences."""
     together = sorted(zip(split.texts, split.labels.tolist(), strict=True), key=lambda z: (len(z[0].split()), z[1]))
     return vectors.of(text for text, _ in together), np.array([label for _, label in together])
 
@@ -79,7 +79,7 @@ def in_order(split: Split, vectors: TextVectors) -> tuple[np.ndarray, np.ndarray
     [(5, 150, 0.3), (30, 60, 3.0)],
     ids=["overlapping", "separable"],
 )
-def test_nested_folds(width: int, count: int, spread: float) -> None:
+def test_nested_folds_equal_scikit_learn(width: int, count: int, spread: float) -> None:
     made = Made(width, 2, spread)
     task = ClassificationTask("MR", made.split(count))
     x, y = in_order(task.train, made.vectors)
@@ -93,7 +93,7 @@ def test_nested_folds(width: int, count: int, spread: float) -> None:
     assert (found.task, found.n, found.f1) == ("MR", count, None)
 
 
-def test_questions_choose_by_folds_of_the_training_split() -> None:
+def test_trec_chooses_c_by_folds_of_the_training_split() -> None:
     made = Made(6, 4)
     task = ClassificationTask("TREC", made.split(120), made.split(80), classes=tuple("ABCD"))
     x, y = in_order(task.train, made.vectors)
@@ -106,7 +106,7 @@ def test_questions_choose_by_folds_of_the_training_split() -> None:
     assert found.n == 80
 
 
-def test_sentiments_choose_by_the_dev_split() -> None:
+def test_sst5_chooses_c_by_the_dev_split() -> None:
     made = Made(6, 5, 0.5)
     task = ClassificationTask("SST5", made.split(100), made.split(80), made.split(60), classes=tuple("01234"))
     assert task.dev is not None
@@ -121,7 +121,7 @@ def test_sentiments_choose_by_the_dev_split() -> None:
     assert found.accuracy == pytest.approx(100 * model.score(made.vectors.of(task.test.texts), task.test.labels))
 
 
-def test_pairs_are_judged_by_accuracy_and_f1() -> None:
+def test_pairs_are_scored_by_accuracy_and_f1() -> None:
     made = Made(4, 2)
     task = ClassificationTask("MRPC", made.split(120, pairs=True), made.split(70, pairs=True), pairs=True)
 
@@ -145,7 +145,7 @@ def test_pairs_are_judged_by_accuracy_and_f1() -> None:
     assert found.f1 == pytest.approx(100 * f1_score(labels, predicted))
 
 
-def test_target_whitens_on_the_sentences_of_all_splits() -> None:
+def test_target_whitening_is_fitted_on_all_splits() -> None:
     made = Made(4, 2)
     task = ClassificationTask("MRPC", made.split(60, pairs=True), made.split(40, pairs=True), pairs=True)
     fitted = made.vectors.fit(task.sentences, WhiteningSource("target").spec, "all")
@@ -158,14 +158,14 @@ def test_target_whitens_on_the_sentences_of_all_splits() -> None:
 
 
 @pytest.mark.parametrize(("samples", "test", "message"), [(22, None, "class 0 has 11"), (18, 4, "class 0 has 9")])
-def test_too_few_samples_of_a_class(samples: int, test: int | None, message: str) -> None:
+def test_class_with_too_few_samples_is_refused(samples: int, test: int | None, message: str) -> None:
     made = Made(2, 2)
     task = ClassificationTask("MR", made.split(samples), None if test is None else made.split(test))
     with pytest.raises(DataError, match=f"MR: {message} samples to learn from; wanted"):
         classify(task, made.vectors, WhiteningSource("none"))
 
 
-def test_too_few_sentences_to_whiten() -> None:
+def test_too_few_sentences_to_whiten_are_refused() -> None:
     made = Made(30, 2)
     with pytest.raises(UsageError, match="MR: 24 sentences cannot whiten 30 dimensions"):
         classify(ClassificationTask("MR", made.split(24)), made.vectors, WhiteningSource("target"))
@@ -176,7 +176,7 @@ run = partial(invoke, classification)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All seven tasks, small."""
+    """Write small files of all seven tasks."""
     folder = tmp_path_factory.mktemp("data")
     texts = [text.replace("\t", " ") for text in sentences(60)]
     names = ("rt-polarity.pos", "custrev.pos", "subj.objective", "mpqa.pos")
@@ -199,7 +199,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_command_on_all_seven(tiny_bundle: Path, data: Path) -> None:
+def test_command_scores_all_seven_tasks(tiny_bundle: Path, data: Path) -> None:
     result = run(tiny_bundle, "--data", data, "--json")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
@@ -212,7 +212,7 @@ def test_command_on_all_seven(tiny_bundle: Path, data: Path) -> None:
     assert bundle["average"] == pytest.approx(np.mean([task["accuracy"] for task in bundle["tasks"]]))
 
 
-def test_command_tells_what_is_absent(tiny_bundle: Path, data: Path, tmp_path: Path) -> None:
+def test_command_warns_of_absent_tasks(tiny_bundle: Path, data: Path, tmp_path: Path) -> None:
     for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "rt-polarity.pos"):
         (tmp_path / name).write_bytes((data / name).read_bytes())
     result = run(tiny_bundle, tiny_bundle, "--data", tmp_path, "--tasks", "mrpc,MR", "--whitening", "none")

@@ -1,4 +1,4 @@
-"""The data sets of SentEval, in every layout and encoding in which they are passed around."""
+"""Test reading SentEval's data sets in every layout and encoding in which they are distributed."""
 
 from pathlib import Path
 from typing import get_args
@@ -28,7 +28,7 @@ def write(path: Path, *lines: str, encoding: str = "utf-8", ending: str = "\n") 
         ("MPQA", "a/b/mpqa.pos", "a/mpqa.neg"),
     ],
 )
-def test_a_file_per_class(tmp_path: Path, name: TaskName, ones: str, zeros: str) -> None:
+def test_read_tasks_with_one_file_per_class(tmp_path: Path, name: TaskName, ones: str, zeros: str) -> None:
     write(tmp_path / ones, "good one ", "", "fine", encoding="latin-1")
     write(tmp_path / zeros, "très mauvais", encoding="latin-1", ending="\r\n")
     [task], absent = read_tasks(tmp_path, [name])
@@ -40,7 +40,7 @@ def test_a_file_per_class(tmp_path: Path, name: TaskName, ones: str, zeros: str)
 
 
 @pytest.mark.parametrize("files", [("TREC.train", "TREC.test"), ("x/train_5500.label", "x/TREC_10.label")])
-def test_questions(tmp_path: Path, files: tuple[str, str]) -> None:
+def test_read_trec(tmp_path: Path, files: tuple[str, str]) -> None:
     write(tmp_path / files[0], "NUM:dist How far : is it ?", "ABBR:exp What is naïve ?", encoding="latin-1")
     write(tmp_path / files[1], "DESC:def What is it ?")
     [task], _ = read_tasks(tmp_path, ["TREC"])
@@ -51,7 +51,7 @@ def test_questions(tmp_path: Path, files: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["kim", "senteval, label first", "senteval, label last"])
-def test_sentiments(tmp_path: Path, layout: str) -> None:
+def test_read_sst5(tmp_path: Path, layout: str) -> None:
     for split, label in (("train", 4), ("dev", 0), ("test", 2)):
         path = tmp_path / (f"stsa.fine.{split}" if layout == "kim" else f"SST/fine/sentiment-{split}")
         write(path, f"of {split}\t{label}" if layout.endswith("last") else f"{label} of {split}")
@@ -68,7 +68,7 @@ def test_sentiments(tmp_path: Path, layout: str) -> None:
     assert task.sentences == ("of train", "of dev", "of test")
 
 
-def test_pairs_with_a_byte_order_mark_and_quotes(tmp_path: Path) -> None:
+def test_read_mrpc_with_byte_order_mark_and_quotes(tmp_path: Path) -> None:
     for split in ("train", "test"):
         lines = (PARAPHRASE_HEADER, '1\t7\t8\t"He said\tHe did "say"', "0\t9\t10\tNo\tYes")
         write(tmp_path / f"msr_paraphrase_{split}.txt", *lines, encoding="utf-8-sig", ending="\r\n")
@@ -90,7 +90,7 @@ def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "empty") == []
 
 
-def test_the_least_deep_file_of_a_name_counts_then_the_first(tmp_path: Path) -> None:
+def test_shallowest_then_first_file_of_a_name_is_read(tmp_path: Path) -> None:
     write(tmp_path / "a" / "a" / "mpqa.pos", "deep")
     write(tmp_path / "z" / "mpqa.pos", "last")
     write(tmp_path / "b" / "mpqa.pos", "first")
@@ -99,7 +99,7 @@ def test_the_least_deep_file_of_a_name_counts_then_the_first(tmp_path: Path) -> 
     assert task.train.texts == ("first", "other")
 
 
-def test_absent_tasks_are_told_with_their_files(tmp_path: Path) -> None:
+def test_absent_tasks_name_their_missing_files(tmp_path: Path) -> None:
     write(tmp_path / "rt-polarity.pos", "one class only")
     write(tmp_path / "TREC_10.label", "DESC:def What is it ?")
     write(tmp_path / "SST" / "binary" / "sentiment-dev", "not this\t1")
@@ -143,7 +143,7 @@ def test_malformed_lines_are_named(tmp_path: Path, name: TaskName, bad: str, lin
 @pytest.mark.parametrize(
     ("name", "file"), [("MR", "rt-polarity.neg"), ("TREC", "TREC.train"), ("MRPC", "msr_paraphrase_train.txt")]
 )
-def test_empty_files_are_told(tmp_path: Path, name: TaskName, file: str) -> None:
+def test_empty_files_are_refused(tmp_path: Path, name: TaskName, file: str) -> None:
     write(tmp_path / "rt-polarity.pos", "good")
     write(tmp_path / "TREC.test", "DESC:def What ?")
     write(tmp_path / "msr_paraphrase_test.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
@@ -152,7 +152,7 @@ def test_empty_files_are_told(tmp_path: Path, name: TaskName, file: str) -> None
         read_tasks(tmp_path, [name])
 
 
-def test_no_directory(tmp_path: Path) -> None:
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a directory"):
         read_tasks(tmp_path / "none", ["MR"])
 

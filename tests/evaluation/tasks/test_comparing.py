@@ -1,4 +1,4 @@
-"""Paired bootstrap: ranks against scipy, intervals against resampling by hand."""
+"""Test the paired bootstrap: ranks against scipy, intervals against resampling by hand."""
 
 import json
 from functools import partial
@@ -23,7 +23,7 @@ run = partial(invoke, evaluate)
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=30))
-def test_counted_ranks_are_those_of_repeated_values(pairs: list[tuple[int, int]]) -> None:
+def test_counted_ranks_equal_scipy_on_repeated_values(pairs: list[tuple[int, int]]) -> None:
     values, counts = (np.array(column, float) for column in zip(*pairs, strict=True))
     repeated = np.repeat(values, counts.astype(int))
     found = np.repeat(counted_ranks(values, counts[None])[0], counts.astype(int))
@@ -31,7 +31,7 @@ def test_counted_ranks_are_those_of_repeated_values(pairs: list[tuple[int, int]]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_counted_correlation_is_scipys(seed: int) -> None:
+def test_counted_correlation_equals_scipy(seed: int) -> None:
     random = np.random.default_rng(seed)
     a, b = random.integers(0, 6, (2, 80)).astype(float)
     counts = random.multinomial(80, np.full(80, 1 / 80), size=3).astype(float)
@@ -40,13 +40,13 @@ def test_counted_correlation_is_scipys(seed: int) -> None:
         assert row == pytest.approx(spearmanr(np.repeat(a, drawn), np.repeat(b, drawn)).statistic)
 
 
-def test_constant_values_have_no_correlation() -> None:
+def test_correlation_of_constant_values_is_zero() -> None:
     counts = np.ones((1, 4))
     ranks = counted_ranks(np.zeros(4), counts)
     assert counted_correlation(ranks, counted_ranks(np.arange(4.0), counts), counts) == 0
 
 
-def test_intervals_are_those_of_resampling_by_hand() -> None:
+def test_intervals_equal_resampling_by_hand() -> None:
     random = np.random.default_rng(0)
     gold = [random.normal(size=200), random.normal(size=120)]
     first = [part + random.normal(size=len(part)) for part in gold]
@@ -64,7 +64,7 @@ def test_intervals_are_those_of_resampling_by_hand() -> None:
     assert mine.excludes_zero
 
 
-def test_the_command(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_command_finds_no_difference_between_equal_bundles(tiny_bundle: Path, tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B", "STS15"))
     result = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--json", "--resamples", 100)
     assert result.exit_code == 0
@@ -77,8 +77,8 @@ def test_the_command(tiny_bundle: Path, tmp_path: Path) -> None:
     assert "95% from" in table
 
 
-def test_a_worse_bundle_is_seen(tiny_bundle: Path, tmp_path: Path) -> None:
-    """The same bundle, whitened to two dimensions."""
+def test_worse_bundle_has_a_significant_difference(tiny_bundle: Path, tmp_path: Path) -> None:
+    """The worse bundle is the same one, whitened to two dimensions."""
     statistics = fit_bundle(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, 400))
     cut = refit_bundle(tiny_bundle, statistics, WhiteningSpec(dimension=2), tmp_path / "cut").path
     write_paper_layout(tmp_path / "data", ("STS-B", "STS15"), count=200)
@@ -89,7 +89,7 @@ def test_a_worse_bundle_is_seen(tiny_bundle: Path, tmp_path: Path) -> None:
     assert row["dimension"] == 2
 
 
-def test_one_bundle_cannot_be_compared(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_single_bundle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     result = run("compare", tiny_bundle, "--data", tmp_path)
     assert result.exit_code == 2
     assert "name two or more to compare" in result.stderr

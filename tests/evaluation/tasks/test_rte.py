@@ -1,4 +1,4 @@
-"""Entailment by cosine: which file is read, what is counted, and the command."""
+"""Test entailment by cosine: the choice of the file, the scores, and the command."""
 
 import json
 from functools import partial
@@ -36,7 +36,7 @@ def made(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_columns_go_by_their_names(tmp_path: Path) -> None:
+def test_columns_are_found_by_name(tmp_path: Path) -> None:
     lines = ("label\tsentence2\tindex\tsentence1", 'entailment\tB\t0\t"A\x85a', "not_entailment\tD\t1\tC")
     write(tmp_path / "dev.tsv", *lines, ending="\r\n")
     pairs = read_entailment(tmp_path)
@@ -45,7 +45,7 @@ def test_columns_go_by_their_names(tmp_path: Path) -> None:
     assert pairs.entailed.tolist() == [True, False]
 
 
-def test_a_folder_of_rte_is_preferred(tmp_path: Path) -> None:
+def test_file_in_an_rte_folder_is_preferred(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "another\ttask")
     write(tmp_path / "glue" / "Rte" / "dev.tsv", HEADER, "0\tA\tB\tentailment")
     write(tmp_path / "glue" / "sst" / "dev.tsv", "another\ttask")
@@ -67,7 +67,7 @@ def test_malformed_lines_are_named(tmp_path: Path, lines: list[str], number: int
     assert str(caught.value).startswith(f"{path}: line {number} is {lines[number - 1]!r}; wanted ")
 
 
-def test_what_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_directory_file_and_pairs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a directory"):
         read_entailment(tmp_path / "none")
     with pytest.raises(UsageError, match=r"has no dev\.tsv"):
@@ -88,7 +88,7 @@ def test_entailment_is_a_cosine_above_the_threshold() -> None:
     assert score_entailment(pairs, vectors, WhiteningSource("none"), 0.6).accuracy == 75
 
 
-def test_target_is_fitted_on_both_columns() -> None:
+def test_target_whitening_is_fitted_on_both_columns() -> None:
     random = np.random.default_rng(0)
     skewed = random.normal(size=(60, 3)) @ random.normal(size=(3, 3)) + 5
     names = [str(n) for n in range(60)]
@@ -105,7 +105,7 @@ def test_target_is_fitted_on_both_columns() -> None:
         score_entailment(one, vectors, WhiteningSource("target"))
 
 
-def test_command(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_command_scores_with_each_whitening(tiny_bundle: Path, tmp_path: Path) -> None:
     data = made(tmp_path, 60)
     table = run(tiny_bundle, "--data", data)
     assert table.exit_code == 0, table.stderr

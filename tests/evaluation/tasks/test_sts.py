@@ -1,4 +1,4 @@
-"""The protocol against scipy and the authors' way of doing it, and the command."""
+"""Test the protocol against scipy and the whitening code of the papers, and the commands."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def by_hand(bundle: Path, folder: Path, source: str) -> dict[str, tuple[float, float, float]]:
-    """mean, wmean and all of each task, by loops, SVD and scipy."""
+    """Compute mean, wmean and all of each task by loops, SVD and scipy."""
     found = {}
     with Encoder(bundle) as encoder:
         for task in read_sts(folder).tasks:
@@ -54,7 +54,7 @@ def by_hand(bundle: Path, folder: Path, source: str) -> dict[str, tuple[float, f
                     pairs.append([unwhitened(bundle, list(column)) for column in columns])
             if source == "target":
                 every = np.concatenate([np.concatenate(pair) for pair in pairs])
-                u, s, _ = np.linalg.svd(np.cov(every.T))  # as the authors do
+                u, s, _ = np.linalg.svd(np.cov(every.T))  # as in the papers' code
                 pairs = [[(part - every.mean(axis=0)) @ u / np.sqrt(s) for part in pair] for pair in pairs]
             similarities = [cosines(*pair) for pair in pairs]
             gold = [subset.scores for subset in task.subsets]
@@ -66,14 +66,14 @@ def by_hand(bundle: Path, folder: Path, source: str) -> dict[str, tuple[float, f
 
 
 def unwhitened(bundle: Path, texts: list[str]) -> np.ndarray:
-    """The bundle's whitening undone, in float64: W is square and has full rank."""
+    """Embed texts and invert the bundle's whitening, in float64: W is square and has full rank."""
     stored = load_file(bundle / "whitening.safetensors")
     with Encoder(bundle) as encoder:
         return encoder.encode(texts).astype(float) @ np.linalg.inv(stored["W"]) + stored["mean"]
 
 
 @pytest.mark.parametrize("source", ["bundle", "target", "none"])
-def test_scores_are_those_of_other_hands(tiny_bundle: Path, data_folder: Path, source: str) -> None:
+def test_scores_equal_scipy_by_hand(tiny_bundle: Path, data_folder: Path, source: str) -> None:
     data = read_sts(data_folder)
     whitening = WhiteningSource(source)  # type: ignore[arg-type]
     scores = score_sts(data, embed_texts(tiny_bundle, data.texts, whitening), whitening)
@@ -83,7 +83,7 @@ def test_scores_are_those_of_other_hands(tiny_bundle: Path, data_folder: Path, s
     assert scores.seven["mean"] == pytest.approx(np.mean([task.mean for task in scores.tasks]))
 
 
-def test_target_keeps_leading_dimensions_and_beta(tiny_bundle: Path, data_folder: Path) -> None:
+def test_target_whitening_uses_dimension_and_beta(tiny_bundle: Path, data_folder: Path) -> None:
     data = read_sts(data_folder, ("STS-B",))
     vectors = embed_texts(tiny_bundle, data.texts, WhiteningSource("target"))
     texts = [*data.tasks[0].subsets[0].first, *data.tasks[0].subsets[0].second]
@@ -98,7 +98,7 @@ def test_target_keeps_leading_dimensions_and_beta(tiny_bundle: Path, data_folder
         assert score_sts(data, vectors, whitening).tasks[0].mean == pytest.approx(want, abs=1e-6)
 
 
-def test_a_bundles_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
+def test_truncate_bundle_to_leading_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
     data = read_sts(data_folder, ("STS-B",))
     whitening = WhiteningSource.parse("bundle", 8)
     vectors = embed_texts(tiny_bundle, data.texts, whitening)
@@ -109,7 +109,7 @@ def test_a_bundles_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
             embed_texts(tiny_bundle, data.texts, WhiteningSource.parse("bundle", dimension))
 
 
-def test_the_command(tiny_bundle: Path, data_folder: Path) -> None:
+def test_command_prints_table_json_and_csv(tiny_bundle: Path, data_folder: Path) -> None:
     result = run("sts", tiny_bundle, tiny_bundle, "--data", data_folder)
     assert result.exit_code == 0
     assert result.stdout.count("average of the seven") == 2
@@ -127,7 +127,7 @@ def test_the_command(tiny_bundle: Path, data_folder: Path) -> None:
     assert float(table[-1]["all"]) == document["bundles"][0]["seven"]["all"]
 
 
-def test_absent_tasks_are_named_and_take_the_average_with_them(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_absent_tasks_are_named_and_leave_no_average_of_seven(tiny_bundle: Path, tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B", "STS15"))
     result = run("sts", tiny_bundle, "--data", tmp_path, "--json")
     assert result.exit_code == 0
@@ -148,14 +148,14 @@ def test_absent_tasks_are_named_and_take_the_average_with_them(tiny_bundle: Path
         (["--dim", "33"], "wanted 1 to 32"),
     ],
 )
-def test_mistakes_are_one_line(tiny_bundle: Path, data_folder: Path, arguments: list[str], message: str) -> None:
+def test_errors_are_one_line(tiny_bundle: Path, data_folder: Path, arguments: list[str], message: str) -> None:
     result = run("sts", tiny_bundle, "--data", data_folder, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr.splitlines()[-1]
     assert result.stdout == ""
 
 
-def test_too_few_sentences_to_fit_on(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_too_few_sentences_to_whiten_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B",), count=12)
     result = run("sts", tiny_bundle, "--data", tmp_path, "--whitening", "target")
     assert result.exit_code == 2
@@ -164,7 +164,7 @@ def test_too_few_sentences_to_fit_on(tiny_bundle: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def other_bundles(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Other kinds than the usual one, on layers 1 and 4."""
+    """Return a function that exports a bundle of another kind, on layers 1 and 4."""
     folder = tmp_path_factory.mktemp("others")
     words = folder / "words.txt"
     random = np.random.default_rng(0)
@@ -191,7 +191,9 @@ def other_bundles(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.Te
 
 @pytest.mark.parametrize("name", ["int8", "normalised", "both", "raw", "sif"])
 @pytest.mark.parametrize("source", ["bundle", "target", "none"])
-def test_other_kinds_of_bundles(other_bundles: Callable[..., Path], data_folder: Path, name: str, source: str) -> None:
+def test_scores_of_other_kinds_of_bundles(
+    other_bundles: Callable[..., Path], data_folder: Path, name: str, source: str
+) -> None:
     path = other_bundles(name)
     data = read_sts(data_folder, ("STS15",))
     whitening = WhiteningSource(source)  # type: ignore[arg-type]
@@ -210,7 +212,9 @@ def test_other_kinds_of_bundles(other_bundles: Callable[..., Path], data_folder:
         assert 0 < score < 100
 
 
-def test_dimensions_of_a_normalised_bundle(other_bundles: Callable[..., Path], data_folder: Path) -> None:
+def test_truncated_vectors_of_a_normalised_bundle_have_length_one(
+    other_bundles: Callable[..., Path], data_folder: Path
+) -> None:
     data = read_sts(data_folder, ("STS-B",))
     vectors = embed_texts(other_bundles("normalised"), data.texts, WhiteningSource.parse("bundle", 4)).vectors
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -219,7 +223,7 @@ def test_dimensions_of_a_normalised_bundle(other_bundles: Callable[..., Path], d
     assert "whose whitening is none: its first coordinates mean no more" in result.stderr
 
 
-def test_what_is_wrong_is_found_before_the_work(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
+def test_bundle_of_vectors_is_refused_before_embedding(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
     vectors = tmp_path / "vectors.npy"
     np.save(vectors, np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32))
     export_vectors(VectorRecipe(vectors), tmp_path / "vectors-bundle")
@@ -229,13 +233,15 @@ def test_what_is_wrong_is_found_before_the_work(tiny_bundle: Path, data_folder: 
     assert "·" not in result.stderr  # no stage began
 
 
-def test_bundles_that_are_none(tmp_path: Path, data_folder: Path) -> None:
+def test_missing_bundle_is_refused(tmp_path: Path, data_folder: Path) -> None:
     result = run("sts", tmp_path / "nowhere", "--data", data_folder)
     assert result.exit_code == 1
     assert "does not exist; make one with whiten-export" in result.stderr
 
 
-def test_isotropy(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
+def test_isotropy_command_measures_before_and_after_whitening(
+    tiny_bundle: Path, data_folder: Path, tmp_path: Path
+) -> None:
     document = json.loads(run("isotropy", tiny_bundle, "--data", data_folder, "--json").stdout)
     before, after = (document["bundles"][0][name] for name in ("before", "after"))
     assert after["iso_score"] > before["iso_score"]

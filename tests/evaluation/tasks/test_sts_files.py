@@ -1,4 +1,4 @@
-"""The seven tasks in every layout that they are passed around in."""
+"""Test reading the seven tasks in every layout in which they are distributed."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def got(folder: Path, task: str) -> list[Rows]:
 
 
 @pytest.mark.parametrize("task", SUBSETS)
-def test_the_papers_layout(tmp_path: Path, task: str) -> None:
+def test_read_layout_of_whiteningbert(tmp_path: Path, task: str) -> None:
     content = write_paper_layout(tmp_path / "deep" / "er", (task,))
     assert got(tmp_path, task) == list(content.values())
 
@@ -35,7 +35,7 @@ def test_the_papers_layout(tmp_path: Path, task: str) -> None:
 @pytest.mark.parametrize(
     "folder", ["STS14-en-test", "sts2014-test", "2014", "sts-14/test", "STS2015/sts2014-en", "semeval2014"]
 )
-def test_semevals_layout(tmp_path: Path, folder: str) -> None:
+def test_read_layout_of_semeval(tmp_path: Path, folder: str) -> None:
     for number, subset in enumerate(SUBSETS["STS14"]):
         write_semeval(tmp_path / folder, subset, rows(12, number))
     assert got(tmp_path, "STS14") == [rows(12, number) for number in range(6)]
@@ -48,7 +48,7 @@ def test_pairs_without_a_score_are_left_out(tmp_path: Path) -> None:
     assert got(tmp_path, "STS16") == [kept] * 5
 
 
-def test_years_are_told_apart_and_training_sets_are_not_test_sets(tmp_path: Path) -> None:
+def test_years_are_distinguished_and_training_sets_are_not_read(tmp_path: Path) -> None:
     for year, seed in ((13, 1), (14, 2), (15, 3)):
         for subset in SUBSETS[f"STS{year}"]:
             write_semeval(tmp_path / f"STS{year}-en-test", subset, rows(12, seed))
@@ -61,7 +61,7 @@ def test_years_are_told_apart_and_training_sets_are_not_test_sets(tmp_path: Path
 
 
 @pytest.mark.parametrize("layout", ["SICK_test_annotated.txt", "SICK.txt"])
-def test_sicks_own_files(tmp_path: Path, layout: str) -> None:
+def test_read_released_files_of_sick(tmp_path: Path, layout: str) -> None:
     columns = ["pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"]
     parts = [[str(n), a, b, str(score), "NEUTRAL"] for n, (a, b, score) in enumerate(PAIRS)]
     if layout == "SICK.txt":
@@ -71,14 +71,14 @@ def test_sicks_own_files(tmp_path: Path, layout: str) -> None:
     assert got(tmp_path, "SICK-R") == [PAIRS]
 
 
-def test_the_released_benchmark(tmp_path: Path) -> None:
+def test_read_released_file_of_sts_benchmark(tmp_path: Path) -> None:
     lines = [f"main-news\tMSRpar\t2012test\t{n}\t{score}\t{a}\t{b}" for n, (a, b, score) in enumerate(PAIRS)]
     (tmp_path / "sts-test.csv").write_text("\n".join(lines), "utf-8")
     (tmp_path / "sts-dev.csv").write_text("\n".join(lines[:11]), "utf-8")
     assert got(tmp_path, "STS-B") == [PAIRS]
 
 
-def test_quotes_and_odd_line_ends_belong_to_the_text(tmp_path: Path) -> None:
+def test_quotes_and_other_line_separators_stay_in_the_text(tmp_path: Path) -> None:
     odd = [(f'"quoted" {n}', 'a " alone\x85\u2028and on', float(n % 5)) for n in range(12)]
     lines = [f"a\tb\tc\td\t{score}\t{a}\t{b}" for a, b, score in odd]
     (tmp_path / "sts-b-test.csv").write_text("\n".join(lines), "utf-8")
@@ -98,8 +98,8 @@ def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
-def test_sentences_without_scores_are_passed_over(tmp_path: Path) -> None:
-    """Some archives have the scores in a folder of their own, with the sentences once more."""
+def test_sentences_without_scores_are_not_read(tmp_path: Path) -> None:
+    """Some archives have the scores in a separate folder, with a copy of the sentences."""
     for subset in SUBSETS["STS13"]:
         write_semeval(tmp_path / "STS2013" / "test-gold", subset, PAIRS)
         write_semeval(tmp_path / "STS2013" / "test", subset, PAIRS)
@@ -107,14 +107,14 @@ def test_sentences_without_scores_are_passed_over(tmp_path: Path) -> None:
     assert got(tmp_path, "STS13") == [PAIRS] * 3
 
 
-def test_names_of_tasks() -> None:
+def test_parse_names_of_tasks() -> None:
     assert parse_tasks(None) == tuple(SUBSETS)
     assert parse_tasks("sts12, stsb,SICK_R") == ("STS-B", "SICK-R", "STS12")
     with pytest.raises(UsageError, match="task 'sts17' is unknown; wanted some of STS-B"):
         parse_tasks("sts17")
 
 
-def test_directories_that_hold_nothing(tmp_path: Path) -> None:
+def test_empty_and_missing_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no complete task"):
         read_sts(tmp_path)
     with pytest.raises(UsageError, match="is not a directory"):
@@ -130,7 +130,7 @@ def test_directories_that_hold_nothing(tmp_path: Path) -> None:
         ("SICK_test_annotated.txt", "sentence_A\tsentence_B\trelatedness_score\nx\ty\tz\n", "line 2 has the score 'z'"),
     ],
 )
-def test_malformed_files(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content, "utf-8")
     with pytest.raises(DataError, match=message):
         read_sts(tmp_path, ("SICK-R",))
@@ -145,7 +145,7 @@ def test_malformed_files(tmp_path: Path, name: str, content: str, message: str) 
         ("a\tb\n", "\n", "holds 0 pairs"),
     ],
 )
-def test_malformed_semeval_files(tmp_path: Path, sentences: str, scores: str, message: str) -> None:
+def test_malformed_semeval_files_are_refused(tmp_path: Path, sentences: str, scores: str, message: str) -> None:
     for subset in SUBSETS["STS13"]:
         write_semeval(tmp_path / "STS13", subset, PAIRS)
     folder = tmp_path / "STS13"
@@ -155,7 +155,7 @@ def test_malformed_semeval_files(tmp_path: Path, sentences: str, scores: str, me
         read_sts(tmp_path, ("STS13",))
 
 
-def test_the_shared_files(shared_data: Path) -> None:
+def test_shared_files_have_the_published_numbers_of_pairs(shared_data: Path) -> None:
     data = read_sts(shared_data)
     assert {task.name: task.pairs for task in data.tasks} == {
         "STS-B": 1379,

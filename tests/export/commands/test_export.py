@@ -1,4 +1,4 @@
-"""`whiten-export` as people and scripts call it."""
+"""Test `whiten-export` as people and scripts call it."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_way_of_the_readme(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
+def test_readme_command_writes_a_bundle(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
     result = run(checkpoint("bert"), "--layers", "1,-1", "--corpus", corpus_file, "--json")
     assert result.exit_code == 0, result.stderr
     summary = json.loads(result.stdout)
@@ -120,7 +120,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("options", "code", "message"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
-def test_mistakes_are_one_line_and_leave_nothing(
+def test_errors_are_one_line_and_leave_no_files(
     folder: Path, checkpoint: Callable[[str], Path], options: list[str], code: int, message: str
 ) -> None:
     (folder / "latin.txt").write_bytes(b"fine\ncaf\xe9\n")
@@ -148,14 +148,14 @@ def test_lines_of_any_length_are_sentences(folder: Path, checkpoint: Callable[[s
     assert json.loads(result.stdout)["manifest"]["whitening"]["n_samples"] == 402
 
 
-def test_unknown_model() -> None:
+def test_unknown_model_suggests_a_similar_name() -> None:
     result = run("distilbret")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 2)
     assert "did you mean distilbert" in result.stderr
 
 
-def test_missing_weights_are_not_made_up(folder: Path) -> None:
-    """transformers fills what a checkpoint lacks with random numbers and a log line."""
+def test_missing_weights_are_refused(folder: Path) -> None:
+    """transformers replaces missing weights with random numbers, and only logs it."""
     from safetensors.numpy import save_file
 
     path = save_checkpoint("bert", folder / "holes")
@@ -183,10 +183,10 @@ def test_remote_code_is_refused(folder: Path) -> None:
     assert "--trust-remote-code" in result.stderr
 
 
-def test_a_graph_that_is_not_pytorch_is_not_written(
+def test_graph_that_differs_from_pytorch_is_not_written(
     folder: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exporter that gives the third layer for the second."""
+    """The exporter is replaced by one that returns the third layer for the second."""
     from whiten_export.sources import pytorch
 
     real = pytorch.trace
@@ -198,8 +198,8 @@ def test_a_graph_that_is_not_pytorch_is_not_written(
     assert list((folder / "bundles").iterdir()) == []
 
 
-def test_what_float32_cannot_carry_is_told_apart_from_a_wrong_graph(folder: Path, corpus_file: Path) -> None:
-    """A first block that hardly attends: its first token is nearly the same in all texts."""
+def test_vectors_that_float32_cannot_whiten_have_their_own_error(folder: Path, corpus_file: Path) -> None:
+    """The first block has hardly any attention, so that its first token is nearly the same in all texts."""
     from safetensors.numpy import save_file
 
     path = save_checkpoint("bert", folder / "flat")
@@ -256,7 +256,7 @@ def test_an_export_killed_at_its_end_keeps_the_bundle_that_it_was_to_replace(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["making a graph", "fitting on", "computing the reference", "checking against"])
-def test_a_killed_export_leaves_no_bundle_and_the_next_one_cleans_up(
+def test_killed_export_leaves_no_bundle_and_the_next_one_cleans_up(
     folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, moment: str
 ) -> None:
     out = folder / "bundle"
@@ -270,7 +270,7 @@ def test_a_killed_export_leaves_no_bundle_and_the_next_one_cleans_up(
     assert [path.name for path in folder.iterdir()] == ["bundle"]
 
 
-def test_terminated_politely_it_cleans_up(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
+def test_sigterm_removes_temporary_files(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
     with _start(checkpoint("bert"), corpus_file, folder / "bundle") as process:
         assert process.stderr is not None
         while "making a graph" not in process.stderr.readline():
@@ -281,7 +281,7 @@ def test_terminated_politely_it_cleans_up(folder: Path, checkpoint: Callable[[st
     assert list(folder.iterdir()) == []
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(
+def test_full_disk_is_one_line_and_leaves_no_files(
     folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path
 ) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
@@ -293,7 +293,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert list(folder.iterdir()) == []
 
 
-def test_weights_beside_the_graph_go_the_whole_way(
+def test_bundle_with_external_weights_can_be_moved_and_is_verified(
     folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whiten_export.graph.files._INLINE_LIMIT", 1000)

@@ -1,4 +1,4 @@
-"""`whiten models` as people and scripts call it."""
+"""Test `whiten models` as people and scripts call it."""
 
 import json
 from functools import partial
@@ -35,12 +35,12 @@ def test_the_table_has_every_entry_and_fits_a_wide_terminal() -> None:
         (["chatgpt"], ["text-embedding-3-small"]),
     ],
 )
-def test_words_are_looked_for(words: list[str], names: list[str]) -> None:
+def test_search_finds_entries_by_words(words: list[str], names: list[str]) -> None:
     assert names_in_json(*words) == names
     assert all(name in run(*words).stdout for name in names)
 
 
-def test_no_words_find_everything() -> None:
+def test_empty_search_finds_every_entry() -> None:
     assert search("") == search("  ") == catalogue()
 
 
@@ -59,7 +59,7 @@ def test_no_match_is_one_line(arguments: list[str], hint: str) -> None:
     assert hint in result.stderr
 
 
-def test_one_name_shows_all_that_is_known() -> None:
+def test_one_name_shows_all_details() -> None:
     shown = run("SpanBERT/spanbert-base-cased").stdout
     for fact in ("spanbert-base-cased", "CC-BY-NC-4.0", "[CLS] text [SEP]", "[PAD]", "28996 tokens", "61.10", "68.25"):
         assert fact in shown
@@ -70,14 +70,14 @@ def test_one_name_shows_all_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
-def test_details_of_every_entry(entry: Entry) -> None:
+def test_details_of_every_entry_are_complete_and_fit_the_terminal(entry: Entry) -> None:
     lines = details(entry).splitlines()
     assert lines[0].split() == ["name", entry.name]
     assert all(line.strip() and "None" not in line for line in lines)
     assert max(map(len, lines)) <= 120
 
 
-def test_json_has_every_fact() -> None:
+def test_json_has_every_field() -> None:
     row = json.loads(run("spanbert-large", "--json").stdout)[0]
     assert row["tokenizer"]["lowercase_override"] is False
     assert row["tokenizer"]["specials"] == [["[CLS]"], ["[SEP]"]]

@@ -1,4 +1,4 @@
-"""The exported graph: what it holds, what it leaves out, what it calls things."""
+"""Test the exported graph: its nodes, weights and names, and what is left out."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +47,7 @@ def graph_file(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempP
     return path
 
 
-def test_names_that_other_programs_rely_on(graph_file: Path) -> None:
+def test_names_and_shapes_of_inputs_and_outputs(graph_file: Path) -> None:
     def described(values: object) -> dict[str, list[str | int]]:
         return {
             value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -91,7 +91,7 @@ def test_the_same_model_gives_the_same_bytes(
     assert again.read_bytes() == graph_file.read_bytes()
 
 
-def test_setting_the_whitening_changes_nothing_else(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_set_head_applies_the_whitening_map(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     import onnxruntime
 
     model = _graph(checkpoint("bert"), (1,), 8)
@@ -108,7 +108,7 @@ def test_setting_the_whitening_changes_nothing_else(checkpoint: Callable[[str], 
     np.testing.assert_array_equal(tokens, vectors[:, None])
 
 
-def test_large_weights_go_to_a_file_beside_the_graph(
+def test_large_weights_are_external(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whiten_export.graph.files._INLINE_LIMIT", 1000)

@@ -1,4 +1,4 @@
-"""One table for what is added to the words: only for what says nothing of the text."""
+"""Test folding of the embeddings that are added to those of words, where they do not depend on the text."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +98,9 @@ def output(model: ir.Model, path: Path) -> np.ndarray:
         ((), 0),
     ],
 )
-def test_what_depends_on_the_position_alone(summands: tuple[Summand, ...], folded: int, tmp_path: Path) -> None:
+def test_only_lookups_that_depend_on_the_position_alone_are_folded(
+    summands: tuple[Summand, ...], folded: int, tmp_path: Path
+) -> None:
     model = built(*summands)
     want = output(model, tmp_path / "model.onnx")
     assert fold_positions(model, LONGEST) == folded

@@ -1,4 +1,4 @@
-"""Graphs for CUDA, on the CPU's kernels: the same vectors from fused operators, and from a network in float16."""
+"""Test graphs for CUDA on CPU kernels: fused operators and a float16 network give the same vectors."""
 
 import sys
 from collections import Counter
@@ -50,7 +50,7 @@ WITH_BIAS = {"gpt2": {False}, "llama": {False}, "modernbert": {True, False}}
 
 
 def outputs(model: ir.Model, path: Path, vocabulary: int) -> NDArray[np.float32]:
-    """Vectors of padded batches."""
+    """Return the vectors of padded batches."""
     save_graph(model, path)
     random = np.random.default_rng(0)
     engine = Engine(path, 0)
@@ -64,7 +64,7 @@ def outputs(model: ir.Model, path: Path, vocabulary: int) -> NDArray[np.float32]
 
 
 def check_normalisations(graph: ir.Model, path: Path) -> None:
-    """CUDA's exact normalisations add two arrays of one shape, and write their sum wherever it has a name."""
+    """Check the needs of CUDA's strict normalisations: summands of one shape, and no output for an unused sum."""
     nodes = [node for node in graph.graph if node.op_type.startswith("Skip")]
     assert all(len(node.outputs) == 1 or list(node.outputs[-1].uses()) for node in nodes)
     ends = [value for node in nodes for value in node.inputs[:2]]
@@ -81,7 +81,9 @@ def check_normalisations(graph: ir.Model, path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) -> None:
+def test_fused_graph_of_each_family_gives_the_same_vectors(
+    checkpoint: Callable[..., Path], family: str, tmp_path: Path
+) -> None:
     directory = str(checkpoint(family, 4))
     model = open_model(resolve(directory), SourceChoice(directory))
     width, random = model.record.hidden_size, np.random.default_rng(1)
@@ -104,7 +106,7 @@ def test_a_family(checkpoint: Callable[..., Path], family: str, tmp_path: Path) 
 
 
 def check_attention(graph: ir.Model, family: str, half: bool) -> None:
-    """Each attention has either a bias or the lengths of the texts; for float16 also where the texts start."""
+    """Check that each attention has either a bias or the lengths of texts; for float16 also the starts of texts."""
     by_lengths = set()
     for node in graph.graph:
         if node.domain == CONTRIB and node.op_type in ("Attention", "MultiHeadAttention"):
@@ -130,7 +132,9 @@ def bundle(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return path
 
 
-def test_a_bundle(bundle: Path, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
+    bundle: Path, checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
     graph = ir.load(bundle / MODEL_FILE)
     kinds = Counter(node.op_type for node in graph.graph if node.domain == CONTRIB)
     assert kinds == {"Attention": 4, "SkipLayerNormalization": 8, "BiasGelu": 4}
@@ -152,7 +156,7 @@ def test_a_bundle(bundle: Path, checkpoint: Callable[..., Path], tmp_path: Path)
         assert GATES["fp16"].passes(compare(fused.encode(texts), encoder.encode(texts)))
 
 
-def test_it_can_be_whitened_anew(bundle: Path, tmp_path: Path) -> None:
+def test_cuda_bundle_can_be_refitted(bundle: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("\n".join(f"sentence number {index} of {index * index % 97}" for index in range(400)))
     line = [str(bundle), "--corpus", str(words), "--out", str(tmp_path / "anew")]
@@ -163,7 +167,7 @@ def test_it_can_be_whitened_anew(bundle: Path, tmp_path: Path) -> None:
         assert GATES["fp16"].passes(encoder.verify())
 
 
-def test_fused_operators_are_for_cuda_alone(bundle: Path, tmp_path: Path) -> None:
+def test_fused_operators_are_refused_in_a_cpu_bundle(bundle: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
@@ -173,17 +177,17 @@ def test_fused_operators_are_for_cuda_alone(bundle: Path, tmp_path: Path) -> Non
         Encoder(copy)
 
 
-def test_a_gpu_proves_where_there_is_one(
+def test_export_is_verified_on_cuda_if_it_works(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "check_provider", lambda ort, provider: ProviderCheck(provider[0], True))
     recipe = Recipe.of(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
-    with pytest.raises(Exception, match="CUDAExecutionProvider"):  # that there is none here is another matter
+    with pytest.raises(Exception, match="CUDAExecutionProvider"):  # this machine has none
         export_bundle(recipe, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 
-def test_int8_is_for_cpus(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_int8_is_refused_for_cuda(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="precision int8 is for CPUs"):
         Recipe.of("bert-base", precision="int8", target="cuda")
     result = CliRunner().invoke(export, ["minilm", "--precision", "int8", "--target", "cuda"])
@@ -191,7 +195,7 @@ def test_int8_is_for_cpus(checkpoint: Callable[..., Path], tmp_path: Path) -> No
     assert "precision int8 is for CPUs, target is cuda" in result.stderr
 
 
-def test_what_it_needs_is_looked_for_first(
+def test_missing_onnxscript_is_reported_and_leaves_no_bundle(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript.rewriter.ort_fusions", None)

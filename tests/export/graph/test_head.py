@@ -1,4 +1,4 @@
-"""What is appended to hidden states, against plain loops over tokens."""
+"""Test the pooling and head that are appended to hidden states, against plain loops over tokens."""
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +17,7 @@ POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
 
 
 def lookup(tables: list[np.ndarray]) -> HiddenStates:
-    """A network whose hidden state l is row `input_ids` of table l."""
+    """Return a network whose hidden state l is row `input_ids` of table l."""
     ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
     initializers, nodes = [], []
     for layer, table in enumerate(tables):
@@ -32,7 +32,7 @@ def lookup(tables: list[np.ndarray]) -> HiddenStates:
 
 
 def loops(states: list[np.ndarray], mask: np.ndarray, pooling: Pooling) -> np.ndarray:
-    """The definition, token by token."""
+    """Compute the definition, token by token."""
     rows = []
     for text in range(len(mask)):
         real = [position for position in range(mask.shape[1]) if mask[text, position]]
@@ -54,7 +54,7 @@ def loops(states: list[np.ndarray], mask: np.ndarray, pooling: Pooling) -> np.nd
     whiten=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_the_graph_and_the_reference_are_the_definition(
+def test_graph_and_reference_equal_the_definition(
     lengths: list[int], layers: int, pooling: Pooling, normalize: bool, whiten: bool, seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def test_the_graph_and_the_reference_are_the_definition(
     np.testing.assert_allclose(pooled.mean(axis=0), want, atol=1e-12)
     want = Head.of(affine, normalize)(want)
     graph = pool_graph(lookup(tables), pooling, WIDTH)
-    set_head(graph, None, not normalize)  # which the next one replaces
+    set_head(graph, None, not normalize)  # the next call replaces this head
     set_head(graph, affine, normalize)
     session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
     got, tokens = session.run(None, {"input_ids": ids, "attention_mask": mask})
@@ -82,7 +82,7 @@ def test_normalised_vectors_have_length_one() -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_nothing_is_left_that_no_output_needs(layers: int) -> None:
+def test_unused_layers_are_removed(layers: int) -> None:
     hidden = lookup([np.ones((3, WIDTH), np.float32)] * layers)
     chosen = HiddenStates(hidden.model, hidden.states[:1])
     model = pool_graph(chosen, "mean", WIDTH)

@@ -1,4 +1,4 @@
-"""int8 and float16 graphs against numpy, on graphs made here."""
+"""Test int8 and float16 graphs against numpy, on small graphs."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ WIDTH, INNER = 96, 64
 
 
 def linear_graph(generator: np.random.Generator) -> tuple[ir.Model, dict[str, np.ndarray]]:
-    """Two MatMuls that read one value, their sum, and a third with the whitening's name."""
+    """Return a graph and its weights: two MatMuls of one value, their sum, and a third with the whitening's name."""
     weights = {
         "a": generator.normal(size=(WIDTH, INNER)).astype(np.float32),
         "b": generator.normal(size=(WIDTH, INNER)).astype(np.float32),
@@ -60,7 +60,7 @@ def int8_graph() -> tuple[ir.Model, dict[str, np.ndarray]]:
     return model, weights
 
 
-def test_int8_is_near_and_shares_the_row_pass() -> None:
+def test_int8_is_close_and_quantizes_a_shared_input_once() -> None:
     model, weights = int8_graph()
     assert (count(model, "MatMulInteger"), count(model, "QuantizeLinear"), count(model, "MatMul")) == (2, 1, 1)
     x = np.random.default_rng(1).normal(size=(2, 3, WIDTH)).astype(np.float32) * np.linspace(
@@ -74,7 +74,7 @@ def test_int8_is_near_and_shares_the_row_pass() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.floats(1e-6, 1e6))
-def test_a_row_does_not_depend_on_the_others(seed: int, factor: float) -> None:
+def test_row_does_not_depend_on_other_rows(seed: int, factor: float) -> None:
     model, _ = int8_graph()
     rows = np.random.default_rng(seed).normal(size=(4, 5, WIDTH)).astype(np.float32)
     rows[1:] *= factor
@@ -87,8 +87,8 @@ def test_rows_of_zeros_stay_zeros() -> None:
     np.testing.assert_array_equal(run(model, np.zeros((1, 2, WIDTH), np.float32)), 0)
 
 
-def test_outlying_channels_do_not_cost_the_others() -> None:
-    """One channel a hundred times larger, as transformers have them, with and without knowing of it."""
+def test_smoothing_reduces_the_error_of_outlier_channels() -> None:
+    """One channel is a hundred times larger, as in transformers; int8 with and without its magnitude."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(1, 50, WIDTH)).astype(np.float32)
     x[..., 7] *= 100
@@ -108,7 +108,7 @@ def test_even_channels_are_not_smoothed() -> None:
         assert any("smoothing" in name for name in model.graph.initializers) == smoothed
 
 
-def test_weights_that_two_products_share_are_smoothed_for_each() -> None:
+def test_shared_weights_are_smoothed_for_each_product() -> None:
     text = f"""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)
@@ -130,8 +130,8 @@ def test_weights_that_two_products_share_are_smoothed_for_each() -> None:
     assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
 
 
-def test_onnxruntime_scales_inside_the_product(tmp_path: Path) -> None:
-    """If it did not, each product would be written, cast and multiplied in passes of their own."""
+def test_onnxruntime_fuses_scales_into_the_product(tmp_path: Path) -> None:
+    """Otherwise each product would be written, cast and multiplied in separate passes."""
     model, _ = int8_graph()
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
@@ -155,20 +155,20 @@ def gelu_graph(weight: np.ndarray) -> ir.Model:
     return model
 
 
-def test_what_is_never_far_below_zero_gets_nearly_all_levels_for_what_is_above() -> None:
+def test_gelu_outputs_are_quantized_asymmetrically() -> None:
     weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
     x = np.random.default_rng(1).normal(size=(200, WIDTH)).astype(np.float32) * 3
     want = run(gelu_graph(weight), x)
     model = gelu_graph(weight)
     assert quantize_int8(model, {"z": np.full(WIDTH, 10.0)}) == 1
     error = np.linalg.norm(run(model, x) - want) / np.linalg.norm(want)
-    symmetric = np.maximum(x, 0)  # near enough to GELU for the size of its rounding error
+    symmetric = np.maximum(x, 0)  # close enough to GELU to estimate its rounding error
     step = symmetric.max(axis=1, keepdims=True) / 127
     rounding = (np.rint(symmetric / step) * step - symmetric) @ weight
-    assert error < 0.75 * np.linalg.norm(rounding) / np.linalg.norm(want) + 0.004  # 0.004: of the weights
+    assert error < 0.75 * np.linalg.norm(rounding) / np.linalg.norm(want) + 0.004  # 0.004: error of the weights
 
 
-def test_the_lowest_values_of_an_activation_function_are_not_clipped() -> None:
+def test_lowest_values_of_gelu_are_not_clipped() -> None:
     weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
     x = np.random.default_rng(1).uniform(-2, -0.3, size=(50, WIDTH)).astype(np.float32)  # GELU at its lowest
     model = gelu_graph(weight)
@@ -177,7 +177,7 @@ def test_the_lowest_values_of_an_activation_function_are_not_clipped() -> None:
     assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
 
 
-def test_faint_rows_of_an_activation_function_have_a_fine_scale() -> None:
+def test_rows_of_small_gelu_values_have_a_fine_scale() -> None:
     weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
     x = np.random.default_rng(1).uniform(-0.02, 0.17, size=(50, WIDTH)).astype(np.float32)  # GELU up to 0.1
     model = gelu_graph(weight)
@@ -186,7 +186,7 @@ def test_faint_rows_of_an_activation_function_have_a_fine_scale() -> None:
     assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.02
 
 
-def test_columns_have_their_own_scale() -> None:
+def test_each_column_has_its_own_scale() -> None:
     weight = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * [1, 10, 100, 1e-3, 1, 0]
     columns, scale = quantize_columns(weight.astype(np.float32))
     assert columns.dtype == np.int8
@@ -194,7 +194,7 @@ def test_columns_have_their_own_scale() -> None:
     np.testing.assert_allclose(columns * scale, weight, atol=float(scale.max()) / 2)
 
 
-def test_float16_weights_are_cast_back() -> None:
+def test_float16_weights_are_cast_to_float32() -> None:
     model, weights = linear_graph(np.random.default_rng(0))
     assert halve_weights(model) == 2
     assert {value.dtype for value in model.graph.initializers.values()} == {ir.DataType.FLOAT16, ir.DataType.FLOAT}
@@ -205,7 +205,7 @@ def test_float16_weights_are_cast_back() -> None:
 
 
 @pytest.mark.parametrize("transform", [halve_weights, lambda model: quantize_int8(model, {"x": np.ones(WIDTH)})])
-def test_names_stay(transform: object) -> None:
+def test_names_of_output_and_whitening_do_not_change(transform: object) -> None:
     model, _ = linear_graph(np.random.default_rng(0))
     transform(model)  # type: ignore[operator]
     assert [value.name for value in model.graph.outputs] == ["y"]

@@ -1,4 +1,4 @@
-"""`--whitening auto`: by rules, and by pairs with scores."""
+"""Test `--whitening auto`: by rules, and by pairs with scores."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ run = partial(invoke, export)
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(-1, 1)), min_size=3, max_size=40))
-def test_spearman_is_scipys(pairs: list[tuple[int, float]]) -> None:
+def test_spearman_equals_scipy(pairs: list[tuple[int, float]]) -> None:
     a, b = (np.array(values, float) for values in zip(*pairs, strict=True))
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         assert spearman(a, b) == 0
@@ -69,7 +69,9 @@ def test_pairs_are_read_from_every_kind_of_file(tmp_path: Path, kind: str) -> No
         ("a.csv", 'sentence1,sentence2,score\nx,"y,1\n', DataError, "cannot be read"),
     ],
 )
-def test_files_that_are_no_pairs(tmp_path: Path, name: str, content: str, error: type[Exception], message: str) -> None:
+def test_files_without_pairs_are_refused(
+    tmp_path: Path, name: str, content: str, error: type[Exception], message: str
+) -> None:
     (tmp_path / name).write_text(content, "utf-8")
     with pytest.raises(error, match=message):
         read_pairs(tmp_path / name)
@@ -80,7 +82,7 @@ def test_files_that_are_no_pairs(tmp_path: Path, name: str, content: str, error:
         read_pairs(tmp_path / "latin.csv")
 
 
-def test_line_separators_inside_sentences_end_no_line(tmp_path: Path) -> None:
+def test_line_separators_inside_sentences_do_not_end_a_line(tmp_path: Path) -> None:
     odd = "one\u2028two\x85three"
     for name, head, row in (
         ("a.jsonl", "", json.dumps({"sentence1": odd, "sentence2": "b", "score": 0}, ensure_ascii=False)),
@@ -96,7 +98,7 @@ def test_line_separators_inside_sentences_end_no_line(tmp_path: Path) -> None:
     assert read_pairs(tmp_path / "b.csv").first[0] == "line one\nline two"
 
 
-def test_rules_look_at_spectrum_and_numbers() -> None:
+def test_rules_use_spectrum_and_number_of_sentences() -> None:
     moments = Moments.of(anisotropic(2000, 20))
     plain = choose_by_rules(moments, 5, "none")
     assert plain.spec == WhiteningSpec("pca", 5)
@@ -116,8 +118,8 @@ def test_rules_look_at_spectrum_and_numbers() -> None:
     ("weights", "kind"),
     [("raw", "none"), ("centred", "centre"), ("whitened", "full")],
 )
-def test_pairs_decide_for_what_made_the_scores(weights: str, kind: str) -> None:
-    """Scores are the cosines under one of the candidates, which therefore wins with a correlation of 1."""
+def test_pairs_choose_the_candidate_that_made_the_scores(weights: str, kind: str) -> None:
+    """Scores are the cosines of one of the candidates, which therefore wins with a correlation of 1."""
     vectors = anisotropic(3000, 16)
     moments = Moments.of(vectors)
     first, second = vectors[:400], vectors[400:800]
@@ -139,7 +141,7 @@ def test_pairs_decide_for_what_made_the_scores(weights: str, kind: str) -> None:
     assert len({(candidate.beta, candidate.dimension) for candidate in choice.candidates}) == len(choice.candidates)
 
 
-def test_a_dimension_that_was_asked_for_is_kept() -> None:
+def test_requested_dimension_is_kept() -> None:
     vectors = anisotropic(3000, 16)
     moments, scores = Moments.of(vectors), np.random.default_rng(0).normal(size=300)
     choice = choose_by_pairs(lambda spec: fit_map(moments, spec), vectors[:300], vectors[300:600], scores, 5, "oas")
@@ -160,7 +162,7 @@ def pairs_file(folder: Path) -> Path:
     return path
 
 
-def test_the_command_writes_what_it_tried_into_the_manifest(
+def test_command_records_its_candidates_in_the_manifest(
     checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
 ) -> None:
     arguments = (checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b")
@@ -183,7 +185,9 @@ def test_the_command_writes_what_it_tried_into_the_manifest(
         assert spearmanr(cosines, [row["score"] for row in dev]).statistic == pytest.approx(best.spearman, abs=1e-3)
 
 
-def test_the_command_decides_by_rules(checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path) -> None:
+def test_command_chooses_by_rules_without_pairs(
+    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
+) -> None:
     result = run(checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b", "--json")
     assert result.exit_code == 0, result.stderr
     manifest = json.loads(result.stdout)["manifest"]
@@ -191,7 +195,7 @@ def test_the_command_decides_by_rules(checkpoint: Callable[[str], Path], corpus_
     assert manifest["whitening"]["method"] == "pca"
 
 
-def test_a_checkpoint_that_was_fine_tuned_is_left_alone(tmp_path: Path) -> None:
+def test_fine_tuned_checkpoint_is_not_whitened(tmp_path: Path) -> None:
     result = run("minilm", "--layers", "6", "--whitening", "auto", "--out", tmp_path / "b", "--json")
     assert result.exit_code == 0, result.stderr
     manifest = json.loads(result.stdout)["manifest"]

@@ -1,4 +1,4 @@
-"""Vectors from elsewhere: `whiten-export --from-vectors`, `VectorWhitener`, `whiten transform`."""
+"""Test whitening of precomputed embeddings: `whiten-export --from-vectors`, `VectorWhitener`, `whiten transform`."""
 
 import json
 import pickle
@@ -47,7 +47,7 @@ def bundle(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet", ".jsonl"])
-def test_the_whitening_is_scikit_learns(
+def test_whitening_equals_scikit_learn(
     vectors: np.ndarray, files: dict[str, Path], tmp_path: Path, suffix: str
 ) -> None:
     options = ("--dim", 7, "--json", "--out", tmp_path / "b")
@@ -59,7 +59,7 @@ def test_the_whitening_is_scikit_learns(
     np.testing.assert_allclose(np.abs(got), np.abs(want), atol=2e-4)
 
 
-def test_all_that_a_bundle_can_do(bundle: Path, vectors: np.ndarray, tmp_path: Path) -> None:
+def test_bundle_is_transformed_verified_and_pickled(bundle: Path, vectors: np.ndarray, tmp_path: Path) -> None:
     with VectorWhitener(bundle) as whitener:
         assert whitener.manifest.source.model == "my-api"
         assert (whitener.width, whitener.dimension) == (WIDTH, WIDTH)
@@ -77,7 +77,7 @@ def test_all_that_a_bundle_can_do(bundle: Path, vectors: np.ndarray, tmp_path: P
     assert f"vectors of {WIDTH} dimensions" in run(whiten, "info", bundle).stdout
 
 
-def test_normalised(files: dict[str, Path], vectors: np.ndarray, tmp_path: Path) -> None:
+def test_normalised_bundle_gives_unit_vectors(files: dict[str, Path], vectors: np.ndarray, tmp_path: Path) -> None:
     assert run(export, "--from-vectors", files[".npy"], "--normalize", "--out", tmp_path / "b").exit_code == 0
     norms = np.linalg.norm(VectorWhitener(tmp_path / "b").transform(vectors), axis=1)
     np.testing.assert_allclose(norms, 1, atol=1e-6)
@@ -93,12 +93,12 @@ def test_normalised(files: dict[str, Path], vectors: np.ndarray, tmp_path: Path)
         ([[1.0], [1.0, 2.0]], TextError, "rows of equal length"),
     ],
 )
-def test_vectors_that_are_none(bundle: Path, values: object, error: type[Exception], message: str) -> None:
+def test_invalid_vectors_are_refused(bundle: Path, values: object, error: type[Exception], message: str) -> None:
     with VectorWhitener(bundle) as whitener, pytest.raises(error, match=message):
         whitener.transform(values)  # type: ignore[arg-type]
 
 
-def test_texts_and_vectors_do_not_mix(bundle: Path, tiny_bundle: Path) -> None:
+def test_bundles_of_texts_and_of_vectors_are_not_interchangeable(bundle: Path, tiny_bundle: Path) -> None:
     with pytest.raises(BundleError, match="takes vectors, not texts"):
         Encoder(bundle)
     with pytest.raises(BundleError, match="takes texts, not vectors"):
@@ -106,7 +106,7 @@ def test_texts_and_vectors_do_not_mix(bundle: Path, tiny_bundle: Path) -> None:
     assert run(whiten, "embed", bundle, "text").exit_code == 1
 
 
-def test_an_altered_bundle(bundle: Path, tmp_path: Path) -> None:
+def test_altered_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
     copy = copy_bundle(bundle, tmp_path)
     with (copy / "onnx" / "model.onnx").open("r+b") as file:
         file.seek(-2, 2)
@@ -136,7 +136,7 @@ def test_an_altered_bundle(bundle: Path, tmp_path: Path) -> None:
         (["--from-vectors", "empty.jsonl"], 1, "holds no vector"),
     ],
 )
-def test_mistakes(
+def test_errors_leave_no_bundle(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -157,7 +157,7 @@ def test_mistakes(
     assert not Path("b").exists()
 
 
-def test_without_anything() -> None:
+def test_missing_model_or_vectors_are_refused() -> None:
     result = run(export)
     assert (result.exit_code, "MODEL is missing" in result.stderr) == (2, True)
     result = run(export, "text-embedding-3-small")

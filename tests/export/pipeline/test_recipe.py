@@ -9,7 +9,7 @@ from whiten_runtime import UsageError
     ("text", "count", "layers"),
     [("1,12", 12, (1, 12)), ("0", 12, (0,)), ("-1", 12, (12,)), ("-13", 12, (0,)), ("12, 1", 12, (1, 12))],
 )
-def test_layers(text: str, count: int, layers: tuple[int, ...]) -> None:
+def test_parse_and_resolve_layers(text: str, count: int, layers: tuple[int, ...]) -> None:
     assert resolve_layers(parse_layers(text), count) == layers
 
 
@@ -25,7 +25,7 @@ def test_layers(text: str, count: int, layers: tuple[int, ...]) -> None:
         ("1,,2", "wanted whole numbers"),
     ],
 )
-def test_layers_that_do_not_exist(text: str, message: str) -> None:
+def test_invalid_layers_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         resolve_layers(parse_layers(text), 12)
 
@@ -62,7 +62,7 @@ def test_layers_that_do_not_exist(text: str, message: str) -> None:
         ({"corpus": ()}, "wanted a tuple of files"),
     ],
 )
-def test_choices_that_exclude_each_other(choices: dict[str, object], message: str) -> None:
+def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Recipe.of("bert-base", **choices)  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def test_choices_that_exclude_each_other(choices: dict[str, object], message: st
         (Recipe.of("m", dim=128), "m-l1-l6-128d"),
     ],
 )
-def test_names(recipe: Recipe, name: str) -> None:
+def test_bundle_names(recipe: Recipe, name: str) -> None:
     assert bundle_name("m", recipe, (1, 6)) == name
 
 

@@ -1,4 +1,4 @@
-"""`whiten fit`, `merge`, `refit`: another whitening without PyTorch, on bundles of every kind."""
+"""Test `whiten fit`, `merge`, `refit`: another whitening without PyTorch, on bundles of every kind."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def ok(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences that the bundles were not fitted on."""
+    """Write sentences that the bundles were not fitted on."""
     path = tmp_path_factory.mktemp("corpus") / "other.txt"
     path.write_text("\n".join(sentences(1200)[600:]) + "\n", "utf-8")
     return path
@@ -46,7 +46,7 @@ def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(
     checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """A bundle of the small BERT, exported with these options."""
+    """Return a function that exports the small BERT with given options."""
     made: dict[tuple[object, ...], Path] = {}
 
     def get(*options: object) -> Path:
@@ -61,7 +61,7 @@ def make(
     return get
 
 
-def test_fitted_on_the_bundle_is_fitted_at_export(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
     ok("refit", tiny_bundle, "--corpus", corpus_file, "--out", tmp_path / "again")
     before, after = (load_file(root / "whitening.safetensors") for root in (tiny_bundle, tmp_path / "again"))
     for name, array in before.items():
@@ -87,7 +87,7 @@ def test_fitted_on_the_bundle_is_fitted_at_export(tiny_bundle: Path, corpus_file
     ids=lambda options: "-".join(str(option).lstrip("-") for option in options) or "plain",
 )
 @pytest.mark.parametrize("method", ["pca", "zca"])
-def test_bundles_of_every_kind_get_the_whitening_that_an_export_would_give(
+def test_refit_whitens_bundles_of_every_kind(
     make: Callable[..., Path], other_file: Path, tmp_path: Path, options: tuple[object, ...], method: str
 ) -> None:
     bundle = make(*options)
@@ -103,7 +103,7 @@ def test_bundles_of_every_kind_get_the_whitening_that_an_export_would_give(
     with Encoder(tmp_path / "new") as new, Encoder(bundle) as old:
         got = new.encode(texts).astype(np.float64)
         assert new.dimension == (12 if method == "pca" else WIDTH)
-        # The map fits what the bundle's own graph gives before whitening.
+        # The map is fitted on the vectors that the bundle's own graph gives before whitening.
         statistics = fit_bundle(bundle, Corpus((str(other_file),), None, None))
         raw = statistics.sample.vectors[np.argsort(statistics.sample.keys)].astype(np.float64)
         np.testing.assert_allclose(fitted["mean"], raw.mean(axis=0), atol=1e-6)
@@ -120,7 +120,9 @@ def test_bundles_of_every_kind_get_the_whitening_that_an_export_would_give(
     ok("verify", tmp_path / "new")
 
 
-def test_the_weights_do_not_change(make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:
+def test_refit_changes_only_the_weights_of_the_whitening(
+    make: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
     import onnx
 
     bundle = make("--precision", "int8", "--dim", 8)
@@ -140,7 +142,7 @@ def test_the_weights_do_not_change(make: Callable[..., Path], other_file: Path, 
             np.testing.assert_array_equal(new[name], array, err_msg=name)
 
 
-def test_isotropy_is_measured_before_and_after(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
     ok("refit", tiny_bundle, "--corpus", corpus_file, "--beta", 0, "--out", tmp_path / "centred")
     with Encoder(tiny_bundle) as full, Encoder(tmp_path / "centred") as centred:
         whitening, rotated = full.manifest.whitening, centred.manifest.whitening
@@ -160,7 +162,7 @@ def test_isotropy_is_measured_before_and_after(tiny_bundle: Path, corpus_file: P
     assert "isotropy    IsoScore" in ok("info", tiny_bundle).stdout
 
 
-def test_large_bundles_keep_their_weights_in_a_file(
+def test_refit_keeps_external_weights(
     checkpoint: Callable[[str], Path],
     corpus_file: Path,
     other_file: Path,
@@ -177,7 +179,7 @@ def test_large_bundles_keep_their_weights_in_a_file(
     ok("drift", tmp_path / "new", "--input", other_file)
 
 
-def test_merged_statistics_are_those_of_the_whole(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tmp_path: Path) -> None:
     texts = sentences(900)
     for name, part in {"a": texts[:500], "b": texts[500:], "all": texts}.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", "utf-8")
@@ -196,7 +198,7 @@ def test_merged_statistics_are_those_of_the_whole(tiny_bundle: Path, tmp_path: P
         assert [record.name for record in first.manifest.whitening.corpus] == ["a.txt", "b.txt"]  # type: ignore[union-attr]
 
 
-def test_statistics_of_the_float32_bundle_whiten_the_int8_one(
+def test_statistics_of_the_float32_bundle_whiten_the_int8_bundle(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
     full, small, stats = (
@@ -231,8 +233,8 @@ refit.fit_bundle(Path(bundle), Corpus((corpus,), None, None), Path(out), seconds
 """
 
 
-def test_killed_and_run_again_it_goes_on(tiny_bundle: Path, tmp_path: Path) -> None:
-    """The state after an interruption, and the very bits that an uninterrupted fit gives."""
+def test_interrupted_fit_resumes_with_the_same_bits(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Check the state after an interruption, and that the resumed fit has the bits of an uninterrupted one."""
     texts = [f"{text} {number}" for number in range(30) for text in sentences(600)]
     assert len(texts) > 4 * WINDOW
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
@@ -252,7 +254,7 @@ def test_killed_and_run_again_it_goes_on(tiny_bundle: Path, tmp_path: Path) -> N
     assert (tmp_path / "s.safetensors").read_bytes() == (tmp_path / "t.safetensors").read_bytes()
 
 
-def test_a_changed_corpus_is_not_mixed_with_the_old_one(
+def test_fit_does_not_resume_with_another_corpus_or_bundle(
     tiny_bundle: Path, make: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus, out = tmp_path / "c.txt", tmp_path / "s.safetensors"
@@ -292,7 +294,7 @@ main()
 """
 
 
-def test_nothing_of_it_needs_torch(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
+def test_fit_merge_refit_and_drift_run_without_torch(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
     for arguments in (
         ("fit", tiny_bundle, "--corpus", other_file, "-o", "s.safetensors"),
         ("merge", "s.safetensors", "s.safetensors", "-o", "m.safetensors"),
@@ -305,7 +307,7 @@ def test_nothing_of_it_needs_torch(tiny_bundle: Path, other_file: Path, tmp_path
         assert done.returncode == 0, (arguments, done.stderr)
 
 
-def test_a_bundle_that_misses_its_gate_is_not_written(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
+def test_bundle_that_fails_the_parity_gate_is_not_written(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
 
     copy = copy_bundle(tiny_bundle, tmp_path)
     probes = load_file(copy / "probes.safetensors")
@@ -316,7 +318,7 @@ def test_a_bundle_that_misses_its_gate_is_not_written(tiny_bundle: Path, other_f
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy"]
 
 
-def test_mistakes(tiny_bundle: Path, make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:
+def test_errors_write_no_bundle(tiny_bundle: Path, make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("a\nb\nc\n")
     (tmp_path / "bad.safetensors").write_bytes(b"no")
     stats, cls = tmp_path / "s.safetensors", tmp_path / "cls.safetensors"
@@ -360,7 +362,7 @@ def test_statistics_of_other_weights_are_refused(tiny_bundle: Path, other_file: 
 
 
 def write_word_vectors(path: Path, texts: list[str], width: int) -> list[str]:
-    """A random vector for each word of the texts."""
+    """Write a random vector for each word of the texts, and return the words."""
     words = sorted({word for text in texts for word in text.lower().split()})
     generator = np.random.default_rng(0)
     rows = (f"{word} {' '.join(f'{x:.4f}' for x in generator.normal(size=width))}" for word in words)
@@ -388,9 +390,7 @@ def test_statistics_of_other_word_frequencies_are_refused(tmp_path: Path) -> Non
     assert (early.exit_code, "fourth moment" in early.stderr, "fitting" in early.stderr) == (2, True, False)
 
 
-def test_an_interrupted_fit_keeps_what_it_has(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_fit_saves_its_progress(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"{text} {number}" for number in range(12) for text in sentences(600)]
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
     real = refit.fit_corpus
@@ -417,9 +417,7 @@ def test_an_interrupted_fit_keeps_what_it_has(
     )
 
 
-def test_probes_of_another_width_are_refused_before_the_work(
-    tiny_bundle: Path, other_file: Path, tmp_path: Path
-) -> None:
+def test_probes_of_another_width_are_refused(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
 
     copy = copy_bundle(tiny_bundle, tmp_path)
     probes = load_file(copy / "probes.safetensors")
@@ -429,7 +427,7 @@ def test_probes_of_another_width_are_refused_before_the_work(
     assert (result.exit_code, "its probes hold vectors" in result.stderr) == (1, True)
 
 
-def test_bundles_of_vectors_are_fitted_by_the_export(tmp_path: Path, other_file: Path) -> None:
+def test_fit_and_refit_refuse_bundles_of_vectors(tmp_path: Path, other_file: Path) -> None:
     np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(200, 6)))
     assert run(export, "x", "--from-vectors", tmp_path / "v.npy", "--out", tmp_path / "b").exit_code == 0
     result = run(whiten, "refit", tmp_path / "b", "--corpus", other_file, "--out", tmp_path / "c")
@@ -439,7 +437,7 @@ def test_bundles_of_vectors_are_fitted_by_the_export(tmp_path: Path, other_file:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_vector_that_is_not_finite_names_its_sentence(
+def test_error_for_a_nonfinite_vector_names_its_sentence(
     checkpoint: Callable[[str], Path], tmp_path: Path, value: float
 ) -> None:
     from transformers import AutoModel, AutoTokenizer
@@ -463,7 +461,7 @@ def test_a_vector_that_is_not_finite_names_its_sentence(
     assert not (tmp_path / "b").exists()
 
 
-def test_word_vectors_are_fitted_again(tmp_path: Path) -> None:
+def test_refit_of_sif_word_vectors_equals_the_export(tmp_path: Path) -> None:
     texts = sentences(500)
     write_word_vectors(tmp_path / "words.txt", texts, 12)
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""LoRA adapters that the real peft saved, against peft's own model, in which nothing is merged."""
+"""Test LoRA adapters that the real peft saved, against peft's own model, in which nothing is merged."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
 
 
 def save_adapter(base: Path, folder: Path, model_class: str, task: str | None, **options: Any) -> Path:
-    """An adapter with noise in both of its factors: a new one changes nothing."""
+    """Save an adapter with noise in both of its factors: a new one changes nothing."""
     torch.manual_seed(2)
     network = getattr(transformers, model_class).from_pretrained(base)
     safetensors = options.pop("safe_serialization", True)
@@ -50,7 +50,7 @@ def save_adapter(base: Path, folder: Path, model_class: str, task: str | None, *
 
 
 def network_of(base: Path, model_class: str, adapter: Path | None) -> torch.nn.Module:
-    """In float64, with peft's own layers beside the base's."""
+    """Load a network in float64, with peft's own layers beside the base's."""
     network = getattr(transformers, model_class).from_pretrained(base, dtype=torch.float64)
     if adapter is not None:
         network = PeftModel.from_pretrained(network, str(adapter), autocast_adapter_dtype=False)
@@ -58,7 +58,7 @@ def network_of(base: Path, model_class: str, adapter: Path | None) -> torch.nn.M
 
 
 def last_state(network: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> np.ndarray:
-    """The last layer's state of each text's last token."""
+    """Return the last layer's state of each text's last token."""
     with torch.no_grad():
         state = network(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[-1].numpy()
     lengths = mask.numpy().sum(axis=1)
@@ -80,7 +80,7 @@ run = partial(invoke, export)
 
 @pytest.fixture(scope="module")
 def whole_llama(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Saved with its head, under the names that this gives to the weights."""
+    """Save LLaMA with its language model head, which changes the names of the weights."""
     folder = tmp_path_factory.mktemp("adapters") / "whole-llama"
     shutil.copytree(checkpoint("llama"), folder)
     network = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -98,7 +98,7 @@ def bert_adapter(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def broken(bert_adapter: Path, tmp_path: Path) -> Path:
-    """A copy to break."""
+    """Copy the adapter, to be damaged."""
     return shutil.copytree(bert_adapter, tmp_path / "broken")
 
 
@@ -110,7 +110,7 @@ def broken(bert_adapter: Path, tmp_path: Path) -> Path:
         ("bert", "AutoModel", "FEATURE_EXTRACTION"),
     ],
 )
-def test_the_real_command(
+def test_exported_adapter_equals_peft(
     base: str,
     model_class: str,
     task: str,
@@ -150,7 +150,7 @@ def test_the_real_command(
         ("bert", "AutoModel", "FEATURE_EXTRACTION", {"safe_serialization": False}),
     ],
 )
-def test_kinds_of_adapters(
+def test_merged_adapters_of_every_kind_equal_peft(
     base: str,
     model_class: str,
     task: str | None,
@@ -158,7 +158,7 @@ def test_kinds_of_adapters(
     checkpoint: Callable[[str], Path],
     tmp_path: Path,
 ) -> None:
-    """By the tasks that they were trained for, and by what they hold."""
+    """Adapters differ in the task that they were trained for, and in the weights that they hold."""
     adapter = save_adapter(checkpoint(base), tmp_path / "adapter", model_class, task, **options)
     assert (adapter / "adapter_model.bin").is_file() == (options.get("safe_serialization") is False)
     merged = PyTorchModel(resolve(str(adapter)), False, "cpu").reference((LAYERS,), "last").pooled(IDS, MASK)[0]
@@ -169,7 +169,9 @@ def test_kinds_of_adapters(
     assert np.abs(merged - alone).max() > 0.1
 
 
-def test_its_own_tokenizer_is_preferred(bert_adapter: Path, checkpoint: Callable[[str], Path], broken: Path) -> None:
+def test_tokenizer_of_the_adapter_is_preferred(
+    bert_adapter: Path, checkpoint: Callable[[str], Path], broken: Path
+) -> None:
     base = checkpoint("bert")
     assert resolve(str(bert_adapter)).tokenizer_directory == base
     own = transformers.AutoTokenizer.from_pretrained(base, do_lower_case=False, model_max_length=20)
@@ -181,8 +183,10 @@ def test_its_own_tokenizer_is_preferred(bert_adapter: Path, checkpoint: Callable
     assert of_base.own_ids(["The Committee"], 20) != described.own_ids(["The Committee"], 20)
 
 
-def test_the_base_on_the_hub(broken: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the revision that the adapter names."""
+def test_base_is_downloaded_at_the_revision_of_the_adapter(
+    broken: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter names the base and its revision."""
     asked = []
 
     def download(hub_id: str, revision: str | None, *rest: object) -> Path:
@@ -242,7 +246,9 @@ def own_base(folder: Path) -> None:
         (own_base, "has no PyTorch weights of its own to merge into"),
     ],
 )
-def test_directories_that_are_none(broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+def test_incomplete_adapters_are_refused(
+    broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
     change(broken)
     check_refused(run(broken, "--out", tmp_path / "b"), 2, message.format(broken))
 
@@ -283,14 +289,16 @@ def unknown_kind(folder: Path) -> None:
         (unknown_kind, "does not fit"),
     ],
 )
-def test_adapters_that_do_not_fit(broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+def test_adapters_that_do_not_fit_their_base_are_refused(
+    broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
     change(broken)
     result = run(broken, "--whitening", "none", "--out", tmp_path / "b")
     check_refused(result, 1, message)
     assert "the adapter does not fit the model that it names" in result.stderr
 
 
-def test_another_size_of_base(broken: Path, tmp_path: Path) -> None:
+def test_base_of_another_size_is_refused(broken: Path, tmp_path: Path) -> None:
     change_config(broken, base_model_name_or_path=str(save_checkpoint("bert", tmp_path / "wide", 2)))
     check_refused(run(broken, "--whitening", "none", "--out", tmp_path / "b"), 1, "size mismatch")
 
@@ -300,7 +308,7 @@ class Payload:
         return Path.touch, (Path("payload"),)
 
 
-def test_a_pickle_runs_no_code(broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickled_adapter_runs_no_code(broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     no_weights(broken)
     (broken / "adapter_model.bin").write_bytes(pickle.dumps(Payload()))
@@ -308,7 +316,7 @@ def test_a_pickle_runs_no_code(broken: Path, tmp_path: Path, monkeypatch: pytest
     assert not Path("payload").exists()
 
 
-def test_prompts_are_not_merged(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_prompt_tuning_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     network = transformers.AutoModel.from_pretrained(checkpoint("bert"))
     config = PromptTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=3)
     get_peft_model(network, config).save_pretrained(tmp_path / "prompts")
@@ -316,7 +324,9 @@ def test_prompts_are_not_merged(checkpoint: Callable[[str], Path], tmp_path: Pat
     check_refused(result, 1, "holds PROMPT_TUNING, which is not merged; wanted LoRA")
 
 
-def test_without_peft(bert_adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_peft_names_the_extra_to_install(
+    bert_adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     result = run(bert_adapter, "--whitening", "none", "--out", tmp_path / "b")
     check_refused(result, 1, "pip install 'whiten[lora]'")

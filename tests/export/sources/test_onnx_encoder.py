@@ -1,4 +1,4 @@
-"""Directories that hold ONNX already: what is taken from them, what is refused. optimum's own are in tests/clients."""
+"""Test directories of ONNX encoders: what is read and what is refused. Those of optimum are in tests/clients."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ run = partial(invoke, export)
 def save_encoder(
     checkpoint: Path, folder: Path, layers: tuple[int, ...], change: Callable[[ir.Model], object] = lambda model: None
 ) -> Path:
-    """A directory as optimum writes it, with hidden states as outputs."""
+    """Write a directory as optimum does, with hidden states as outputs."""
     folder.mkdir()
     shutil.copy(checkpoint / "config.json", folder)
     transformers.AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
@@ -43,7 +43,7 @@ def rename_last(model: ir.Model) -> None:
 
 
 def add_inputs(model: ir.Model) -> None:
-    """Token types that change nothing if they are 0, positions that change nothing if they count from 0."""
+    """Add token types that change nothing if they are 0, and positions that change nothing if they count from 0."""
     ids = model.graph.inputs[0]
     added = [ir.Value(name=name, type=ids.type, shape=ids.shape) for name in ("token_type_ids", "position_ids")]
     model.graph.inputs.extend(added)
@@ -74,14 +74,14 @@ def add_inputs(model: ir.Model) -> None:
 
 @pytest.fixture(scope="module")
 def encoder_directory(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Hidden states 0, 2 and the last."""
+    """Write an encoder with hidden states 0, 2 and the last."""
     folder = tmp_path_factory.mktemp("onnx") / "encoder"
     return save_encoder(checkpoint("bert"), folder, (0, 2, LAYERS), rename_last)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("layers", [(0,), (2, LAYERS), (LAYERS,)])
-def test_its_bundle_is_pytorchs(
+def test_bundle_equals_the_one_made_from_pytorch(
     encoder_directory: Path,
     checkpoint: Callable[[str], Path],
     corpus_file: Path,
@@ -102,12 +102,12 @@ def test_its_bundle_is_pytorchs(
         assert GATES[theirs.manifest.precision].passes(theirs.verify())
 
 
-def test_the_default_is_what_exists(encoder_directory: Path, tmp_path: Path) -> None:
+def test_default_is_the_last_layer(encoder_directory: Path, tmp_path: Path) -> None:
     assert run(encoder_directory, "--whitening", "none", "--out", tmp_path / "b").exit_code == 0
     assert Encoder(tmp_path / "b").manifest.layers == (LAYERS,)
 
 
-def test_other_inputs_are_derived(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_token_types_and_positions_are_derived(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     folder = save_encoder(checkpoint("bert"), tmp_path / "encoder", (LAYERS,), add_inputs)
     assert len(onnx.load(folder / "model.onnx").graph.input) == 4
     result = run(folder, "--whitening", "none", "--out", tmp_path / "b")
@@ -117,7 +117,7 @@ def test_other_inputs_are_derived(checkpoint: Callable[[str], Path], tmp_path: P
     np.testing.assert_allclose(Encoder(tmp_path / "b").encode(texts), Encoder(tmp_path / "c").encode(texts), atol=1e-5)
 
 
-def test_weights_beside_the_graph_and_a_folder_of_its_own(encoder_directory: Path, tmp_path: Path) -> None:
+def test_external_weights_in_an_onnx_folder_are_read(encoder_directory: Path, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     shutil.copytree(encoder_directory, folder)
     (folder / "onnx").mkdir()
@@ -129,8 +129,8 @@ def test_weights_beside_the_graph_and_a_folder_of_its_own(encoder_directory: Pat
     assert [path.name for path in found.weights] == ["model.onnx", "model.onnx_data"]
 
 
-def test_links_into_another_folder(encoder_directory: Path, tmp_path: Path) -> None:
-    """As in the hub's cache, where the files are named by their hashes."""
+def test_links_into_another_folder_are_followed(encoder_directory: Path, tmp_path: Path) -> None:
+    """The hub's cache has such links, to files that are named by their hashes."""
     folder, blobs = tmp_path / "snapshot", tmp_path / "blobs"
     shutil.copytree(encoder_directory, folder)
     blobs.mkdir()
@@ -149,8 +149,8 @@ def test_links_into_another_folder(encoder_directory: Path, tmp_path: Path) -> N
     assert (result.exit_code, "'weights.bin', which is not there" in result.stderr) == (2, True), result.stderr
 
 
-def test_a_tokenizer_that_its_config_contradicts(encoder_directory: Path, tmp_path: Path) -> None:
-    """The file lower-cases, tokenizer_config.json says that it does not: what transformers makes of it decides."""
+def test_tokenizer_that_contradicts_its_config_is_refused(encoder_directory: Path, tmp_path: Path) -> None:
+    """tokenizer.json lower-cases, tokenizer_config.json says that it does not: the ids of transformers decide."""
     folder = tmp_path / "encoder"
     shutil.copytree(encoder_directory, folder)
     described = json.loads((folder / "tokenizer_config.json").read_text())
@@ -159,7 +159,7 @@ def test_a_tokenizer_that_its_config_contradicts(encoder_directory: Path, tmp_pa
     assert (result.exit_code, "gives other ids than the checkpoint's" in result.stderr) == (1, True), result.stderr
 
 
-def test_an_encoder_of_one_block(encoder_directory: Path, tmp_path: Path) -> None:
+def test_encoder_of_one_block_is_exported(encoder_directory: Path, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     shutil.copytree(encoder_directory, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -167,8 +167,8 @@ def test_an_encoder_of_one_block(encoder_directory: Path, tmp_path: Path) -> Non
     assert run(folder, "--whitening", "none", "--out", tmp_path / "b").exit_code == 0
 
 
-def test_without_torch_and_transformers(encoder_directory: Path, corpus_file: Path, tmp_path: Path) -> None:
-    """In a process that cannot import them."""
+def test_export_runs_without_torch_and_transformers(encoder_directory: Path, corpus_file: Path, tmp_path: Path) -> None:
+    """Export in a process that cannot import them."""
     code = (
         "import sys\n"
         "for name in ('torch', 'transformers'): sys.modules[name] = None\n"
@@ -220,7 +220,7 @@ def unknown_output(model: ir.Model) -> None:
         (half_output, 2, "gives last_hidden_state, tensor(float16)"),
     ],
 )
-def test_graphs_that_are_refused(
+def test_unsupported_graphs_are_refused(
     checkpoint: Callable[[str], Path], tmp_path: Path, change: Callable[[ir.Model], None], code: int, message: str
 ) -> None:
     folder = save_encoder(checkpoint("bert"), tmp_path / "encoder", (LAYERS,), change)
@@ -238,12 +238,14 @@ def test_graphs_that_are_refused(
         (["--max-words", "9"], "max-words is for a file of word vectors"),
     ],
 )
-def test_mistakes(encoder_directory: Path, tmp_path: Path, options: list[str], message: str) -> None:
+def test_unavailable_layers_and_options_are_refused(
+    encoder_directory: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
     result = run(encoder_directory, *options, "--out", tmp_path / "b")
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 
-def test_a_directory_without_its_tokenizer_or_config(encoder_directory: Path, tmp_path: Path) -> None:
+def test_incomplete_and_damaged_config_are_refused(encoder_directory: Path, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     shutil.copytree(encoder_directory, folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
@@ -253,6 +255,6 @@ def test_a_directory_without_its_tokenizer_or_config(encoder_directory: Path, tm
     assert run(folder, "--whitening", "none").exit_code == 1
 
 
-def test_a_bundle_is_no_model(tiny_bundle: Path) -> None:
+def test_bundle_is_refused_as_a_model(tiny_bundle: Path) -> None:
     result = run(tiny_bundle)
     assert (result.exit_code, "is a bundle already" in result.stderr) == (2, True)

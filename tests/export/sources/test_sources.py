@@ -1,4 +1,4 @@
-"""What particular families need, and what happens to those that nobody knows."""
+"""Test what particular families need, and the treatment of unknown families."""
 
 import json
 import re
@@ -27,10 +27,10 @@ from whiten_runtime.bundle.parity import GATES, compare
 run = partial(invoke, export)
 
 
-def test_a_family_that_is_not_known_is_left_to_the_gate(
+def test_unknown_family_must_pass_the_parity_gate(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without what the registry says of it, MobileBERT's vectors depend on padding."""
+    """Without its entry in the registry, MobileBERT's vectors depend on padding."""
     monkeypatch.delitem(families.FAMILIES, "mobilebert")
     result = run(checkpoint("mobilebert"), "--layers", "0", "--whitening", "none", "--out", tmp_path / "b")
     assert result.exit_code == 1
@@ -39,14 +39,14 @@ def test_a_family_that_is_not_known_is_left_to_the_gate(
     assert not (tmp_path / "b").exists()
 
 
-def test_padding_does_not_reach_the_neighbours(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_padding_does_not_change_vectors_of_mobilebert(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     recipe = Recipe.of(str(checkpoint("mobilebert")), layers=(0,), whitening=None)
     with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
         alone = np.stack([encoder.encode(text) for text in ("a", "one two three four five")])
         np.testing.assert_allclose(encoder.encode(["a", "one two three four five"]), alone, atol=1e-6)
 
 
-def test_a_text_without_a_token_is_the_zero_vector(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_text_without_tokens_is_the_zero_vector(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """GPT-2 has no special tokens."""
     for pooling in ("mean", "cls", "last"):
         recipe = Recipe.of(str(checkpoint("gpt2")), layers=(1, -1), pooling=pooling, whitening=None)
@@ -58,8 +58,8 @@ def test_a_text_without_a_token_is_the_zero_vector(checkpoint: Callable[[str], P
             np.testing.assert_allclose(together[1], encoder.encode("some text"), atol=1e-5)
 
 
-def test_a_text_without_a_token_where_pytorch_gives_no_number(tmp_path: Path) -> None:
-    """LLaMA's float32 softmax turns a row that sees nothing into NaN when the rest is float64."""
+def test_text_without_tokens_is_the_zero_vector_where_pytorch_gives_nan(tmp_path: Path) -> None:
+    """LLaMA's float32 softmax gives NaN for a fully masked row when the rest is float64."""
     directory = save_checkpoint("llama", tmp_path / "llama")
     described = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps(described | {"add_bos_token": False}))
@@ -69,7 +69,7 @@ def test_a_text_without_a_token_where_pytorch_gives_no_number(tmp_path: Path) ->
         assert not encoder.encode("").any()
 
 
-def test_the_usual_length_is_the_most_by_default(tmp_path: Path) -> None:
+def test_default_max_length_is_at_most_512(tmp_path: Path) -> None:
     directory = save_checkpoint("bert", tmp_path / "long")
     config = transformers.AutoConfig.from_pretrained(directory)
     config.max_position_embeddings = 2048
@@ -90,7 +90,7 @@ def test_the_usual_length_is_the_most_by_default(tmp_path: Path) -> None:
     ("model_type", "message"),
     [("bart", "of type 'bart' gives no hidden states"), ("clip", "of type 'clip', without num_hidden_layers")],
 )
-def test_networks_that_are_no_encoders(model_type: str, message: str, tmp_path: Path) -> None:
+def test_networks_that_are_not_encoders_are_refused(model_type: str, message: str, tmp_path: Path) -> None:
     directory = save_checkpoint("bert", tmp_path / "odd")
     small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     small |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 1200, "hidden_size": 16}
@@ -102,14 +102,14 @@ def test_networks_that_are_no_encoders(model_type: str, message: str, tmp_path: 
     assert re.search(message, errors[0])
 
 
-def test_a_tokenizer_without_padding_still_has_some(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    """Other programs need to know what pads: LLaMA has no such token."""
+def test_missing_pad_token_is_set(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Other programs need a pad token, which LLaMA does not have."""
     out = export_bundle(Recipe.of(str(checkpoint("llama")), layers=(0,), whitening=None), tmp_path / "b").path
     assert json.loads((out / "tokenizer_config.json").read_text())["pad_token"] == "</s>"
     assert json.loads((out / "whiten.json").read_text())["pad_token_id"] == 2
 
 
-def test_positions_after_the_pad_id(checkpoint: Callable[[str], Path]) -> None:
+def test_positions_up_to_the_pad_id_are_not_usable(checkpoint: Callable[[str], Path]) -> None:
     for family in ("roberta", "xlm-roberta", "mpnet"):
         config = transformers.AutoConfig.from_pretrained(checkpoint(family))
         assert config.max_position_embeddings == MAX_LENGTH + 2
@@ -119,10 +119,8 @@ def test_positions_after_the_pad_id(checkpoint: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
-def test_the_last_layer_is_behind_the_final_norm_and_others_are_not(
-    family: str, checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """A network that was cut to two blocks would pass its second state through the norm."""
+def test_only_the_last_layer_has_the_final_norm(family: str, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """A network that is cut to two blocks would apply the norm to its second state."""
     directory = checkpoint(family)
     kind = transformers.T5EncoderModel if family == "t5" else transformers.AutoModel
     network = kind.from_pretrained(directory, dtype=torch.float64).eval()
@@ -137,8 +135,8 @@ def test_the_last_layer_is_behind_the_final_norm_and_others_are_not(
         np.testing.assert_allclose(got, output.hidden_states[layer].mean(dim=1).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_pieces_that_only_the_merges_know(tmp_path: Path) -> None:
-    """XLM's vocabulary lacks some of what its merges make: there the original says <unk>."""
+def test_merged_pieces_outside_the_vocabulary_are_unknown(tmp_path: Path) -> None:
+    """XLM's vocabulary lacks some pieces that its merges make: for these, the original gives <unk>."""
     directory = save_checkpoint("xlm", tmp_path / "xlm")
     vocabulary = json.loads((directory / "vocab.json").read_text("utf-8"))
     words = [piece for piece in vocabulary if piece.endswith("</w>") and len(piece) > 7]
@@ -163,7 +161,7 @@ def test_pieces_that_only_the_merges_know(tmp_path: Path) -> None:
     assert GATES["fp32"].passes(agreement), str(agreement)
 
 
-def test_a_tokenizer_that_is_not_the_checkpoints_stops_the_export(
+def test_tokenizer_with_other_ids_stops_the_export(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whiten_export.sources import transformers_tokenizer

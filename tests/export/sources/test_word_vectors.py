@@ -1,4 +1,4 @@
-"""Word vectors: the file format, the words of a text, averages, SIF."""
+"""Test word vectors: the file format, the words of a text, averages, SIF."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ FINDING = regex.compile(_WORD)
 
 
 def words_of(text: str) -> list[str]:
-    """The same cut by another engine of regular expressions."""
+    """Split a text into words with another regular expression engine."""
     import unicodedata
 
     return FINDING.findall(unicodedata.normalize("NFC", text).lower())
@@ -38,7 +38,7 @@ def words_of(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Words of the corpus, most frequent first, with random vectors that share a direction."""
+    """Write words of the corpus, most frequent first, with random vectors that share a direction."""
     counts: dict[str, int] = {}
     for sentence in sentences(3000):
         for word in words_of(sentence):
@@ -57,7 +57,7 @@ run = partial(invoke, export)
 
 
 def averages(path: Path, texts: list[str], weights: dict[str, float] | None) -> np.ndarray:
-    """Word by word, from the file."""
+    """Average word by word, from the file."""
     lines = (line.split(" ") for line in path.read_text("utf-8").splitlines())
     table = {fields[0]: np.array(fields[1:], np.float32).astype(np.float64) for fields in lines}
     rows = []
@@ -71,7 +71,7 @@ def averages(path: Path, texts: list[str], weights: dict[str, float] | None) -> 
 TEXTS = ["", "zzzzz qqqqq", "the", *sentences(60), "don't isn't we're John's 1,024.5 naïve CAFÉ", "😀 the 日本"]
 
 
-def test_averages(words_file: Path, tmp_path: Path) -> None:
+def test_vectors_are_averages_of_word_vectors(words_file: Path, tmp_path: Path) -> None:
     with Encoder(export_bundle(Recipe.of(str(words_file), whitening=None), tmp_path / "b").path) as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), averages(words_file, TEXTS, None), atol=1e-5)
         assert encoder.manifest.source.model == "glove"
@@ -79,8 +79,8 @@ def test_averages(words_file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("frequencies", [True, False])
-def test_sif_is_the_papers_algorithm(words_file: Path, tmp_path: Path, frequencies: bool) -> None:
-    """Weighted averages less their projection on the first right singular vector, by scikit-learn."""
+def test_sif_equals_the_algorithm_of_the_paper(words_file: Path, tmp_path: Path, frequencies: bool) -> None:
+    """Compare with weighted averages minus their projection on the first right singular vector, by scikit-learn."""
     counted = words_file.with_name("counts.txt")
     lines = [line.rsplit(" ", 1) for line in counted.read_text("utf-8").splitlines()]
     known = [line.split(" ")[0] for line in words_file.read_text("utf-8").splitlines()]
@@ -109,7 +109,7 @@ def test_sif_is_the_papers_algorithm(words_file: Path, tmp_path: Path, frequenci
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_whitened_sif(words_file: Path, tmp_path: Path, precision: str) -> None:
+def test_whitened_sif_has_identity_covariance(words_file: Path, tmp_path: Path, precision: str) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(sentences(800)))
     out = tmp_path / "b"
@@ -122,7 +122,7 @@ def test_whitened_sif(words_file: Path, tmp_path: Path, precision: str) -> None:
     np.testing.assert_allclose(covariance[-1], 0, atol=1e-3)
 
 
-def test_the_words_of_a_text(words_file: Path, tmp_path: Path) -> None:
+def test_tokenizer_splits_like_another_regex_engine(words_file: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer(
         export_bundle(Recipe.of(str(words_file), whitening=None), tmp_path / "b").path / "tokenizer.json", 9
     )
@@ -142,7 +142,7 @@ def test_the_words_of_a_text(words_file: Path, tmp_path: Path) -> None:
     anything()
 
 
-def test_clitics_and_numbers() -> None:
+def test_clitics_and_numbers_are_split() -> None:
     assert words_of("Don't he's 1,024.5 a_b e-mail, U.S.") == [
         *("do", "n't", "he", "'s", "1,024.5", "a_b", "e", "-", "mail", ",", "u", ".", "s", "."),
     ]
@@ -155,7 +155,7 @@ def test_sif_needs_fewer_sentences_than_dimensions(words_file: Path, tmp_path: P
     assert run(*command).exit_code == 0
 
 
-def test_files(tmp_path: Path) -> None:
+def test_read_plain_and_compressed_files(tmp_path: Path) -> None:
     content = "3 2\nthe 1 2\n. . 3 4\nthe 9 9\nof 5 6\n"
     (tmp_path / "a.vec").write_text(content)
     with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
@@ -181,7 +181,7 @@ def test_files(tmp_path: Path) -> None:
         ("caf\xe9 1 2\n", "line 1 is not UTF-8"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, content: str, message: str) -> None:
+def test_malformed_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "a.txt").write_bytes(content.encode("latin-1"))
     with pytest.raises(DataError, match=message):
         read_words(tmp_path / "a.txt", None)
@@ -189,7 +189,7 @@ def test_files_that_are_none(tmp_path: Path, content: str, message: str) -> None
     assert (result.exit_code, message in result.stderr) == (1, True)
 
 
-def test_archives_that_are_none(tmp_path: Path) -> None:
+def test_damaged_and_ambiguous_archives_are_refused(tmp_path: Path) -> None:
     for name in ("a.zip", "a.gz"):
         (tmp_path / name).write_bytes(b"the 1 2\n")
         with pytest.raises(DataError, match="not a complete archive"):
@@ -211,12 +211,12 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
         (["--max-words", "0"], "max-words is 0"),
     ],
 )
-def test_mistakes(words_file: Path, tmp_path: Path, options: list[str], message: str) -> None:
+def test_errors_leave_no_bundle(words_file: Path, tmp_path: Path, options: list[str], message: str) -> None:
     result = run(words_file, *options, "--out", tmp_path / "b")
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
     assert not (tmp_path / "b").exists()
 
 
-def test_weights_of_words() -> None:
+def test_sif_weights_without_frequencies_follow_zipf() -> None:
     weights = word_weights(["a", "b", "c"], None)
     np.testing.assert_allclose(weights, 1e-3 / (1e-3 + np.array([6, 3, 2]) / 11))

@@ -78,7 +78,7 @@ NASTY = [*SPACES, *UNPRINTED, *SCRIPTS, *LONG, *SPECIALS_IN_TEXT, *WORDS]
 
 
 def write_vocabulary(folder: Path, texts: list[str], dropped: int = 0) -> Path:
-    """Files of an XLM checkpoint's tokenizer, whose vocabulary lacks some of the pieces that merges make."""
+    """Write the files of an XLM checkpoint's tokenizer, whose vocabulary lacks some of the pieces that merges make."""
     trained = Tokenizer(BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     trained.pre_tokenizer = WhitespaceSplit()
     trainer = BpeTrainer(
@@ -128,11 +128,13 @@ def rebuilt(original: Any) -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
-def test_nasty_texts(original: Any, rebuilt: Tokenizer, text: str) -> None:
+def test_difficult_texts_have_the_original_ids(original: Any, rebuilt: Tokenizer, text: str) -> None:
     assert rebuilt.encode(text).ids == original(text)["input_ids"]
 
 
-def test_probe_texts_and_sentences(original: Any, rebuilt: Tokenizer, sentences: list[str]) -> None:
+def test_probe_texts_and_sentences_have_the_original_ids(
+    original: Any, rebuilt: Tokenizer, sentences: list[str]
+) -> None:
     texts = [*probe_texts(64), *sentences]
     different = [text for text in texts if rebuilt.encode(text).ids != original(text)["input_ids"]]
     assert different == []
@@ -140,18 +142,18 @@ def test_probe_texts_and_sentences(original: Any, rebuilt: Tokenizer, sentences:
 
 @given(st.text("aAbsStTnN019 .,'\"’‘“”«»–—…-()!?:;%$&>/|`´_@#~½éΣ\xa0\t\n", max_size=60))
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_text_of_ordinary_characters(original: Any, rebuilt: Tokenizer, text: str) -> None:
+def test_any_text_of_ordinary_characters_has_the_original_ids(original: Any, rebuilt: Tokenizer, text: str) -> None:
     assert rebuilt.encode(text).ids == original(text)["input_ids"]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_text(original: Any, rebuilt: Tokenizer, text: str) -> None:
+def test_any_text_has_the_original_ids(original: Any, rebuilt: Tokenizer, text: str) -> None:
     assert rebuilt.encode(text).ids == original(text)["input_ids"]
 
 
-def test_the_original_splits_what_it_should(original: Any, rebuilt: Tokenizer) -> None:
-    """The texts above tell splits apart: few of their pieces are unknown."""
+def test_pieces_of_the_test_words_are_mostly_known(original: Any, rebuilt: Tokenizer) -> None:
+    """Equal ids show equal splits only if few pieces are unknown."""
     pieces = [piece for text in WORDS for piece in rebuilt.encode(text, add_special_tokens=False).tokens]
     assert pieces.count("<unk>") < len(pieces) / 10
     assert rebuilt.decode(rebuilt.encode("A river, and no bridge!").ids) == "a river , and no bridge !"
@@ -165,7 +167,7 @@ def test_case_and_accents_are_kept_where_the_original_keeps_them(folder: Path) -
     assert "<unk>" in rebuilt.encode("A Big Café").tokens
 
 
-def test_added_tokens(folder: Path) -> None:
+def test_added_tokens_have_the_original_ids(folder: Path) -> None:
     original = load(folder)
     original.add_tokens(["<new word>"])
     original.add_tokens(["<new special>"], special_tokens=True)

@@ -15,7 +15,7 @@ def _fill(stage: Path, content: str = "new") -> None:
     (stage / "onnx").mkdir()
 
 
-def test_a_directory_appears_when_it_is_complete(tmp_path: Path) -> None:
+def test_directory_appears_when_it_is_complete(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "bundle"
     with staged(target, False) as stage:
         _fill(stage)
@@ -24,7 +24,7 @@ def test_a_directory_appears_when_it_is_complete(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["bundle"]
 
 
-def test_an_error_leaves_nothing(tmp_path: Path) -> None:
+def test_error_leaves_no_files(tmp_path: Path) -> None:
     def fail() -> None:
         with staged(tmp_path / "bundle", False) as stage:
             _fill(stage)
@@ -35,7 +35,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_replacing_needs_permission(tmp_path: Path) -> None:
+def test_replacing_a_bundle_needs_force(tmp_path: Path) -> None:
     target = tmp_path / "bundle"
     with staged(target, False) as stage:
         _fill(stage, "old")
@@ -59,7 +59,7 @@ def test_a_link_to_a_bundle_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_what_is_no_bundle_is_never_replaced(tmp_path: Path, replace: bool) -> None:
+def test_other_files_and_folders_are_never_replaced(tmp_path: Path, replace: bool) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("x")
     (tmp_path / "plain").write_text("x")
@@ -71,7 +71,7 @@ def test_what_is_no_bundle_is_never_replaced(tmp_path: Path, replace: bool) -> N
         _fill(stage)
 
 
-def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_places_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for place in (tmp_path / "file" / "bundle", Path("/proc/no/such/bundle")):
         with pytest.raises(WhitenError, match="cannot be written") as caught, staged(place, False):
@@ -97,7 +97,7 @@ with staged(Path(sys.argv[1]), True) as stage:
 
 
 @pytest.mark.parametrize("rename", [1, 2])
-def test_killed_while_replacing_the_old_bundle_is_not_lost(tmp_path: Path, rename: int) -> None:
+def test_old_bundle_survives_a_kill_during_replacement(tmp_path: Path, rename: int) -> None:
     target = tmp_path / "b[1]"
     with staged(target, False) as stage:
         _fill(stage, "old")
@@ -110,7 +110,7 @@ def test_killed_while_replacing_the_old_bundle_is_not_lost(tmp_path: Path, renam
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_the_slower_of_two_does_not_replace_unasked(tmp_path: Path, replace: bool) -> None:
+def test_slower_of_two_exports_replaces_only_with_force(tmp_path: Path, replace: bool) -> None:
     def race() -> None:
         with staged(tmp_path / "bundle", replace) as slow:
             _fill(slow, "slow")
@@ -126,7 +126,7 @@ def test_the_slower_of_two_does_not_replace_unasked(tmp_path: Path, replace: boo
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_errors_of_other_files_keep_their_meaning(tmp_path: Path) -> None:
+def test_errors_of_other_files_are_not_converted(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), staged(tmp_path / "a" / "bundle", False):
         (tmp_path / "input.txt").read_text()
 
@@ -145,13 +145,13 @@ with staged(Path(sys.argv[1]), False) as stage:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="directories cannot be locked")
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, tmp_path / "bundle"]
     subprocess.run([*command, "kill"], check=False)
     assert len(list(tmp_path.iterdir())) == 1
     with subprocess.Popen([*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
-        other.stdout.readline()  # it runs now, and has removed what the killed one left
+        other.stdout.readline()  # the process runs now, and has removed the leftovers of the killed one
         (theirs,) = tmp_path.iterdir()
         with staged(tmp_path / "bundle", False) as stage:
             _fill(stage)

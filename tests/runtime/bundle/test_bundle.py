@@ -1,4 +1,4 @@
-"""Bundles that are missing, incomplete, altered, foreign or hostile."""
+"""Test bundles that are missing, incomplete, altered, foreign or hostile."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     return copy_bundle(tiny_bundle, tmp_path)
 
 
-def test_a_manifest_survives_its_own_json(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_manifest_round_trips_through_json(tiny_bundle: Path, tmp_path: Path) -> None:
     manifest = read_manifest(tiny_bundle)
     (tmp_path / "whiten.json").write_bytes(manifest.to_json())
     assert read_manifest(tmp_path) == manifest
@@ -31,7 +31,7 @@ def test_the_manifest_lists_every_file(tiny_bundle: Path) -> None:
     assert [name for name in found if name.endswith(".onnx")] == [MODEL_FILE]
 
 
-def test_no_bundle(tmp_path: Path) -> None:
+def test_missing_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="does not exist"):
         open_bundle(tmp_path / "nowhere")
     with pytest.raises(BundleError, match=r"has no whiten\.json"):
@@ -56,7 +56,7 @@ def test_no_bundle(tmp_path: Path) -> None:
         (lambda m: m["files"].update({"C:\\x": m["files"][MODEL_FILE]}), "leave the bundle"),
     ],
 )
-def test_manifests_that_make_no_sense(bundle: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+def test_invalid_manifests_are_refused(bundle: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
     edit_manifest(bundle, change)
     with pytest.raises(BundleError, match=message) as caught:
         open_bundle(bundle)
@@ -65,25 +65,25 @@ def test_manifests_that_make_no_sense(bundle: Path, change: Callable[[dict[str, 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"format_version": "1"}'])
-def test_a_manifest_that_is_not_one(bundle: Path, content: bytes) -> None:
+def test_malformed_manifests_are_refused(bundle: Path, content: bytes) -> None:
     (bundle / "whiten.json").write_bytes(content)
     with pytest.raises(BundleError, match=r"whiten\.json"):
         open_bundle(bundle)
 
 
-def test_fields_of_the_future_are_ignored(bundle: Path) -> None:
+def test_unknown_fields_of_the_manifest_are_ignored(bundle: Path) -> None:
     edit_manifest(bundle, lambda manifest: manifest.update(colour="blue"))
     assert isinstance(open_bundle(bundle).manifest, Manifest)
 
 
-def test_a_manifest_from_before_vectors(bundle: Path) -> None:
-    """The field that tells texts from vectors is newer than the format."""
+def test_manifest_without_input_takes_texts(bundle: Path) -> None:
+    """The field `input` is newer than the format."""
     edit_manifest(bundle, lambda manifest: manifest.pop("input"))
     assert open_bundle(bundle).manifest.input == "text"
 
 
 @pytest.mark.parametrize("name", [MODEL_FILE, "tokenizer.json", "probes.safetensors", "modules.json"])
-def test_missing_truncated_altered(bundle: Path, name: str) -> None:
+def test_altered_truncated_and_missing_files_are_refused(bundle: Path, name: str) -> None:
     path = bundle / name
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -122,13 +122,13 @@ def _point_outside(model: onnx.ModelProto, location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["/etc/passwd", "../tokenizer.json", "a/b", "unlisted.bin", "..", ""])
-def test_weights_outside_the_bundle(bundle: Path, location: str) -> None:
+def test_weights_outside_the_bundle_are_refused(bundle: Path, location: str) -> None:
     _rewrite_model(bundle, lambda model: _point_outside(model, location))
     with pytest.raises(UnsafeModelError, match="not a file of the bundle"):
         Encoder(bundle)
 
 
-def test_foreign_operators(bundle: Path) -> None:
+def test_foreign_operators_are_refused(bundle: Path) -> None:
     def add(model: onnx.ModelProto) -> None:
         model.graph.node.add(op_type="EPContext", domain="com.microsoft", output=["z"])
 
@@ -137,13 +137,13 @@ def test_foreign_operators(bundle: Path) -> None:
         Encoder(bundle)
 
 
-def test_model_local_functions(bundle: Path) -> None:
+def test_model_local_functions_are_refused(bundle: Path) -> None:
     _rewrite_model(bundle, lambda model: model.functions.add(name="f", domain="x"))
     with pytest.raises(UnsafeModelError, match="function"):
         Encoder(bundle)
 
 
-def test_a_graph_that_onnxruntime_refuses(bundle: Path) -> None:
+def test_graph_that_onnxruntime_rejects_is_a_bundle_error(bundle: Path) -> None:
     def break_it(model: onnx.ModelProto) -> None:
         model.graph.node[0].op_type = "NoSuchOperator"
 
@@ -160,7 +160,9 @@ def test_a_graph_that_onnxruntime_refuses(bundle: Path) -> None:
         (lambda model: _set_width(model, 1), "1 dimensions, but the manifest says 32"),
     ],
 )
-def test_graphs_with_another_interface(bundle: Path, change: Callable[[onnx.ModelProto], object], message: str) -> None:
+def test_graphs_with_other_inputs_outputs_or_width_are_refused(
+    bundle: Path, change: Callable[[onnx.ModelProto], object], message: str
+) -> None:
     _rewrite_model(bundle, change)
     with pytest.raises(BundleError, match=message):
         Encoder(bundle)
@@ -171,7 +173,7 @@ def _input(name: str) -> onnx.ValueInfoProto:
 
 
 def _set_width(model: onnx.ModelProto, width: int) -> None:
-    """Make the last weights narrower, as another model's would be."""
+    """Make the last weights narrower, like those of another model."""
     for initializer in model.graph.initializer:
         if initializer.name == "whitening.weight":
             weight = onnx.numpy_helper.to_array(initializer)[:, :width]
@@ -181,20 +183,20 @@ def _set_width(model: onnx.ModelProto, width: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["onnx/model_quantized.onnx", "other.safetensors"])
-def test_models_that_the_manifest_does_not_list(bundle: Path, name: str) -> None:
+def test_models_that_the_manifest_does_not_list_are_refused(bundle: Path, name: str) -> None:
     (bundle / name).write_bytes(b"x")
     with pytest.raises(IntegrityError, match="not a file of this bundle") as caught:
         Encoder(bundle)
     assert name in str(caught.value)
 
 
-def test_a_tokenizer_that_is_none(bundle: Path) -> None:
+def test_invalid_tokenizer_is_refused(bundle: Path) -> None:
     rewrite_file(bundle, "tokenizer.json", b"{}")
     with pytest.raises(BundleError, match="not a tokenizer"):
         Encoder(bundle)
 
 
-def test_damaged_probes(bundle: Path) -> None:
+def test_damaged_probes_are_refused(bundle: Path) -> None:
     rewrite_file(bundle, "probes.json", b'{"texts": ["only one"]}')
     with pytest.raises(BundleError, match="probes"):
         Encoder(bundle).verify()

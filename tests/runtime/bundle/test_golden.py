@@ -1,4 +1,4 @@
-"""Bundles of format 1 stay readable: these were written by the first version, and give the vectors that it gave."""
+"""Test that bundles of format 1, written by the first version, stay readable and give the same vectors."""
 
 import json
 from pathlib import Path
@@ -21,21 +21,21 @@ def expected(golden: Path) -> dict[str, Any]:
 
 
 def close(got: np.ndarray, want: list[list[float]], tolerance: float = 1e-4) -> None:
-    """Compare by the norm of the vectors: machines round differently."""
+    """Compare relative to the norm of the vectors: machines round differently."""
     reference = np.asarray(want)
     assert got.shape == reference.shape
     assert (np.abs(got - reference).max(axis=1) <= tolerance * np.linalg.norm(reference, axis=1)).all()
 
 
 @pytest.mark.parametrize("name", BUNDLES)
-def test_every_file_is_checked(golden: Path, name: str) -> None:
+def test_golden_bundles_pass_all_checks(golden: Path, name: str) -> None:
     manifest = open_bundle(golden / name).manifest
     assert manifest.format_version == 1
     assert manifest.parity is not None
     assert json.loads(manifest.to_json()) == json.loads((golden / name / "whiten.json").read_text("utf-8"))
 
 
-def test_float32(golden: Path, expected: dict[str, Any]) -> None:
+def test_float32_bundle_gives_the_stored_vectors(golden: Path, expected: dict[str, Any]) -> None:
     with Encoder(golden / "bundle-v1") as encoder:
         close(encoder.encode(expected["texts"]), expected["bundle-v1"])
         cut = encoder.encode(expected["texts"], truncate_dim=8, normalize_embeddings=True)
@@ -44,7 +44,7 @@ def test_float32(golden: Path, expected: dict[str, Any]) -> None:
         assert GATES["fp32"].passes(encoder.verify())
 
 
-def test_int8_with_both_outputs(golden: Path, expected: dict[str, Any]) -> None:
+def test_int8_bundle_with_both_outputs_gives_the_stored_vectors(golden: Path, expected: dict[str, Any]) -> None:
     with Encoder(golden / "bundle-v1-int8") as encoder:
         white, raw = encoder.encode_both(expected["texts"])
         # Rounding of another machine may move a value to the next of 255 levels.
@@ -53,7 +53,7 @@ def test_int8_with_both_outputs(golden: Path, expected: dict[str, Any]) -> None:
         assert GATES["int8"].passes(encoder.verify())
 
 
-def test_vectors(golden: Path, expected: dict[str, Any]) -> None:
+def test_bundle_of_vectors_gives_the_stored_vectors(golden: Path, expected: dict[str, Any]) -> None:
     with VectorWhitener(golden / "bundle-v1-vectors") as whitener:
         close(whitener.transform(expected["rows"]), expected["bundle-v1-vectors"])
         assert GATES["fp32"].passes(whitener.verify())

@@ -22,7 +22,7 @@ def _operators(graph: onnx.GraphProto) -> set[tuple[str, str]]:
 
 
 def _branching_model() -> onnx.ModelProto:
-    """A graph with a subgraph, a foreign operator inside it, and weights outside the file."""
+    """Return a graph with a subgraph, a foreign operator inside it, and weights outside the file."""
     value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
     weights = helper.make_tensor("w", TensorProto.FLOAT, [2], np.ones(2, np.float32).tobytes(), raw=True)
     outside = onnx.TensorProto(name="v", data_type=TensorProto.FLOAT, dims=[2])
@@ -44,7 +44,7 @@ def test_agrees_with_the_onnx_package_on_an_exported_graph(tiny_bundle: Path) ->
     assert scan.functions == 0
 
 
-def test_finds_what_hides_in_subgraphs(tmp_path: Path) -> None:
+def test_subgraphs_are_scanned(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(_branching_model().SerializeToString())
     scan = scan_graph(path)
@@ -62,7 +62,7 @@ def test_counts_model_local_functions(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_graph_or_a_typed_error(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes_are_scanned_or_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     try:
@@ -73,7 +73,7 @@ def test_any_bytes_are_a_graph_or_a_typed_error(tmp_path: Path, content: bytes) 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.data())
-def test_a_cut_or_altered_graph_is_scanned_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+def test_truncated_or_altered_graph_is_scanned_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(_branching_model().SerializeToString())
     position = data.draw(st.integers(0, len(content) - 1))
     content[position] = data.draw(st.integers(0, 255))
@@ -94,8 +94,8 @@ def _field(number: int, payload: bytes) -> bytes:
     return bytes([number << 3 | 2]) + length + bytes([size]) + payload
 
 
-def test_a_deeply_nested_graph_is_refused(tmp_path: Path) -> None:
-    """protobuf would not write this: nodes in attributes in nodes, without end."""
+def test_deeply_nested_graph_is_refused(tmp_path: Path) -> None:
+    """protobuf does not write such a graph: nodes in attributes of nodes, 5,000 levels deep."""
     graph = b""
     for _ in range(5000):
         graph = _field(1, _field(4, b"If") + _field(5, _field(6, graph)))
@@ -106,7 +106,7 @@ def test_a_deeply_nested_graph_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", [b"\xba\x80\x80\x80\x10", b"\xba\x80\x00", b"\x00", b"\xff\xff\xff\xff\xff\x7f"])
-def test_fields_that_parsers_read_differently_are_refused(tmp_path: Path, tag: bytes) -> None:
+def test_field_tags_that_parsers_read_differently_are_refused(tmp_path: Path, tag: bytes) -> None:
     """onnxruntime reads the first tag as field 7, the domain; a scanner that keeps all its bits sees another field."""
     node = _field(4, b"FastGelu") + tag + b"\x0dcom.microsoft"
     path = tmp_path / "model.onnx"

@@ -11,7 +11,7 @@ MATRICES = arrays(np.float64, (5, 7), elements=st.floats(-10, 10).filter(lambda 
 
 
 @given(MATRICES, MATRICES)
-def test_agrees_with_scikit_learn(got: np.ndarray, want: np.ndarray) -> None:
+def test_agreement_equals_scikit_learn(got: np.ndarray, want: np.ndarray) -> None:
     got[:, 0] = want[:, 0] = 1  # no zero vectors
     agreement = compare(got, want)
     cosines = 1 - paired_cosine_distances(got, want)
@@ -21,7 +21,7 @@ def test_agrees_with_scikit_learn(got: np.ndarray, want: np.ndarray) -> None:
     assert agreement.max_difference == pytest.approx(difference)
 
 
-def test_keeps_digits_near_one() -> None:
+def test_cosines_near_one_keep_their_digits() -> None:
     want = np.ones((1, 4))
     got = want + np.array([1e-9, -1e-9, 0, 0])
     assert 1 - compare(got, want).min_cosine == pytest.approx(2.5e-19, abs=1e-16)
@@ -34,7 +34,7 @@ def test_zero_vectors_match_zero_vectors_only() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_never_passes(bad: float) -> None:
+def test_nonfinite_vectors_never_pass(bad: float) -> None:
     want = np.ones((3, 4))
     got = want.copy()
     got[1, 2] = bad
@@ -42,7 +42,7 @@ def test_what_is_not_finite_never_passes(bad: float) -> None:
         assert not GATES["fp32"].passes(compare(got, want))
 
 
-def test_the_gate_sees_one_wrong_coordinate() -> None:
+def test_one_wrong_coordinate_fails_the_gate() -> None:
     want = np.random.default_rng(0).normal(size=(50, 384))
     got = want.copy()
     got[31, 5] += 2e-4 * np.linalg.norm(want[31])
@@ -50,6 +50,6 @@ def test_the_gate_sees_one_wrong_coordinate() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3,), (2, 2)])
-def test_shapes_that_cannot_be_compared(shape: tuple[int, ...]) -> None:
+def test_empty_and_unequal_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="wanted two equal"):
         compare(np.ones(shape), np.ones((0, 3)) if shape == (0, 3) else np.ones((3, 3)))

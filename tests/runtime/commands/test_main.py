@@ -1,4 +1,4 @@
-"""`whiten` as scripts and people call it."""
+"""Test `whiten` as scripts and people call it."""
 
 import json
 import os
@@ -34,13 +34,13 @@ def test_embed_reads_standard_input(tiny_bundle: Path, arguments: list[str]) -> 
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", None])
-def test_lone_surrogates_do_not_lose_the_others(tiny_bundle: Path, tmp_path: Path, kind: str | None) -> None:
+def test_texts_with_lone_surrogates_are_written(tiny_bundle: Path, tmp_path: Path, kind: str | None) -> None:
     out = () if kind is None else ("--out", tmp_path / f"out.{kind}")
     result = run("embed", tiny_bundle, "half \ud83d", "whole", *out)
     assert result.exit_code == 0, result.stderr
 
 
-def test_a_reader_that_has_enough_is_no_error(tiny_bundle: Path) -> None:
+def test_closed_pipe_is_not_an_error(tiny_bundle: Path) -> None:
     program = f"{Path(sys.executable).parent / 'whiten'} embed {tiny_bundle} {' text' * 400} | head -c 10"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ('{"text":"t', "")
@@ -69,7 +69,7 @@ def test_embed_writes_files(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, ki
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["in.jsonl", out.name])
 
 
-def test_embed_reports_what_was_cut(tiny_bundle: Path) -> None:
+def test_embed_reports_truncated_texts(tiny_bundle: Path) -> None:
     result = run("embed", tiny_bundle, "short", "long " * 99, "--json")
     summary = json.loads(result.stdout)
     assert (summary["texts"], summary["truncated"], len(summary["embeddings"])) == (2, 1, 2)
@@ -128,7 +128,7 @@ def test_models_lists_the_catalogue() -> None:
         (["verify", "nowhere"], 1, "does not exist"),
     ],
 )
-def test_mistakes_are_one_line(tiny_bundle: Path, arguments: list[str], code: int, message: str) -> None:
+def test_errors_are_one_line(tiny_bundle: Path, arguments: list[str], code: int, message: str) -> None:
     result = run(*(tiny_bundle if argument == "BUNDLE" else argument for argument in arguments))
     assert result.exit_code == code
     assert message in result.stderr
@@ -163,7 +163,7 @@ def test_the_commands_are_installed(tiny_bundle: Path) -> None:
     assert version.stdout.startswith("whiten-export, version ")
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_full_disk_is_one_line_and_leaves_no_files(tiny_bundle: Path, tmp_path: Path) -> None:
     code = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"

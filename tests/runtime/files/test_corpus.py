@@ -20,7 +20,7 @@ def test_files_are_read_in_order_counted_and_hashed(tmp_path: Path) -> None:
     assert corpus.records[0].sha256 == hashlib.sha256(b"one\ntwo\none\n").hexdigest()
 
 
-def test_the_first_sentences_are_used(tmp_path: Path) -> None:
+def test_limit_keeps_the_first_sentences(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n", "utf-8")
     (tmp_path / "b.txt").write_text("three\nfour\n", "utf-8")
     (tmp_path / "c.txt").write_text("five\n", "utf-8")
@@ -50,7 +50,7 @@ def test_the_builtin_corpus_is_large_distinct_and_repeatable() -> None:
         ("a.csv", b"id,body\n1,x\n", UsageError, "choose one with --column"),
     ],
 )
-def test_counting_finds_mistakes_before_the_work(
+def test_count_refuses_malformed_files(
     tmp_path: Path, name: str, content: bytes, error: type[Exception], message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -58,7 +58,7 @@ def test_counting_finds_mistakes_before_the_work(
         Corpus((str(tmp_path / name),), None, None).count()
 
 
-def test_no_such_corpus() -> None:
+def test_missing_corpus_is_refused() -> None:
     for source in ("nowhere.txt", "builtin:nonsense"):
         with pytest.raises(UsageError):
             Corpus((source,), None, None).count()

@@ -17,7 +17,7 @@ TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩�
 
 
 def _texts(kind: str) -> list[str]:
-    """Fields of a .tsv file are taken as they are, so they cannot hold a tab."""
+    """Return the texts that a kind of file can hold: fields of a .tsv file are not quoted, so they have no tab."""
     return [text for text in TEXTS if kind != "tsv" or "\t" not in text]
 
 
@@ -44,7 +44,7 @@ def _write(path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "csv", "tsv", "parquet"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_every_kind_gives_the_texts(tmp_path: Path, kind: str, compressed: bool) -> None:
+def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, compressed: bool) -> None:
     path = _write(tmp_path / f"texts.{kind}", kind)
     if compressed:
         packed = path.with_suffix(f"{path.suffix}.gz")
@@ -63,20 +63,20 @@ def test_a_quoted_field_may_span_lines(tmp_path: Path) -> None:
     assert list(read_texts(path)) == ["two\nlines", "next"]
 
 
-def test_lines_of_strings(tmp_path: Path) -> None:
+def test_lines_of_jsonl_may_be_strings(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('"one"\n\n"two"\n', "utf-8")
     assert list(read_texts(path)) == ["one", "two"]
 
 
-def test_byte_order_mark_and_windows_newlines(tmp_path: Path) -> None:
+def test_byte_order_mark_and_windows_newlines_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffone\r\ntwo".encode())
     assert list(read_texts(path)) == ["one", "two"]
 
 
 def _damaged_gzip() -> bytes:
-    """A valid header, then a stream that zlib refuses."""
+    """Return a valid header, followed by a stream that zlib refuses."""
     content = bytearray(gzip.compress(b"some text\n" * 200, mtime=0))
     content[10:14] = b"\xff\xff\xff\xff"
     return bytes(content)
@@ -103,7 +103,7 @@ def _damaged_gzip() -> bytes:
         ("a.parquet", b"nonsense", DataError, "not a parquet file"),
     ],
 )
-def test_files_that_are_not_what_they_say(
+def test_malformed_files_are_refused(
     tmp_path: Path, name: str, content: bytes, error: type[Exception], message: str
 ) -> None:
     path = tmp_path / name
@@ -113,7 +113,7 @@ def test_files_that_are_not_what_they_say(
     assert str(path) in str(caught.value)
 
 
-def test_missing_and_directory(tmp_path: Path) -> None:
+def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         list(read_texts(tmp_path / "a.txt"))
     (tmp_path / "b.txt").mkdir()
@@ -126,7 +126,7 @@ def test_plain_text_has_no_columns(tmp_path: Path) -> None:
         list(read_texts(_write(tmp_path / "a.txt", "txt"), "x"))
 
 
-def test_numbers_in_parquet(tmp_path: Path) -> None:
+def test_numbers_in_parquet_are_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="column 'n' holds a int"):
         list(read_texts(tmp_path / "a.parquet"))
@@ -134,7 +134,7 @@ def test_numbers_in_parquet(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["txt", "jsonl", "csv", "tsv", "parquet", "txt.gz"]))
-def test_any_bytes_are_texts_or_a_typed_error(tmp_path: Path, content: bytes, kind: str) -> None:
+def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
     path.write_bytes(content)
     try:
@@ -149,8 +149,8 @@ def test_quotes_in_a_tsv_are_text(tmp_path: Path) -> None:
     assert list(read_texts(path)) == ['"Hello he said', "second", 'third "q"']
 
 
-def test_files_can_be_read_side_by_side(tmp_path: Path) -> None:
-    """The limit on a field's length belongs to the whole process."""
+def test_files_can_be_read_at_the_same_time(tmp_path: Path) -> None:
+    """csv's limit on the length of a field is one for the whole process."""
     path = _write(tmp_path / "a.csv", "csv")
     first, second = read_texts(path), read_texts(path)
     next(second)
@@ -158,7 +158,7 @@ def test_files_can_be_read_side_by_side(tmp_path: Path) -> None:
     assert list(second) == TEXTS[1:]
 
 
-def test_lone_surrogates_in_json(tmp_path: Path) -> None:
+def test_lone_surrogates_in_json_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(r'{"text": "\ud83d half"}', "utf-8")
     assert list(read_texts(path)) == ["\ud83d half"]

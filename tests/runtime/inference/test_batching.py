@@ -29,7 +29,7 @@ def test_plan_is_a_partition_within_its_limits(lengths: list[int], budget: int, 
 
 
 @pytest.mark.parametrize("workers", [1, 2, 16])
-def test_little_padding_is_computed_for_mixed_lengths(workers: int) -> None:
+def test_padding_of_mixed_lengths_is_at_most_5_percent(workers: int) -> None:
     lengths = np.random.default_rng(0).integers(3, 513, 4000)
     groups = plan_batches(lengths, token_budget(lengths.tolist(), workers))
     padded = sum(len(group) * lengths[group].max() for group in groups)
@@ -37,7 +37,7 @@ def test_little_padding_is_computed_for_mixed_lengths(workers: int) -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 400), st.integers(1, 16))
-def test_every_lane_has_a_batch_if_there_is_enough_for_it(length: int, texts: int, workers: int) -> None:
+def test_every_worker_has_a_batch_if_there_are_enough_texts(length: int, texts: int, workers: int) -> None:
     lengths = [length] * texts
     workers = workers_for(lengths, workers)
     budget = token_budget(lengths, workers)
@@ -71,12 +71,12 @@ def test_longest_texts_come_first() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
-def test_nothing_to_do(lengths: list[int]) -> None:
+def test_empty_texts_are_planned(lengths: list[int]) -> None:
     assert sum(len(group) for group in plan_batches(lengths)) == len(lengths)
 
 
 @given(LENGTHS, st.none() | st.integers(1, 40))
-def test_a_gpu_gets_large_runs(lengths: list[int], rows: int | None) -> None:
+def test_gpu_batches_stay_within_the_token_budget(lengths: list[int], rows: int | None) -> None:
     groups, workers = Schedule.on_gpu().plan(lengths, rows)
     assert sorted(np.concatenate(groups)) == list(range(len(lengths))) if groups else lengths == []
     padded = [len(group) * max(*(lengths[index] for index in group), 1) for group in groups if len(group) > 1]
@@ -84,7 +84,7 @@ def test_a_gpu_gets_large_runs(lengths: list[int], rows: int | None) -> None:
     assert workers == min(GPU_WORKERS, len(groups))
 
 
-def test_a_gpu_gets_a_small_call_whole() -> None:
+def test_small_gpu_call_is_one_batch() -> None:
     groups, workers = Schedule.on_gpu().plan([100] * 100)
     assert (len(groups), workers) == (1, 1)
     groups, workers = Schedule.on_gpu().plan([100] * 1000)

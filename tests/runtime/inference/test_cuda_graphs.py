@@ -1,4 +1,4 @@
-"""Texts that come alone, in arrays that stay where they are. On the CPU all of it runs but the recording itself."""
+"""Test single-text requests with CUDA graphs, in arrays at fixed addresses. On the CPU, all but the recording runs."""
 
 import pickle
 import threading
@@ -40,30 +40,30 @@ def alone(made: Engine, ids: list[int]) -> np.ndarray:
     return rows
 
 
-def test_vectors_are_those_of_the_usual_session(made: Engine, tiny_bundle: Path) -> None:
+def test_vectors_equal_those_of_a_plain_session(made: Engine, tiny_bundle: Path) -> None:
     plain = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     texts = [[5 + (3 * length + place) % 90 for place in range(length)] for length in range(1, 49)]
-    # Shorter and longer ones in turn: nothing of the text before may be left in the arrays.
+    # Shorter and longer texts in turn: nothing of the previous text may be left in the arrays.
     got = np.concatenate([alone(made, text) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
     want = np.concatenate([alone(plain, text) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
     assert GATES["fp32"].passes(compare(got, want))
 
 
-def test_a_vector_does_not_change_with_the_next_text(made: Engine) -> None:
+def test_vector_does_not_change_with_the_next_text(made: Engine) -> None:
     first = alone(made, [5, 6, 7])
     kept = first.copy()
     alone(made, [9, 8, 7])
     assert (first == kept).all()
 
 
-def test_texts_without_a_token_and_texts_that_are_too_long(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_texts_are_run_and_long_texts_are_not_recorded(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.isfinite(alone(made, [])).all()
     made.record(16)
     monkeypatch.setattr(recorded.CudaGraphRunner, "run", lambda *_: pytest.fail("not recorded"))
     assert alone(made, [5] * 17).shape == (1, made.width_of("sentence_embedding"))
 
 
-def test_several_threads(made: Engine) -> None:
+def test_threads_get_the_vectors_of_their_own_texts(made: Engine) -> None:
     texts = [[5 + place for place in range(length)] for length in range(1, 21)]
     want = [alone(made, text) for text in texts]
     wrong: list[int] = []
@@ -80,13 +80,13 @@ def test_several_threads(made: Engine) -> None:
     assert wrong == []
 
 
-def test_closed(made: Engine) -> None:
+def test_closed_engine_is_refused(made: Engine) -> None:
     made.close()
     with pytest.raises(WhitenError, match="was closed"):
         alone(made, [5])
 
 
-def test_what_cannot_be_recorded(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_recording_is_a_provider_error(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise WhitenError("onnxruntime failed: operation not permitted when stream is capturing")
 
@@ -96,8 +96,8 @@ def test_what_cannot_be_recorded(tiny_bundle: Path, monkeypatch: pytest.MonkeyPa
         made.record(48)
 
 
-def test_one_thread_does_it_all(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnxruntime keeps recordings by thread: another one would record anew."""
+def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime keeps recordings per thread: another thread would record again."""
     found: list[str] = []
     create, run = graph_file.create_session, recorded.CudaGraphRunner._run
 
@@ -123,7 +123,9 @@ def test_one_thread_does_it_all(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
     assert found[0].startswith("whiten-recorded")
 
 
-def test_a_replay_that_gives_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_that_gives_another_vector_is_a_provider_error(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = recorded.CudaGraphRunner._run
     monkeypatch.setattr(recorded.CudaGraphRunner, "_run", lambda self, slot, feed: run(self, slot, feed)[:, ::-1])
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
@@ -131,20 +133,20 @@ def test_a_replay_that_gives_another_vector(tiny_bundle: Path, monkeypatch: pyte
         made.record(48)
 
 
-def test_the_option_that_records_every_run_is_refused(tiny_bundle: Path) -> None:
+def test_provider_option_enable_cuda_graph_is_refused(tiny_bundle: Path) -> None:
     for value in (1, "1", True):
         with pytest.raises(UsageError, match="pass cuda_graphs=True instead"):
             Encoder(tiny_bundle, [(CUDA, {"enable_cuda_graph": value})])
 
 
-def test_lengths() -> None:
+def test_lengths_of_recordings() -> None:
     assert graph_lengths(512) == (8, 16, 32, 64, 128)
     assert graph_lengths(128) == (8, 16, 32, 64, 128)
     assert graph_lengths(48) == (8, 16, 32, 48)
     assert graph_lengths(5) == (5,)
 
 
-def test_the_session_of_recordings() -> None:
+def test_session_options_of_recordings() -> None:
     options = SessionOptions(((CUDA, {"device_id": 1, "gpu_mem_limit": 1 << 30}), CPU), threads=2, spinning=False)
     assert not with_cuda_graph(options).spinning
     (name, given), other = with_cuda_graph(options).providers
@@ -155,7 +157,7 @@ def test_the_session_of_recordings() -> None:
     assert device_of(CPU) == device_of("TensorrtExecutionProvider") == ("cpu", 0)
 
 
-def test_an_encoder_with_cuda_graphs(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_with_cuda_graphs_gives_the_same_vectors(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cuda_graphs is for CUDAExecutionProvider, not CPUExecutionProvider"):
         Encoder(tiny_bundle, cuda_graphs=True)
     monkeypatch.setattr(encoder, "CUDA_PROVIDER", CPU)

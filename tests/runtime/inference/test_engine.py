@@ -1,4 +1,4 @@
-"""Which session runs what."""
+"""Test which sessions are created, and which of them runs a batch."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ MANY = [[5 + length % 9] * length for length in range(1, 33)] * 4
 
 @pytest.fixture
 def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """Threads of the sessions that are created: None for all."""
+    """Record the number of threads of each session that is created; None means all."""
     sessions: list[int | None] = []
 
     def create(model: Path, options: SessionOptions, threads: int | None, value: str | None) -> Any:
@@ -47,14 +47,14 @@ def vectors(made: Engine, ids: list[list[int]]) -> np.ndarray:
     return result
 
 
-def test_a_little_batch_has_one_thread(tiny_bundle: Path, created: list[int | None]) -> None:
+def test_small_batch_has_one_thread(tiny_bundle: Path, created: list[int | None]) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
     vectors(made, QUERY)
     vectors(made, MANY)
     assert created == [1]
 
 
-def test_a_batch_alone_has_all_threads_and_several_have_one_each(tiny_bundle: Path, created: list[int | None]) -> None:
+def test_single_batch_has_all_threads_and_several_have_one_each(tiny_bundle: Path, created: list[int | None]) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     alone = vectors(made, QUERY)
     assert created == [None]
@@ -66,14 +66,14 @@ def test_a_batch_alone_has_all_threads_and_several_have_one_each(tiny_bundle: Pa
     assert created == [None, 1]
 
 
-def test_a_session_that_never_ran_makes_room(tiny_bundle: Path, created: list[int | None]) -> None:
+def test_session_that_never_ran_is_freed(tiny_bundle: Path, created: list[int | None]) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     vectors(made, MANY)
     vectors(made, QUERY)
     assert created == [None, 1, None]
 
 
-def test_runs_on_a_gpu_share_a_session(
+def test_gpu_batches_share_a_session(
     tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
@@ -84,7 +84,7 @@ def test_runs_on_a_gpu_share_a_session(
     assert created == [None]
 
 
-def test_a_gpu_does_not_wait_for_the_whole_window(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_window_for_a_gpu_is_short(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"sentence {index} of some words" for index in range(300)]
     with Encoder(tiny_bundle) as encoder:
         want = encoder.encode(texts)
@@ -113,7 +113,7 @@ def test_one_thread_or_a_large_graph_has_one_session(
     assert created == [None]
 
 
-def test_a_service_outlives_the_file_that_it_opened(
+def test_engine_works_after_its_model_file_is_replaced(
     tiny_bundle: Path, tmp_path: Path, created: list[int | None]
 ) -> None:
     model = copy_bundle(tiny_bundle, tmp_path) / MODEL_FILE
@@ -126,7 +126,7 @@ def test_a_service_outlives_the_file_that_it_opened(
     assert created == [None, 1]
 
 
-def test_warming_up_makes_no_session_that_queries_do_not_use(tiny_bundle: Path, created: list[int | None]) -> None:
+def test_warmup_creates_only_the_session_of_queries(tiny_bundle: Path, created: list[int | None]) -> None:
     options = SessionOptions(threads=2, tuning=NO_LITTLE_WORK)
     with restore(tiny_bundle, options, True, False) as encoder:
         encoder.warmup()
@@ -135,8 +135,8 @@ def test_warming_up_makes_no_session_that_queries_do_not_use(tiny_bundle: Path, 
     assert created == [None]
 
 
-def test_a_call_at_the_end_of_the_program(tiny_bundle: Path) -> None:
-    """The interpreter starts no threads any more when it runs this."""
+def test_encode_works_at_interpreter_exit(tiny_bundle: Path) -> None:
+    """The interpreter starts no new threads when it runs functions at exit."""
     code = """
 import atexit, sys
 from whiten_runtime import Encoder
@@ -155,7 +155,7 @@ def test_one_failing_batch_fails_the_call(tiny_bundle: Path) -> None:
     assert np.isfinite(vectors(made, MANY)).all()
 
 
-def test_a_padded_text_must_not_have_another_vector(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_check_refuses_other_and_nan_vectors(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     for longest in (1, 2, 5, 9, 12, 48):
         made.check_padding(longest)
@@ -172,7 +172,7 @@ def test_a_padded_text_must_not_have_another_vector(tiny_bundle: Path, monkeypat
         made.check_padding(48)
 
 
-def test_padding_is_checked_wherever_cuda_takes_part(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_is_checked_on_loading_for_cuda(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[tuple[int, str]] = []
     monkeypatch.setattr(Engine, "check_padding", lambda self, longest, value: checked.append((longest, value)))
     monkeypatch.setattr(loading, "CUDA_PROVIDER", "CPUExecutionProvider")
@@ -180,7 +180,7 @@ def test_padding_is_checked_wherever_cuda_takes_part(tiny_bundle: Path, monkeypa
     assert checked == [(48, UNWHITENED_OUTPUT)]
 
 
-def test_callers_of_a_gpu_take_turns(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_concurrent_gpu_runs_is_limited(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1, tuning=Tuning(gpu_token_budget=64)))
     session = made._runner._session.get()
@@ -201,7 +201,7 @@ def test_callers_of_a_gpu_take_turns(tiny_bundle: Path, monkeypatch: pytest.Monk
     assert max(most) == batching.GPU_WORKERS
 
 
-def test_a_fit_has_the_same_windows_everywhere(tiny_bundle: Path) -> None:
+def test_windows_of_a_fit_do_not_depend_on_the_device(tiny_bundle: Path) -> None:
     with Encoder(tiny_bundle) as encoder:
         embedder = encoder._embedder
         encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)

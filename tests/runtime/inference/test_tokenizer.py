@@ -27,7 +27,7 @@ def tokenizer_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.text(max_size=60), max_size=5))
-def test_cutting_is_the_backends_own_truncation(tokenizer_file: Path, texts: list[str]) -> None:
+def test_cut_equals_truncation_of_the_backend(tokenizer_file: Path, texts: list[str]) -> None:
     ours = Tokenizer(tokenizer_file, LIMIT)
     backend = Backend.from_file(str(tokenizer_file))
     backend.no_padding()
@@ -40,7 +40,7 @@ def test_lone_surrogates_are_replaced(tokenizer_file: Path) -> None:
     assert tokenizer.tokenize(["a \udcff b", "pair \ud83d\ude00"]) == tokenizer.tokenize(["a \ufffd b", "pair 😀"])
 
 
-def test_no_room_for_a_text(tokenizer_file: Path) -> None:
+def test_limit_without_room_for_text_is_refused(tokenizer_file: Path) -> None:
     with pytest.raises(BundleError, match="adds 2 special tokens"):
         Tokenizer(tokenizer_file, 2)
 
@@ -53,7 +53,7 @@ def test_no_room_for_a_text(tokenizer_file: Path) -> None:
         lambda content: content.update(model={"type": "Nonsense"}),
     ],
 )
-def test_a_broken_tokenizer_is_a_typed_error(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def test_broken_tokenizer_is_a_bundle_error(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads(wordpiece().to_str())
     change(content)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")

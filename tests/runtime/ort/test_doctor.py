@@ -1,4 +1,4 @@
-"""`whiten doctor`, on this machine and on made ones."""
+"""Test `whiten doctor` on this machine and on simulated ones."""
 
 import json
 from functools import partial
@@ -23,7 +23,7 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 run = partial(invoke, whiten, "doctor")
 
 
-def test_this_machine() -> None:
+def test_cpu_works_on_this_machine() -> None:
     result = run()
     assert result.exit_code == 0, result.stderr
     assert f"{CPU}: works" in result.stdout
@@ -35,7 +35,7 @@ def test_this_machine() -> None:
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 @pytest.mark.parametrize("provider", ["cuda", CUDA])
-def test_what_does_not_work_is_an_error_if_it_was_asked_for(provider: str) -> None:
+def test_requested_provider_that_does_not_work_is_an_error(provider: str) -> None:
     result = run("--provider", provider)
     assert result.exit_code == 1
     assert f"error: {CUDA}: " in result.stderr
@@ -43,13 +43,13 @@ def test_what_does_not_work_is_an_error_if_it_was_asked_for(provider: str) -> No
     assert f"{CPU}: works" in result.stdout
 
 
-def test_a_provider_that_cannot_be_read() -> None:
+def test_malformed_provider_is_refused() -> None:
     result = run("--provider", "cuda:x")
     assert result.exit_code == 2
     assert "wanted cpu, cuda or cuda:N" in result.stderr
 
 
-def test_two_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_packages_of_onnxruntime_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     both = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
     monkeypatch.setattr(doctor, "installed_packages", lambda: both)
     result = run()
@@ -57,7 +57,7 @@ def test_two_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "are both installed and overwrite each other's files; pip uninstall -y" in result.stderr
 
 
-def test_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnxruntime_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Any:
         raise providers.WhitenError("onnxruntime cannot be imported; install it")
 
@@ -67,7 +67,7 @@ def test_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.problems == ("onnxruntime cannot be imported; install it",)
 
 
-def test_the_missing_library_is_named(tmp_path: Path) -> None:
+def test_missing_libraries_are_named(tmp_path: Path) -> None:
     elf_of_cuda(tmp_path / "capi", "libcublasLt.so.13", "libcudnn.so.9")
     module = SimpleNamespace(__file__=str(tmp_path / "__init__.py"))
 
@@ -81,7 +81,7 @@ def test_the_missing_library_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_provider_that_computes_wrongly() -> None:
+def test_provider_that_computes_wrongly_does_not_work() -> None:
     class Session:
         def run(self, names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
             return [feed["x"]]
@@ -103,7 +103,7 @@ def test_gpus_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NVIDIA L4, 24.00 GB, compute capability 8.9" in result.stdout
 
 
-def test_processors(tmp_path: Path) -> None:
+def test_processor_features_are_read(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     info = tmp_path / "proc/cpuinfo"
     info.write_text(

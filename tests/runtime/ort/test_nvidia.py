@@ -1,4 +1,4 @@
-"""NVIDIA's driver and libraries, faked: there is no GPU where this is tested."""
+"""Test NVIDIA's driver and libraries with fakes: machines that run these tests have no GPU."""
 
 import ctypes
 import sys
@@ -22,7 +22,7 @@ from whiten_runtime.ort.nvidia import (
 
 
 class FakeDriver:
-    """As libcuda, with these GPUs: name, bytes, capability."""
+    """Imitates libcuda with given GPUs: name, bytes, capability."""
 
     def __init__(self, *gpus: tuple[str, int, tuple[int, int]], status: int = 0) -> None:
         self.gpus, self.status = gpus, status
@@ -49,13 +49,13 @@ class FakeDriver:
         value._obj.value = self.gpus[device.value][2][attribute - 75]
 
 
-def test_a_driver_and_its_gpus() -> None:
+def test_driver_and_gpus_are_read() -> None:
     fake: Any = FakeDriver(("NVIDIA L4", 23 << 30, (8, 9)), ("NVIDIA H100", 80 << 30, (9, 0)))
     gpus = (Gpu("NVIDIA L4", 23 << 30, "8.9"), Gpu("NVIDIA H100", 80 << 30, "9.0"))
     assert driver(lambda name: fake) == Driver("13.1", None, gpus)
 
 
-def test_what_can_be_wrong_with_a_driver() -> None:
+def test_driver_problems_are_reported() -> None:
     def absent(name: str) -> ctypes.CDLL:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -66,7 +66,7 @@ def test_what_can_be_wrong_with_a_driver() -> None:
     assert driver(lambda name: empty) == Driver("13.1", "the NVIDIA driver shows this process no GPU")
 
 
-def test_the_libraries_that_are_missing(tmp_path: Path) -> None:
+def test_missing_libraries_are_found(tmp_path: Path) -> None:
     path = elf_of_cuda(
         tmp_path, "libcublasLt.so.13", "libcudnn.so.9", "libcudart.so.13", "libstdc++.so.6", "libnowhere.so"
     )
@@ -81,7 +81,7 @@ def test_the_libraries_that_are_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries are ELF files on Linux")
-def test_a_real_library() -> None:
+def test_real_library_misses_none() -> None:
     import onnxruntime
 
     (module,) = (Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*.so")
@@ -89,13 +89,13 @@ def test_a_real_library() -> None:
     assert missing_libraries(module) == []
 
 
-def test_where_onnxruntime_has_its_provider(tmp_path: Path) -> None:
+def test_provider_library_is_found(tmp_path: Path) -> None:
     assert provider_library(tmp_path, "cuda") is None
     path = elf_of_cuda(tmp_path / "capi")
     assert provider_library(tmp_path, "cuda") == path
 
 
-def test_versions_of_the_libraries() -> None:
+def test_library_versions_are_read() -> None:
     class Runtime:
         @staticmethod
         def cudaRuntimeGetVersion(number: Any) -> None:  # noqa: N802
@@ -118,7 +118,7 @@ def test_versions_of_the_libraries() -> None:
     assert library_versions(absent) == {}
 
 
-def test_what_to_do_about_missing_libraries() -> None:
+def test_advice_for_missing_libraries() -> None:
     assert advice(["libcuda.so.1"]) == "install NVIDIA's driver, or give this container a GPU"
     assert advice(["libcublas.so.13"]) == "pip install 'whiten[gpu,cuda]' for CUDA and cuDNN"
     both = advice(["libcublas.so.13", "libcuda.so.1"])

@@ -1,4 +1,4 @@
-"""Where onnxruntime puts nodes, from faked reports and from a real session."""
+"""Test the placement of nodes on providers, from faked reports and from a real session."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class Session:
         return self.subgraphs
 
 
-def test_shapes_on_the_cpu_are_no_matter() -> None:
+def test_shape_nodes_on_the_cpu_are_allowed() -> None:
     placement = placement_of(
         Session([Subgraph(CUDA, ("MatMul", "Add")), Subgraph(CUDA, ("MatMul",)), Subgraph(CPU, ("Shape",))])
     )
@@ -43,24 +43,24 @@ def test_shapes_on_the_cpu_are_no_matter() -> None:
     check_placement(placement, CUDA)
 
 
-def test_products_on_the_cpu_are_an_error() -> None:
+def test_matrix_products_on_the_cpu_are_an_error() -> None:
     placement = placement_of(Session([Subgraph(CUDA, ("MatMul",)), Subgraph(CPU, ("MatMulInteger", "MatMulInteger"))]))
     with pytest.raises(ProviderError, match="no kernel for 2 MatMulInteger of this graph, which would run on the CPU"):
         check_placement(placement, CUDA)
 
 
-def test_a_provider_that_got_nothing_is_an_error() -> None:
+def test_provider_without_nodes_is_an_error() -> None:
     with pytest.raises(ProviderError, match="is active but runs no node"):
         check_placement(placement_of(Session([Subgraph(CPU, ("Gather",))])), CUDA)
 
 
-def test_an_onnxruntime_that_does_not_tell() -> None:
+def test_missing_placement_report_is_accepted() -> None:
     placement = placement_of(object())
     assert placement.share(CPU) == 0
     check_placement(placement, CUDA)
 
 
-def test_of_an_encoder(tiny_bundle: Path) -> None:
+def test_placement_of_an_encoder(tiny_bundle: Path) -> None:
     with Encoder(tiny_bundle, device="cpu") as encoder:
         assert encoder.placement.share(CPU) == 1
         assert encoder.placement.operators[CPU]["MatMul"] > 4

@@ -25,22 +25,22 @@ def _cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("quota", "cpus"), [("max 100000", 8), ("150000 100000", 2), ("1000 100000", 1), ("bad", 8), ("100 0", 8)]
 )
-def test_cgroup_v2(tmp_path: Path, quota: str, cpus: int) -> None:
+def test_quota_of_cgroup_v2(tmp_path: Path, quota: str, cpus: int) -> None:
     assert available_cpus(_cgroup(tmp_path, "0::/\n", {"sys/fs/cgroup/cpu.max": quota})) == cpus
 
 
-def test_the_tightest_cgroup_on_the_path_counts(tmp_path: Path) -> None:
+def test_tightest_cgroup_on_the_path_is_used(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/a/cpu.max": "300000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}
     assert available_cpus(_cgroup(tmp_path, "0::/a/b\n", files)) == 3
 
 
 @pytest.mark.parametrize(("quota", "cpus"), [("-1", 8), ("250000", 3)])
-def test_cgroup_v1(tmp_path: Path, quota: str, cpus: int) -> None:
+def test_quota_of_cgroup_v1(tmp_path: Path, quota: str, cpus: int) -> None:
     files = {"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": quota, "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000"}
     assert available_cpus(_cgroup(tmp_path, "4:cpu,cpuacct:/x\n3:memory:/\n", files)) == cpus
 
 
-def test_no_cgroups(tmp_path: Path) -> None:
+def test_affinity_is_used_without_cgroups(tmp_path: Path) -> None:
     assert available_cpus(tmp_path) == 8
 
 
@@ -49,7 +49,7 @@ def test_affinity_is_the_limit_on_this_machine(monkeypatch: pytest.MonkeyPatch) 
     assert 1 <= available_cpus() <= AFFINITY
 
 
-def test_the_environment_decides_where_nobody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_sets_default_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHITEN_THREADS", "3")
     assert default_threads() == 3
     monkeypatch.setenv("WHITEN_THREADS", "")
@@ -70,7 +70,9 @@ def test_the_environment_decides_where_nobody_says(monkeypatch: pytest.MonkeyPat
         ("aarch64", "Features : asimd", False),
     ],
 )
-def test_processors_without_vnni_are_known(tmp_path: Path, machine: str, flags: str | None, saturates: bool) -> None:
+def test_processors_that_saturate_int8_are_detected(
+    tmp_path: Path, machine: str, flags: str | None, saturates: bool
+) -> None:
     if flags is not None:
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc" / "cpuinfo").write_text(flags)

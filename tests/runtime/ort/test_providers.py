@@ -1,4 +1,4 @@
-"""Choosing providers, with faked lists of what onnxruntime has."""
+"""Test the choice of providers, with faked lists of available ones."""
 
 from typing import Any
 
@@ -31,12 +31,12 @@ GPU_BUILD = ["TensorrtExecutionProvider", CUDA, CPU]
         ("OpenVINOExecutionProvider:device_type=GPU.0", ("OpenVINOExecutionProvider", {"device_type": "GPU.0"})),
     ],
 )
-def test_providers_of_the_command_line(text: str, provider: object) -> None:
+def test_parse_provider(text: str, provider: object) -> None:
     assert parse_provider(text) == provider
 
 
 @pytest.mark.parametrize("text", ["", ":", "cuda:x", "cuda:-1", "CPU:0", f"{CUDA}:", f"{CUDA}:fast", f"{CUDA}:=1"])
-def test_what_is_no_provider(text: str) -> None:
+def test_malformed_providers_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="wanted"):
         parse_provider(text)
 
@@ -51,13 +51,13 @@ def test_cuda_is_exact_unless_asked_to_be_fast() -> None:
     assert SessionOptions((CUDA,)).providers == ((CUDA, exact),)
 
 
-def test_other_providers_get_what_is_given() -> None:
+def test_options_of_other_providers_are_unchanged() -> None:
     tensorrt = ("TensorrtExecutionProvider", {"trt_fp16_enable": 1, "trt_engine_cache_path": "engines"})
     openvino = ("OpenVINOExecutionProvider", {"device_type": "NPU"})
     assert providers_for([tensorrt, openvino, CPU]) == (tensorrt, openvino, CPU)
 
 
-def test_device_or_providers() -> None:
+def test_device_and_providers_exclude_each_other() -> None:
     assert providers_for() == (CPU,)
     with pytest.raises(UsageError, match="both providers and device 'cuda'"):
         providers_for([CUDA], "cuda")
@@ -65,7 +65,7 @@ def test_device_or_providers() -> None:
         on_device("gpu")
 
 
-def test_what_to_install() -> None:
+def test_error_for_an_unavailable_provider_names_the_package() -> None:
     def check(provider: str, available: list[str], *packages: str) -> str:
         with pytest.raises(ProviderError) as caught:
             check_available([provider], available, lambda: dict.fromkeys(packages, "1.31.1"))
@@ -84,7 +84,7 @@ def test_one_package_is_no_conflict() -> None:
     assert conflict({"onnxruntime-gpu": "1.31.1"}) is None
 
 
-def test_libraries_are_loaded_before_for_nvidia_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_libraries_are_preloaded_only_for_nvidia(capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
     class Module:
