@@ -117,7 +117,7 @@ def check_attention(graph: ir.Model, family: str, half: bool) -> None:
             if lengths is not None:
                 mask = (np.arange(5) < np.array([5, 3, 1])[:, None]).astype(np.int64)
                 found = PartialRun(graph, lengths, 100)({"attention_mask": mask, "input_ids": mask}).tolist()
-                assert found == [5, 3, 1, *(0, 5, 10, 15) * 2] if half else [5, 3, 1]
+                assert found == ([5, 3, 1, *(0, 5, 10, 15) * 2] if half else [5, 3, 1])
     if family not in NOT_FUSED:
         assert by_lengths == WITH_BIAS.get(family, {True})
 
