@@ -4,6 +4,7 @@ import io
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_long_texts_are_truncated_and_counted_or_refused(tiny_bundle: Path) -> N
 
 
 def test_streams_are_embedded_in_bounded_memory_and_in_order(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_runtime.inference.embedder.WINDOW", 16)
+    monkeypatch.setattr(tiny._engine, "schedule", replace(tiny._engine.schedule, window=16))
     texts = sentences(100)
     read = 0
 
@@ -105,7 +106,7 @@ def test_streams_are_embedded_in_bounded_memory_and_in_order(tiny: Encoder, monk
 
 
 def test_errors_in_a_stream_name_the_text(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_runtime.inference.embedder.WINDOW", 16)
+    monkeypatch.setattr(tiny._engine, "schedule", replace(tiny._engine.schedule, window=16))
     texts: list[Any] = ["short"] * 40
     texts[35] = 7
     with pytest.raises(TextError, match=r"texts\[35\] is int 7"):

@@ -32,7 +32,7 @@ from whiten_whitening.similarity import spearman
 Float32Array = NDArray[np.float32]
 
 _PAIRS_AT_ONCE = 256
-_MOST_BLOCKS = 4_000_000_000
+MOST_BYTES = 4_000_000_000
 """Largest size in bytes of all cross-covariances; above it, each covariance is computed from the vectors."""
 
 
@@ -124,6 +124,7 @@ def white_scores(
     combinations: Sequence[Combination],
     threads: int = 1,
     advance: Callable[[int], object] = lambda count: None,
+    most_bytes: int = MOST_BYTES,
 ) -> Float64Array:
     """Return the scores of combinations that are fully whitened on the task's own texts, [c].
 
@@ -134,6 +135,7 @@ def white_scores(
         combinations: combinations, sorted, so that those with the same first layers share sums.
         threads: number of combinations that are scored at the same time, each by one thread.
         advance: called with the number of combinations that were scored since the last call.
+        most_bytes: largest size of all cross-covariances; above it, covariances are computed from the vectors.
     """
     if (
         not combinations or data.counts.sum() <= data.vectors.shape[2] + 1
@@ -142,7 +144,7 @@ def white_scores(
         return np.full(len(combinations), np.nan)
     with threadpool_limits(1), ThreadPoolExecutor(threads, "whiten-combinations") as executor:
         layers = sorted({layer for found in combinations for layer in found})
-        covariances = Covariances(data, layers, executor)
+        covariances = Covariances(data, layers, executor, most_bytes)
         lock, stopped = Lock(), Event()
 
         def score(part: Sequence[Combination]) -> list[float]:
@@ -197,15 +199,18 @@ class Covariances:
         data: vectors of the task.
         layers: layers of the combinations that will be scored.
         executor: executor that computes the covariances.
+        most_bytes: largest size of all cross-covariances.
     """
 
-    def __init__(self, data: TaskVectors, layers: Sequence[int], executor: Executor) -> None:
+    def __init__(
+        self, data: TaskVectors, layers: Sequence[int], executor: Executor, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._data = data
         self._shares = data.counts / data.counts.sum()
         self._weights = weights = (data.counts / (data.counts.sum() - 1))[:, None]
         self.means = {layer: self._shares @ data.layer(layer).astype(np.float64) for layer in layers}
         pairs = list(combinations_with_replacement(layers, 2))
-        self.few = len(pairs) * data.vectors.shape[2] ** 2 * 8 <= _MOST_BLOCKS
+        self.few = len(pairs) * data.vectors.shape[2] ** 2 * 8 <= most_bytes
         self._blocks: dict[tuple[int, int], Float64Array] = {}
         if self.few:
 

@@ -8,8 +8,9 @@ from typing import get_args
 import numpy as np
 
 from whiten_evaluation.sweep.combinations import (
-    EXHAUSTIVE,
+    LIMITS,
     Combination,
+    SearchLimits,
     all_combinations,
     extended,
     search_layers,
@@ -21,9 +22,6 @@ from whiten_evaluation.sweep.store import LayerVectors
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.reporter import Reporter
-
-_BEAM = 8
-"""Number of combinations of each size that are extended, for each kind of whitening."""
 
 _STEP, _POINTS = 16, 48
 """Smallest step between the dimensions of a curve, and the approximate number of its points."""
@@ -48,7 +46,9 @@ class Found:
     exhaustive: bool
 
 
-def search(vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: Reporter) -> Found:
+def search(
+    vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: Reporter, limits: SearchLimits = LIMITS
+) -> Found:
     """Score single layers, pairs and larger combinations, not whitened and whitened on each task's own sentences.
 
     Args:
@@ -56,10 +56,11 @@ def search(vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: R
         tasks: tasks whose sentences were embedded.
         threads: number of combinations that are scored at the same time.
         report: told about progress.
+        limits: says how many combinations are scored.
     """
     layers = vectors.graph.layers
-    searched = search_layers(layers)
-    exhaustive = len(searched) <= EXHAUSTIVE
+    searched = search_layers(layers, limits.exhaustive)
+    exhaustive = len(searched) <= limits.exhaustive
     first = singles_and_pairs(layers)
     if exhaustive:
         first = sorted({*first, *all_combinations(searched)})
@@ -69,7 +70,7 @@ def search(vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: R
         _score(vectors, tasks, pooling, first, table, threads, report)
         if not exhaustive:
             for size in range(2, len(searched)):
-                if not (best := _best(table, pooling, size)):
+                if not (best := _best(table, pooling, size, limits.beam)):
                     break
                 _score(vectors, tasks, pooling, extended(best, searched), table, threads, report)
     scores = tuple(
@@ -163,12 +164,12 @@ def _load(vectors: LayerVectors, task: Task, pooling: Pooling) -> TaskVectors:
     return task_vectors(task, vectors.graph.layers, texts, vectors.of(pooling, rows))
 
 
-def _best(table: Table, pooling: Pooling, size: int) -> list[Combination]:
+def _best(table: Table, pooling: Pooling, size: int, beam: int) -> list[Combination]:
     best: set[Combination] = set()
     for kind in get_args(Whitened):
         known = {key[2]: _mean(row) for key, row in table.items() if key[:2] == (pooling, kind) and len(key[2]) == size}
         scored = {layers: mean for layers, mean in known.items() if mean is not None}
-        best.update(nlargest(_BEAM, scored, key=lambda layers: scored[layers]))
+        best.update(nlargest(beam, scored, key=lambda layers: scored[layers]))
     return sorted(best)
 
 

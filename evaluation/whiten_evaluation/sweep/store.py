@@ -18,7 +18,10 @@ from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError, WhitenError
 from whiten_runtime.ort.session import SessionOptions
 
-_PART_BYTES, _PART_TEXTS = 64_000_000, 1024
+_PART_BYTES = 64_000_000
+PART_TEXTS = 1024
+"""Largest number of texts whose vectors are written together: an interruption loses no more."""
+
 _SPARE = 1.05
 _VECTORS, _PROGRESS = "vectors.npy", "progress.json"
 
@@ -64,6 +67,7 @@ def embed_layers(
     folder: Path,
     options: SessionOptions,
     advance: Callable[[int], object],
+    part_texts: int = PART_TEXTS,
 ) -> LayerVectors:
     """Embed the texts that are not in the folder yet, and open the vectors of all texts.
 
@@ -73,6 +77,7 @@ def embed_layers(
         folder: folder of the vectors; created if it does not exist.
         options: options of the session.
         advance: called with the number of texts done since the last call; first with those found in the folder.
+        part_texts: largest number of texts whose vectors are written together.
 
     Raises:
         WhitenError: the disk has too little free space.
@@ -93,7 +98,7 @@ def embed_layers(
     order = np.array(sorted(range(len(texts)), key=lambda row: (-len(texts[row]), row)), np.intp)
     if done < len(texts):
         table = open_memmap(path, "r+")
-        step = int(np.clip(_PART_BYTES // (4 * shape[0] * shape[1] * shape[3]), 16, _PART_TEXTS))
+        step = int(np.clip(_PART_BYTES // (4 * shape[0] * shape[1] * shape[3]), 16, part_texts))
         with graph.embedder(options) as embedder:
             for start in range(done, len(texts), step):
                 rows = order[start : start + step]

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from whiten_evaluation.embedding import check_fit
+from whiten_evaluation.sweep.combinations import LIMITS, SearchLimits
 from whiten_evaluation.sweep.graph import LayerGraph, check_layers, write_layers
 from whiten_evaluation.sweep.results import Depth, Score, Sweep, average
 from whiten_evaluation.sweep.search import dimension_curves, search
@@ -45,6 +46,7 @@ class SweepPlan:
         options: options of the sessions.
         revision: branch, tag or commit on the hub.
         trust_remote_code: whether to run code that comes with a checkpoint.
+        limits: says how many combinations are scored.
     """
 
     model: str
@@ -57,6 +59,7 @@ class SweepPlan:
     options: SessionOptions = field(default_factory=SessionOptions)
     revision: str | None = None
     trust_remote_code: bool = False
+    limits: SearchLimits = LIMITS
 
 
 def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
@@ -96,7 +99,7 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
             _make_graph(model, graph, plan.options, report)
         vectors = _embed(plan, graph, folder, seconds, report)
         with _timed(seconds, "score"):
-            found = search(vectors, plan.data.tasks, plan.options.threads or default_threads(), report)
+            found = search(vectors, plan.data.tasks, plan.options.threads or default_threads(), report, plan.limits)
         with _timed(seconds, "dimensions"):
             curves = tuple(dimension_curves(vectors, plan.data.tasks, found.scores, report))
         rates: Sequence[float | None] = [None] * len(layers)

@@ -46,6 +46,7 @@ class Schedule:
         split: divide a small call among the workers, each with one thread; False on a GPU, which is faster with the
             whole call at once.
         first_window: number of texts that are tokenised before the first batch.
+        window: number of texts that are tokenised and sorted together after that.
         worker_tokens: number of tokens of a call per additional worker.
     """
 
@@ -53,6 +54,7 @@ class Schedule:
     budget: int
     split: bool = True
     first_window: int = WINDOW
+    window: int = WINDOW
     worker_tokens: int = WORKER_TOKENS
 
     @classmethod

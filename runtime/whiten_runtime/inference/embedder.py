@@ -14,7 +14,6 @@ from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.checks import checked_texts, whole_number
 from whiten_runtime.errors import TooLongError, UsageError
-from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.process import ForkSafeLock
@@ -121,7 +120,7 @@ class Embedder:
         advance: Callable[[int], object] = lambda count: None,
         first: int | None = None,
     ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-        """Yield up to `WINDOW` texts with their vectors, float32 [m, width], while a thread tokenises the next ones.
+        """Yield a window of texts with their vectors, float32 [m, width], while a thread tokenises the next window.
 
         Args:
             texts: an iterable of texts, read once, one window ahead.
@@ -136,13 +135,14 @@ class Embedder:
         stream = iter(texts)
         with ExitStack() as stack:
             executor = None
-            size = min(WINDOW, first or self.engine.schedule.first_window)
+            schedule = self.engine.schedule
+            size = min(schedule.window, first or schedule.first_window)
             offset, window = 0, list(islice(stream, size))
             ids = self._token_ids(window, offset, options.truncate)
             while window:
                 offset += len(window)
-                following = list(islice(stream, WINDOW)) if len(window) == size else []
-                size = WINDOW
+                following = list(islice(stream, schedule.window)) if len(window) == size else []
+                size = schedule.window
                 pending = None
                 if following:
                     executor = executor or stack.enter_context(ThreadPoolExecutor(1, "whiten-tokenize"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.sizes import LAYERS, WIDTH
 from support.sts import write_paper_layout
-from whiten_evaluation.sweep import scoring, store
+from whiten_evaluation.sweep import store
 from whiten_evaluation.sweep.combinations import all_combinations, extended, search_layers, singles_and_pairs
 from whiten_evaluation.sweep.graph import LayerGraph, check_layers, write_layers
 from whiten_evaluation.sweep.scoring import (
@@ -86,12 +86,11 @@ def test_scores_of_all_combinations_equal_direct_computation(task: Task, threads
         assert plain == pytest.approx(direct_score(data, layers, False), abs=0.05), layers
 
 
-def test_scores_are_the_same_without_cross_covariances(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_the_same_without_cross_covariances(task: Task) -> None:
     data = made(task)
     combinations = all_combinations(data.layers)
     want = white_scores(data, combinations)
-    monkeypatch.setattr(scoring, "_MOST_BLOCKS", 0)
-    np.testing.assert_allclose(white_scores(data, combinations), want, atol=0.02)
+    np.testing.assert_allclose(white_scores(data, combinations, most_bytes=0), want, atol=0.02)
 
 
 def test_scores_by_dimension_equal_direct_computation(task: Task) -> None:
@@ -168,11 +167,10 @@ class StopError(Exception):
 
 
 def test_interrupted_embedding_resumes_after_the_last_complete_part(
-    graph: LayerGraph, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graph: LayerGraph, task: Task, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(store, "_PART_TEXTS", 50)
     texts = tuple(dict.fromkeys(task.texts))
-    want = embed_layers(graph, texts, tmp_path / "whole", OPTIONS, nothing)
+    want = embed_layers(graph, texts, tmp_path / "whole", OPTIONS, nothing, 50)
     done = 0
 
     def stop(count: int) -> None:
@@ -182,14 +180,14 @@ def test_interrupted_embedding_resumes_after_the_last_complete_part(
             raise StopError
 
     with pytest.raises(StopError):
-        embed_layers(graph, texts, tmp_path / "parts", OPTIONS, stop)
+        embed_layers(graph, texts, tmp_path / "parts", OPTIONS, stop, 50)
     counted: list[int] = []
-    got = embed_layers(graph, texts, tmp_path / "parts", OPTIONS, counted.append)
+    got = embed_layers(graph, texts, tmp_path / "parts", OPTIONS, counted.append, 50)
     assert counted[0] == 100  # two parts were stored
     assert sum(counted) == len(texts)
     np.testing.assert_allclose(got.table, want.table, atol=1e-6)
     again: list[int] = []
-    embed_layers(graph, texts, tmp_path / "parts", OPTIONS, again.append)
+    embed_layers(graph, texts, tmp_path / "parts", OPTIONS, again.append, 50)
     assert again == [len(texts)]
 
 
@@ -212,13 +210,10 @@ def test_full_disk_is_detected_before_embedding(
     assert not list(tmp_path.iterdir())
 
 
-def test_lost_table_is_recomputed_after_an_interruption(
-    graph: LayerGraph, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_table_is_recomputed_after_an_interruption(graph: LayerGraph, task: Task, tmp_path: Path) -> None:
     """An interruption of the second pass leaves a table of zeros, of which no text may count as done."""
-    monkeypatch.setattr(store, "_PART_TEXTS", 50)
     texts = tuple(dict.fromkeys(task.texts))
-    want = np.array(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table)
+    want = np.array(embed_layers(graph, texts, tmp_path, OPTIONS, nothing, 50).table)
     (tmp_path / "vectors.npy").unlink()
 
     def stop(count: int) -> None:
@@ -226,8 +221,8 @@ def test_lost_table_is_recomputed_after_an_interruption(
             raise StopError
 
     with pytest.raises(StopError):
-        embed_layers(graph, texts, tmp_path, OPTIONS, stop)
-    np.testing.assert_allclose(embed_layers(graph, texts, tmp_path, OPTIONS, nothing).table, want, atol=1e-6)
+        embed_layers(graph, texts, tmp_path, OPTIONS, stop, 50)
+    np.testing.assert_allclose(embed_layers(graph, texts, tmp_path, OPTIONS, nothing, 50).table, want, atol=1e-6)
 
 
 def test_no_combinations_give_no_scores(task: Task) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,8 @@ from support.sizes import LAYERS
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
 from whiten_evaluation.embedding import WhiteningSource, embed_texts
-from whiten_evaluation.sweep import combinations, search
 from whiten_evaluation.sweep import sweep as sweeping
+from whiten_evaluation.sweep.combinations import SearchLimits
 from whiten_evaluation.sweep.graph import LayerGraph
 from whiten_evaluation.tasks.sts import score_sts
 from whiten_evaluation.tasks.sts_files import read_sts
@@ -116,8 +117,7 @@ def test_constant_first_token_has_no_scores(
     run: Callable[..., Result], checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LLaMA's first token attends only to itself, in every layer: there is nothing to compare, extend or draw."""
-    monkeypatch.setattr(search, "EXHAUSTIVE", 3)
-    monkeypatch.setattr(combinations, "EXHAUSTIVE", 3)
+    monkeypatch.setattr(sweeping, "SweepPlan", partial(sweeping.SweepPlan, limits=SearchLimits(exhaustive=3)))
     result = run("--pooling", "cls", "--pooling", "last", model=checkpoint("llama"))
     assert result.exit_code == 0, result.stderr
     document = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
@@ -153,9 +153,8 @@ def test_beam_search_scores_agree_with_exhaustive_search(
 ) -> None:
     assert run("--no-speed", "--pooling", "mean").exit_code == 0
     every = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
-    monkeypatch.setattr(combinations, "EXHAUSTIVE", 3)
-    monkeypatch.setattr(search, "EXHAUSTIVE", 3)
-    monkeypatch.setattr(search, "_BEAM", 2)
+    limits = SearchLimits(exhaustive=3, beam=2)
+    monkeypatch.setattr(sweeping, "SweepPlan", partial(sweeping.SweepPlan, limits=limits))
     assert run("--no-speed", "--pooling", "mean", "--force").exit_code == 0
     some = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
     assert every["exhaustive"]

@@ -294,10 +294,9 @@ def test_full_disk_is_one_line_and_leaves_no_files(
 
 
 def test_bundle_with_external_weights_can_be_moved_and_is_verified(
-    folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, checkpoint: Callable[..., Path], corpus_file: Path
 ) -> None:
-    monkeypatch.setattr("whiten_export.graph.files._INLINE_LIMIT", 1000)
-    assert run(checkpoint("bert"), "--corpus", corpus_file, "--out", "b").exit_code == 0
+    assert run(checkpoint("bert", 4), "--corpus", corpus_file, "--out", "b").exit_code == 0
     weights = folder / "b" / "onnx" / "model.onnx_data"
     (folder / "b").rename(folder / "moved")
     with Encoder(folder / "moved") as encoder:

@@ -108,11 +108,8 @@ def test_set_head_applies_the_whitening_map(checkpoint: Callable[[str], Path], t
     np.testing.assert_array_equal(tokens, vectors[:, None])
 
 
-def test_large_weights_are_external(
-    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("whiten_export.graph.files._INLINE_LIMIT", 1000)
-    save_graph(_graph(checkpoint("bert"), (1,)), tmp_path / "model.onnx")
+def test_large_weights_are_external(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    save_graph(_graph(checkpoint("bert", 4), (1,)), tmp_path / "model.onnx")
     assert scan_graph(tmp_path / "model.onnx").external_files == {"model.onnx_data"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx_data"]
     onnx.checker.check_model(str(tmp_path / "model.onnx"))

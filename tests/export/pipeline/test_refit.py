@@ -19,13 +19,12 @@ from support.corpus import sentences
 from support.sizes import WIDTH
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.graph import files as graph
 from whiten_export.pipeline import refit
 from whiten_export.pipeline.refit import fit_bundle
 from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.inference.embedder import WINDOW
+from whiten_runtime.inference.batching import WINDOW
 
 
 def ok(*arguments: object) -> Result:
@@ -163,14 +162,9 @@ def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corp
 
 
 def test_refit_keeps_external_weights(
-    checkpoint: Callable[[str], Path],
-    corpus_file: Path,
-    other_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Callable[..., Path], corpus_file: Path, other_file: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(graph, "_INLINE_LIMIT", 1000)
-    result = run(export, checkpoint("bert"), "--corpus", corpus_file, "--out", tmp_path / "old")
+    result = run(export, checkpoint("bert", 4), "--corpus", corpus_file, "--out", tmp_path / "old")
     assert result.exit_code == 0, result.stderr
     assert (tmp_path / "old/onnx/model.onnx_data").is_file()
     ok("refit", tmp_path / "old", "--corpus", other_file, "--out", tmp_path / "new")
