@@ -60,7 +60,7 @@ def test_int8_vector_does_not_depend_on_its_batch(minilm: dict[Precision, Encode
     for batch_size in (2, 7, 33):
         order = generator.permutation(len(texts))
         mixed = np.concatenate(
-            [encoder.encode([texts[i] for i in part], batch_size) for part in np.array_split(order, 9)]
+            [encoder.encode([texts[i] for i in part], batch_size=batch_size) for part in np.array_split(order, 9)]
         )
         assert (np.abs(mixed - alone[order]).max(axis=1) / norms[order]).max() <= 1e-6
 
