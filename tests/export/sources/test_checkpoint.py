@@ -69,6 +69,7 @@ def test_error_for_an_unreachable_hub_says_what_to_do() -> None:
         resolve("minilm", revision="0" * 40)
 
 
+@pytest.mark.slow
 def test_cached_hub_model_needs_no_network(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
