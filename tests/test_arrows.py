@@ -18,7 +18,7 @@ PACKAGES = {
     "whiten_evaluation": {"whiten_runtime", "whiten_whitening", "whiten_export"},  # whiten_export: SWEEP alone
     "whiten": {"whiten_runtime", "whiten_whitening", "whiten_export"},
 }
-"""What each package may import besides itself."""
+"""Packages that each package may import besides itself."""
 
 ROOMS = {
     "whiten_runtime": (

@@ -13,14 +13,12 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
-    session_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
 from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
 from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import one_line_errors
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
@@ -124,8 +122,7 @@ def classification(
     with needing("eval"):
         import sklearn  # noqa: F401
     evaluation = ClassificationEvaluation(data, chosen, whitening, threads)
-    options = session_options(providers, threads)
-    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
 
 
 def parse_tasks(text: str | None) -> tuple[TaskName, ...]:

@@ -14,7 +14,6 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
-    session_options,
 )
 from whiten_evaluation.commands.sts import StsTexts, tasks_option
 from whiten_evaluation.embedding import SourceName, WhiteningSource
@@ -24,7 +23,6 @@ from whiten_evaluation.tasks.sts import task_cosines
 from whiten_evaluation.tasks.sts_files import parse_tasks
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.console import one_line_errors
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
@@ -123,8 +121,7 @@ def compare(
     evaluation = ComparisonEvaluation(
         data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta), resamples, seed
     )
-    options = session_options(providers, threads)
-    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
 
 
 def _cells(row: Row) -> list[Cell]:

@@ -9,12 +9,11 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
-from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, csv_option, session_options
+from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, csv_option
 from whiten_evaluation.embedding import TextVectors, WhiteningSource
 from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime.bundle.manifest import IsotropyRecord, read_manifest
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, threads_option
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.embedder import unit
@@ -146,8 +145,7 @@ def isotropy(
     if data is not None and column is not None:
         raise UsageError(f"--column '{column}' is for --input; leave it out")
     evaluation = IsotropyEvaluation(data, inputs, column)
-    options = session_options(providers, threads)
-    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
 
 
 def measure(vectors: TextVectors) -> IsotropyRecord:

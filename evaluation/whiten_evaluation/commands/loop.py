@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from whiten_evaluation.commands.options import Cell, show
+from whiten_evaluation.commands.options import Cell, session_options, show
 from whiten_evaluation.embedding import TextVectors, WhiteningSource, check_bundles, embed_texts
 from whiten_runtime.commands.console_reporter import ConsoleReporter
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 
 Score = TypeVar("Score")
@@ -64,8 +64,8 @@ class Evaluation(Protocol[Score]):
 def run_evaluation(
     evaluation: Evaluation[Score],
     bundles: Sequence[Path],
-    options: SessionOptions,
-    reporter: ConsoleReporter,
+    providers: Sequence[Provider],
+    threads: int | None,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -74,8 +74,8 @@ def run_evaluation(
     Args:
         evaluation: the evaluation to run.
         bundles: directories of the bundles.
-        options: options of the sessions.
-        reporter: told about stages, warnings and progress.
+        providers: execution providers, as --provider gives them; none for the CPU.
+        threads: threads of a call, as --threads gives them.
         as_json: print the document.
         as_csv: print csv.
 
@@ -84,6 +84,7 @@ def run_evaluation(
         BundleError: a directory is not a bundle, or is incomplete.
         DataError: a file is malformed, or a vector is not finite.
     """
+    options, reporter = session_options(providers, threads), ConsoleReporter()
     texts = evaluation.read(reporter)
     check_bundles(bundles, evaluation.whitening, evaluation.groups())
     scored = []

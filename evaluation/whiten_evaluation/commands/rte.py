@@ -13,12 +13,10 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
-    session_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.rte import EntailmentScore, read_entailment, score_entailment
 from whiten_runtime.commands.console import one_line_errors
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 
@@ -97,5 +95,4 @@ def rte(
     """
     check_formats(as_json, as_csv)
     evaluation = EntailmentEvaluation(data, threshold, WhiteningSource.parse(source, dim, beta))
-    options = session_options(providers, threads)
-    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)

@@ -14,13 +14,11 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
-    session_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.sts import StsScores, averages, score_sts
 from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
 from whiten_runtime.commands.console import one_line_errors
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 
@@ -112,5 +110,4 @@ def sts(
     """
     check_formats(as_json, as_csv)
     evaluation = StsEvaluation(data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta))
-    options = session_options(providers, threads)
-    run_evaluation(evaluation, bundles, options, ConsoleReporter(), as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
