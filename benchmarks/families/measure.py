@@ -18,9 +18,9 @@ from benchmarks.families.report import PRECISIONS
 from support.corpus import sentences
 from support.nasty_texts import NASTY
 from whiten_export.commands.export import export
-from whiten_export.sources import pytorch
-from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
+from whiten_export.sources.networks import pytorch
 from whiten_export.sources.opening import open_model
 from whiten_models.catalogue import Entry
 from whiten_runtime import Encoder

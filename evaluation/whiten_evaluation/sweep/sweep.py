@@ -18,7 +18,7 @@ from whiten_evaluation.sweep.speed import measure_depths, steps
 from whiten_evaluation.sweep.store import LayerVectors, embed_layers, texts_digest
 from whiten_evaluation.tasks.sts_files import StsData, Task
 from whiten_export.sources.base import TokenModel
-from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice, resolve_layers
 from whiten_export.sources.max_length import choose_max_seq_length
 from whiten_export.sources.opening import open_model

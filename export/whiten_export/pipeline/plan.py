@@ -6,7 +6,7 @@ from pathlib import Path
 
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.sources.base import TokenModel
-from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import resolve_layers
 from whiten_export.sources.max_length import USUAL_LENGTH, choose_max_seq_length
 from whiten_export.sources.opening import open_model

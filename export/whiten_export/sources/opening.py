@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from whiten_export.sources.base import TokenModel
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
 from whiten_runtime.errors import UsageError, WhitenError
 
@@ -21,11 +21,11 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice) -> TokenModel:
     """
     (_check_words if checkpoint.kind == "words" else _check_network)(choice)
     if checkpoint.kind == "words":
-        from whiten_export.sources.word_vectors import WordVectors
+        from whiten_export.sources.lookup.word_vectors import WordVectors
 
         return WordVectors(checkpoint, choice.max_words, choice.frequencies)
     if checkpoint.kind == "onnx":
-        from whiten_export.sources.onnx_encoder import OnnxEncoder
+        from whiten_export.sources.onnx_files.onnx_encoder import OnnxEncoder
 
         return OnnxEncoder(checkpoint)
     for package in ("torch", "transformers"):
@@ -35,7 +35,7 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice) -> TokenModel:
             raise WhitenError(
                 f"exporting a PyTorch checkpoint needs {package}; install it with pip install 'whiten[export]'"
             ) from None
-    from whiten_export.sources.pytorch import PyTorchModel
+    from whiten_export.sources.networks.pytorch import PyTorchModel
 
     return PyTorchModel(checkpoint, choice.trust_remote_code, choice.device)
 

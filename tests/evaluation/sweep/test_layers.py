@@ -23,7 +23,7 @@ from whiten_evaluation.sweep.scoring import (
 from whiten_evaluation.sweep.store import embed_layers
 from whiten_evaluation.tasks.sts_files import Task, read_sts
 from whiten_export.sources.base import TokenModel
-from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime import ParityError, WhitenError

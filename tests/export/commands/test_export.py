@@ -187,7 +187,7 @@ def test_graph_that_differs_from_pytorch_is_not_written(
     folder: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exporter is replaced by one that returns the third layer for the second."""
-    from whiten_export.sources import pytorch
+    from whiten_export.sources.networks import pytorch
 
     real = pytorch.trace
     monkeypatch.setattr(pytorch, "trace", lambda network, layers: real(network, (1, 3)))

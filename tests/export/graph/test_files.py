@@ -11,8 +11,8 @@ import pytest
 from support.sizes import LAYERS, WIDTH
 from whiten_export.graph.files import save_graph, save_with_outputs
 from whiten_export.graph.head import pool_graph, set_head, unwhitened_value
-from whiten_export.sources.checkpoint import resolve
-from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime.bundle.graph_scan import scan_graph
 
 

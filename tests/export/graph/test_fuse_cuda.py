@@ -25,7 +25,7 @@ from whiten_export.graph.partial_run import PartialRun
 from whiten_export.pipeline import export_model as pipeline
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime import Encoder, UnsafeModelError, UsageError, WhitenError

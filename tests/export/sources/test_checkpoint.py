@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from whiten_export.sources.checkpoint import resolve
+from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_models.catalogue import find
 from whiten_runtime import IntegrityError, UsageError, WhitenError
 
@@ -35,7 +35,7 @@ def test_other_weights_under_a_pinned_name_are_refused(
     with (altered / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x7f")
-    monkeypatch.setattr("whiten_export.sources.checkpoint._packaged", lambda entry, revision: altered)
+    monkeypatch.setattr("whiten_export.sources.checkpoints.checkpoint._packaged", lambda entry, revision: altered)
     with pytest.raises(IntegrityError, match="the catalogue pins"):
         resolve("minilm")
 

@@ -17,8 +17,8 @@ import transformers
 from support.cli import invoke
 from support.sizes import LAYERS, WIDTH
 from whiten_export.commands.export import export
-from whiten_export.sources.checkpoint import resolve
-from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES
 

@@ -19,8 +19,8 @@ from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources import families
-from whiten_export.sources.checkpoint import resolve
-from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime import Encoder, ParityError
 from whiten_runtime.bundle.parity import GATES, compare
 
@@ -164,7 +164,7 @@ def test_merged_pieces_outside_the_vocabulary_are_unknown(tmp_path: Path) -> Non
 def test_tokenizer_with_other_ids_stops_the_export(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export.sources import transformers_tokenizer
+    from whiten_export.sources.networks import transformers_tokenizer
 
     real = transformers_tokenizer._as_json
 

@@ -7,10 +7,10 @@ import torch
 import transformers
 from torch import nn
 
-from whiten_export.sources.adapter import adapter_model_class, merge_adapter
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.families import family_of
-from whiten_export.sources.hugging_face import from_pretrained
+from whiten_export.sources.networks.adapter import adapter_model_class, merge_adapter
+from whiten_export.sources.networks.hugging_face import from_pretrained
 from whiten_runtime.errors import WhitenError
 
 _UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")

@@ -15,8 +15,8 @@ from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, de
 from whiten_export.graph.head import OPSET
 from whiten_export.proof.reference import Float64Array, Reference, pool
 from whiten_export.sources.base import SourceTokenizer
-from whiten_export.sources.checkpoint import Checkpoint, source_record
-from whiten_export.sources.word_file import read_frequencies, read_words
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
+from whiten_export.sources.lookup.word_file import read_frequencies, read_words
 from whiten_runtime.bundle.manifest import Pooling, Source
 from whiten_runtime.errors import UsageError
 

@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import WhitenError
 
@@ -52,8 +52,8 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
 
 def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:
     try:
-        from whiten_export.sources.hugging_face import load_tokenizer
-        from whiten_export.sources.transformers_tokenizer import describe_tokenizer
+        from whiten_export.sources.networks.hugging_face import load_tokenizer
+        from whiten_export.sources.networks.transformers_tokenizer import describe_tokenizer
     except ImportError as error:
         raise WhitenError(
             f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it with "

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from whiten_export.sources.checkpoint import ADAPTER_CONFIG
-from whiten_export.sources.hugging_face import quiet
+from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG
+from whiten_export.sources.networks.hugging_face import quiet
 from whiten_runtime.errors import WhitenError
 
 _MODEL_CLASSES = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.errors import UsageError, WhitenError
 
 

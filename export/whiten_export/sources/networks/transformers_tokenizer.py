@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.errors import WhitenError
 
 
@@ -40,7 +40,7 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
 def _surplus_from(tokenizer: Any) -> int | None:
     if type(tokenizer).__name__ != "XLMTokenizer":
         return None
-    from whiten_export.sources.xlm_tokenizer import surplus_pieces
+    from whiten_export.sources.networks.xlm_tokenizer import surplus_pieces
 
     return max(tokenizer.get_vocab().values()) + 1 if surplus_pieces(tokenizer) else None
 
@@ -52,7 +52,7 @@ def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
     name = type(tokenizer).__name__
     try:
         if name == "XLMTokenizer":
-            from whiten_export.sources.xlm_tokenizer import build_xlm_tokenizer
+            from whiten_export.sources.networks.xlm_tokenizer import build_xlm_tokenizer
 
             return str(build_xlm_tokenizer(tokenizer).to_str())
         from transformers.convert_slow_tokenizer import convert_slow_tokenizer

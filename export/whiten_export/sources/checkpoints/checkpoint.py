@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from whiten_export.sources.hub import download, is_hub_id
+from whiten_export.sources.checkpoints.hub import download, is_hub_id
 from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
 from whiten_runtime.bundle.hashing import sha256_of

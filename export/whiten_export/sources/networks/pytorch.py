@@ -15,12 +15,12 @@ from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.files import strip
 from whiten_export.graph.head import OPSET
 from whiten_export.proof.reference import Float64Array, Reference, pool, token_weights
-from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
-from whiten_export.sources.hugging_face import load_config, load_tokenizer, quiet
-from whiten_export.sources.network import load_network
-from whiten_export.sources.onnx_inputs import map_surplus
-from whiten_export.sources.transformers_tokenizer import describe_tokenizer
+from whiten_export.sources.networks.hugging_face import load_config, load_tokenizer, quiet
+from whiten_export.sources.networks.network import load_network
+from whiten_export.sources.networks.transformers_tokenizer import describe_tokenizer
+from whiten_export.sources.onnx_files.onnx_inputs import map_surplus
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 

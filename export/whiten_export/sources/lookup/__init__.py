@@ -1,0 +1,1 @@
+"""Tables of vectors that are looked up and averaged, without a network."""

@@ -1,0 +1,1 @@
+"""Encoders that are ONNX files already."""
