@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.graph_names import OUTPUT, unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.inference.embedder import unit
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WARNED_RATIO, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
@@ -137,7 +137,7 @@ def check_bundles(bundles: Iterable[Path], whitening: WhiteningSource, groups: M
             _kept(bundle, manifest, whitening.dimension)
         if whitening.source == "target":
             for name, n in groups.items():
-                check_fit(n, manifest.source.hidden_size, whitening.spec, name)
+                check_fit(n, manifest.unwhitened_width, whitening.spec, name)
 
 
 def whitened(vectors: Float64Array, fitted: WhiteningMap | None) -> Float64Array:

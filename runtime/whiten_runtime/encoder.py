@@ -15,8 +15,10 @@ from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.checks import checked_texts
 from whiten_runtime.errors import TextError, UsageError
-from whiten_runtime.inference.embedder import EncodeOptions, progress_bar, unit
+from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.prompts import DOCUMENT, QUERY
+from whiten_runtime.inference.vectors import similarity_matrix
 from whiten_runtime.ort.placement import Placement
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
 from whiten_runtime.ort.session import SessionOptions
@@ -78,6 +80,8 @@ class Encoder:
         self,
         texts: str | Iterable[str],
         *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool = False,
         normalize_embeddings: bool = False,
@@ -90,11 +94,15 @@ class Encoder:
 
         Args:
             texts: one text, or several. An empty text is valid.
+            prompt_name: name of one of the bundle's prompts; None for its default one.
+            prompt: the prompt itself, in place of a name; an empty string for none. It is put before each text, or
+                around it if it contains "{text}", and is truncated with it.
             batch_size: maximum number of texts per batch; None for no limit but that of padded tokens.
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
             truncate_dim: keep only the first coordinates; the result is exactly the whitening to that many dimensions.
-                Only for methods whose columns are nested (pca, pca-cor).
+                Only for methods whose columns are nested (pca, pca-cor), and for the Matryoshka dimensions of a model
+                without whitening.
             truncate: truncate texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
 
         Returns:
@@ -103,19 +111,70 @@ class Encoder:
         Raises:
             TextError: an item of `texts` is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
-            UsageError: `batch_size` or `truncate_dim` is out of range, or the bundle's vectors cannot be truncated.
+            UsageError: `batch_size` or `truncate_dim` is out of range, the bundle's vectors cannot be truncated, or
+                there is no prompt of this name.
         """
-        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate)
+        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt)
         vectors = self._vectors(texts, options, show_progress_bar)
         return vectors[0] if isinstance(texts, str) else vectors
 
+    def encode_query(
+        self, texts: str | Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> NDArray[np.float32]:
+        """Embed queries: as `encode`, with the prompt "query" if neither `prompt_name` nor `prompt` is given.
+
+        Without such a prompt, no prompt is applied, not even the default one, as in sentence-transformers; only a
+        default template (with "{text}") is.
+
+        Args:
+            texts: one text, or several.
+            prompt_name: name of another prompt.
+            prompt: another prompt itself.
+            options: further options of `encode`.
+
+        Returns:
+            float32 [n, k], or [k] for a single string.
+
+        Raises:
+            WhitenError: as in `encode`.
+        """
+        return self._encode_for(QUERY, texts, prompt_name, prompt, options)
+
+    def encode_document(
+        self, texts: str | Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> NDArray[np.float32]:
+        """Embed documents: as `encode_query`, with the prompt "document", else "passage", else "corpus".
+
+        Args:
+            texts: one text, or several.
+            prompt_name: name of another prompt.
+            prompt: another prompt itself.
+            options: further options of `encode`.
+
+        Returns:
+            float32 [n, k], or [k] for a single string.
+
+        Raises:
+            WhitenError: as in `encode`.
+        """
+        return self._encode_for(DOCUMENT, texts, prompt_name, prompt, options)
+
     def encode_both(
-        self, texts: str | Iterable[str], *, batch_size: int | None = None, truncate: bool = True
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        truncate: bool = True,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Embed texts, and return their vectors after and before whitening, from one run of the graph.
 
         Args:
             texts: one text, or several.
+            prompt_name: name of a prompt, as in `encode`.
+            prompt: the prompt itself, as in `encode`.
             batch_size: maximum number of texts per batch.
             truncate: truncate long texts instead of raising.
 
@@ -129,7 +188,8 @@ class Encoder:
         """
         if self.manifest.outputs != "both":
             raise UsageError("this bundle gives one vector a text; export it with --outputs both")
-        plain = self._options(batch_size, False, None, truncate)
+        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
+        plain = self._options(batch_size, False, None, truncate, prompt)
         values = (OUTPUT, UNWHITENED_OUTPUT)
         options = replace(plain, width=self._engine.width_of(*values), values=values)
         white, raw = np.split(self._vectors(texts, options, False), [self.dimension], axis=1)
@@ -139,6 +199,8 @@ class Encoder:
         self,
         texts: Iterable[str],
         *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
         batch_size: int | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
@@ -150,6 +212,8 @@ class Encoder:
 
         Args:
             texts: an iterable of texts, read once.
+            prompt_name: name of a prompt, as in `encode`.
+            prompt: the prompt itself, as in `encode`.
             batch_size: maximum number of texts per batch.
             normalize_embeddings: divide each vector by its L2 norm.
             truncate_dim: keep only the first coordinates.
@@ -161,11 +225,12 @@ class Encoder:
         Raises:
             TextError: an item of `texts` is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
-            UsageError: `batch_size` or `truncate_dim` is out of range.
+            UsageError: `batch_size` or `truncate_dim` is out of range, or there is no prompt of this name.
         """
         if isinstance(texts, str):
             raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
-        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate)
+        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt)
         return (row for _, rows in self._embedder.windows(texts, options) for row in rows)
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
@@ -175,25 +240,28 @@ class Encoder:
         return [len(ids) for ids in self._tokenizer.tokenize(checked_texts(texts))]
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
-        """Return the cosine similarity of every vector of `a` with every vector of `b`.
+        """Return the similarity of every vector of `a` with every vector of `b`.
+
+        It is the one that the model was trained for (`manifest.similarity_fn_name`): the cosine, unless its authors say
+        otherwise; a dot product; or the negative euclidean or manhattan distance.
 
         Args:
             a: shape [n, k] or [k].
             b: shape [m, k] or [k].
 
         Returns:
-            float32 [n, m]; the similarity of a vector of norm zero with any other is 0.
+            float32 [n, m]; the cosine of a vector of norm zero with any other is 0.
+
+        Raises:
+            UsageError: the vectors have different numbers of dimensions.
         """
-        units = []
-        for vectors in (a, b):
-            units.append(unit(np.atleast_2d(np.asarray(vectors, np.float32))))
-        if units[0].shape[1] != units[1].shape[1]:
+        first, second = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (a, b))
+        if first.shape[1] != second.shape[1]:
             raise UsageError(
-                f"vectors of {units[0].shape[1]} and {units[1].shape[1]} dimensions cannot be compared; "
+                f"vectors of {first.shape[1]} and {second.shape[1]} dimensions cannot be compared; "
                 "embed both with the same bundle and truncate_dim"
             )
-        scores: NDArray[np.float32] = units[0] @ units[1].T
-        return scores
+        return similarity_matrix(first, second, self.manifest.similarity_fn_name)
 
     def verify(self) -> Agreement:
         """Embed the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
@@ -229,6 +297,16 @@ class Encoder:
         return self._bundle.manifest.max_seq_length
 
     @property
+    def prompts(self) -> dict[str, str]:
+        """Return the bundle's prompts by name."""
+        return dict(self._bundle.manifest.prompts)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """Return the name of the prompt that `encode` applies if none is asked for, or None."""
+        return self._bundle.manifest.default_prompt_name
+
+    @property
     def providers(self) -> list[str]:
         """Return the active execution providers, in order of preference."""
         return self._engine.providers
@@ -258,6 +336,18 @@ class Encoder:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, self._arguments
 
+    def _encode_for(
+        self,
+        names: tuple[str, ...],
+        texts: str | Iterable[str],
+        prompt_name: str | None,
+        prompt: str | None,
+        options: dict[str, Any],
+    ) -> NDArray[np.float32]:
+        if prompt_name is None and prompt is None:
+            prompt = self._embedder.prompts.for_task(*names)
+        return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
+
     def _vectors(
         self, texts: str | Iterable[str], options: EncodeOptions, show_progress_bar: bool
     ) -> NDArray[np.float32]:
@@ -266,10 +356,10 @@ class Encoder:
             return self._embedder.embed(items, options, advance)
 
     def _options(
-        self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool
+        self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool, prompt: str
     ) -> EncodeOptions:
         self._engine.check_open()
-        return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate)
+        return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate, prompt)
 
 
 def _restore(path: Path, options: SessionOptions, verify_hashes: bool, cuda_graphs: bool) -> Encoder:

@@ -14,7 +14,8 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.errors import BundleError, TextError, UsageError
-from whiten_runtime.inference.embedder import EncodeOptions, progress_bar, unit
+from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
+from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
 

@@ -16,7 +16,7 @@ from whiten_runtime.bundle.manifest import IsotropyRecord, read_manifest
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, threads_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.inference.embedder import unit
+from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.isotropy import average_cosine, iso_score, partition_score

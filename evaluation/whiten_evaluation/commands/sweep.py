@@ -13,7 +13,7 @@ from whiten_evaluation.commands.sts import tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_layers
 from whiten_export.writing.staging import Kind, check_target, staged
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.manifest import Pooling, PoolingMode
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option
@@ -23,7 +23,7 @@ from whiten_runtime.ort.providers import Provider
 
 REPORT = Kind("sweep", "sweep.json")
 
-_POOLINGS = tuple(pooling for pooling in get_args(Pooling) if pooling != "sif")
+_POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "sif")
 
 
 @click.command()

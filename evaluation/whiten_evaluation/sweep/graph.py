@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from whiten_export.graph.files import save_graph
-from whiten_export.graph.head import LAYERS_OUTPUT, layer_value, layers_graph
+from whiten_export.graph.pooling import LAYERS_OUTPUT, layer_value, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.sources.base import TokenModel
 from whiten_export.writing.client_files import write_tokenizer
@@ -85,7 +85,7 @@ def write_layers(model: TokenModel, graph: LayerGraph) -> None:
         WhitenError: the model cannot be loaded or exported.
     """
     write_tokenizer(graph.folder, model.tokenizer, graph.max_seq_length)
-    hidden = model.hidden_states(graph.layers, "mean")
+    hidden = model.hidden_states(graph.layers, "+".join(graph.poolings))
     save_graph(layers_graph(hidden, graph.layers, graph.poolings, graph.width), graph.path)
 
 

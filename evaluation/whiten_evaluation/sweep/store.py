@@ -13,7 +13,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from whiten_evaluation.sweep.graph import LayerGraph
-from whiten_export.graph.head import LAYERS_OUTPUT
+from whiten_export.graph.pooling import LAYERS_OUTPUT
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError, WhitenError
 from whiten_runtime.ort.session import SessionOptions

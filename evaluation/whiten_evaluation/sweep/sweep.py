@@ -86,7 +86,7 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
     layers = resolve_layers(plan.layers or model.layers, model.record.num_hidden_layers, model.layers)
     if len(layers) < 2:
         raise UsageError(f"'{plan.model}' was left with layer {layers[0]} alone; a sweep needs two or more")
-    length = choose_max_seq_length(checkpoint.directory, model.positions, model.tokenizer, plan.max_length)
+    length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, plan.max_length)
     for task in plan.data.tasks:
         if warning := _sample_warning(task, model.record.hidden_size):
             report.warn(warning)

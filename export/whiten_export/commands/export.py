@@ -9,7 +9,7 @@ import click
 
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_layers
-from whiten_runtime.bundle.manifest import Manifest, Outputs, Pooling, Precision, Target
+from whiten_runtime.bundle.manifest import Manifest, Outputs, PoolingMode, Precision, Target
 from whiten_runtime.bundle.parity import GATES, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
@@ -23,7 +23,7 @@ from whiten_whitening.shrinkage import parse_shrinkage
 
 _NOT_FOR_VECTORS = (
     *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
-    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target"),
+    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target", "route"),
 )
 
 
@@ -38,20 +38,22 @@ _NOT_FOR_VECTORS = (
 @click.option(
     "--layers",
     metavar="L,L",
-    help="Layers to average, 0 = embeddings, negative from the top. [default: the catalogue's, else 1 and the last]",
+    help="Layers to average, 0 = embeddings, negative from the top. [default: an embedding model's own, else the "
+    "catalogue's, else 1 and the last]",
 )
 @click.option(
     "--pooling",
-    type=click.Choice(get_args(Pooling)),
-    help="Of all real tokens the mean, the first or the last; sif: words weighed by frequency, without what all "
-    "sentences share. [default: the catalogue's, else mean]",
+    metavar="|".join(get_args(PoolingMode)),
+    help="Of all tokens the mean, the first (cls), the last, the largest of each coordinate (max), a mean that weighs "
+    "later ones more, the sum over the root of their number; half cls and half mean (cls_avg); the network's own "
+    "pooler; of words, a mean weighed by frequency without what all sentences share (sif). Several joined by + are "
+    "concatenated. [default: the model's own, else mean]",
 )
 @click.option(
     "--whitening",
     type=click.Choice([*get_args(Method), "auto", "none"]),
-    default="pca",
-    show_default=True,
-    help="Whitening at the end of the graph. auto: decided by what can be measured, with the reason.",
+    help="Whitening at the end of the graph. auto: decided by what can be measured, with the reason. [default: pca; "
+    "none for an embedding model of which neither layers nor a whitening are named]",
 )
 @click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor, auto). [default: all]")
 @click.option(
@@ -89,7 +91,11 @@ _NOT_FOR_VECTORS = (
 )
 @click.option("--column", help="Column or key of the sentence in --corpus, or of the vector in --from-vectors.")
 @click.option("--max-sentences", type=int, metavar="N", help="Use the first N sentences of the corpus.")
-@click.option("--normalize/--no-normalize", default=False, show_default=True, help="L2-normalise inside the graph.")
+@click.option(
+    "--normalize/--no-normalize",
+    default=None,
+    help="L2-normalise inside the graph. [default: as an embedding model does that is exported as published, else not]",
+)
 @click.option(
     "--precision",
     type=click.Choice(get_args(Precision)),
@@ -112,6 +118,7 @@ _NOT_FOR_VECTORS = (
     help="The bundle's directory. [default: bundles/NAME-l1-l6 and the like]",
 )
 @click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
+@click.option("--route", metavar="NAME", help="Route of a sentence-transformers Router, such as query or document.")
 @click.option("--revision", help="Branch, tag or commit on the hub.")
 @click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
 @click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda or cuda:N.")
@@ -124,13 +131,13 @@ def export(
     model: str | None,
     from_vectors: Path | None,
     layers: str | None,
-    whitening: str,
+    whitening: str | None,
     dim: int | None,
     beta: float,
     shrinkage: str,
     corpus: tuple[str, ...],
     column: str | None,
-    normalize: bool,
+    normalize: bool | None,
     out: Path | None,
     force: bool,
     as_json: bool,
@@ -148,8 +155,8 @@ def export(
         if whitening in ("none", "auto"):
             why = "would change nothing" if whitening == "none" else "has no model to look at"
             raise UsageError(f"--from-vectors with --whitening {whitening} {why}; name a method")
-        spec = WhiteningSpec(whitening, dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
-        vectors = VectorRecipe(from_vectors, model, column, spec, normalize)
+        spec = WhiteningSpec(whitening or "pca", dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
+        vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize))
         with needing("export"):
             from whiten_export.pipeline.export_vectors import export_vectors
         result = export_vectors(vectors, out, force, reporter)
@@ -159,7 +166,7 @@ def export(
         recipe = Recipe.of(
             model,
             layers=None if layers is None else parse_layers(layers),
-            whitening=None if whitening == "none" else whitening,
+            whitening=None if whitening == "none" else whitening or "default",
             dim=dim,
             beta=beta,
             shrinkage=parse_shrinkage(shrinkage),
@@ -213,6 +220,8 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
     ]
     if whitening and (measured := isotropy_in_words(whitening)):
         lines.append(f"  isotropy {measured}")
+    if manifest.published is not None:
+        lines.append(f"  equals   {manifest.published.reference}: {in_words(manifest.published)}")
     return "\n".join([*lines, f"  parity   {in_words(parity)} (gate: {gate})", f"  use it   {usage}"])
 
 

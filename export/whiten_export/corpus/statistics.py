@@ -19,6 +19,13 @@ from whiten_whitening.sample import Sample
 FORMAT = 1
 
 
+_COMPARED = (
+    *("weights_sha256", "tokenizer_sha256", "input", "layers", "layer_weights", "pooling", "include_prompt"),
+    *("modules", "prompt", "max_seq_length"),
+)
+"""Fields in which two origins must be equal for their statistics to be merged."""
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Describes the model that computed the vectors; statistics of different origins cannot be merged."""
 
@@ -29,6 +36,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[int, ...]
     pooling: Pooling | None
     max_seq_length: int
+    layer_weights: tuple[float, ...] | None = None
+    include_prompt: bool = True
+    modules: tuple[str, ...] = ()
+    prompt: str = ""
+    """Prompt that every sentence got."""
     precision: Precision
     """Precision of the graph that computed the vectors; it changes them little, and is not compared."""
 
@@ -44,12 +56,16 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
             layers=manifest.layers,
             pooling=manifest.pooling,
             max_seq_length=manifest.max_seq_length,
+            layer_weights=manifest.layer_weights,
+            include_prompt=manifest.include_prompt,
+            modules=manifest.modules,
+            prompt=manifest.prompts.get(manifest.default_prompt_name or "", ""),
             precision=manifest.precision,
         )
 
     def difference(self, other: "Origin") -> str | None:
         """Return the first field in which two origins differ, with both values, or None."""
-        for name in ("weights_sha256", "tokenizer_sha256", "input", "layers", "pooling", "max_seq_length"):
+        for name in _COMPARED:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name} {_shown(mine)} and {_shown(theirs)}"

@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
+from whiten_export.proof.modules import Dense
+
+OWN = "whiten."
+"""Prefix of the names of initialisers that follow the hidden states; they stay float32 in every precision."""
+
 
 @dataclass(frozen=True)
 class HiddenStates:
@@ -18,11 +23,13 @@ class HiddenStates:
         states: hidden states of the chosen layers, each float32 [batch_size, sequence_length, d].
         weights: weight of each token in the pooling, float32 [batch_size, sequence_length]; None if it follows from the
             mask and the pooling alone.
+        pooler: dense layer over the state of the first token, as BERT's; None if the pooling does not need one.
     """
 
     model: ir.Model
     states: tuple[ir.Value, ...]
     weights: ir.Value | None = None
+    pooler: Dense | None = None
 
 
 class GraphBuilder:
@@ -43,7 +50,7 @@ class GraphBuilder:
         """Return an input of the graph."""
         return next(value for value in self._graph.inputs if value.name == name)
 
-    def op(self, kind: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+    def op(self, kind: str, *inputs: ir.Value, **attributes: int | float) -> ir.Value:
         """Add a node with one output."""
         return self._tape.op(kind, list(inputs), attributes or None)
 

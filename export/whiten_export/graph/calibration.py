@@ -48,7 +48,8 @@ def channel_magnitudes(
         feed = pad_batch([ids[index] for index in group], pad_token_id)
         real = feed["attention_mask"].astype(bool)
         for value, array in zip(values, session.run(None, feed), strict=True):
-            channels = np.abs(array[real] if array.shape[:2] == real.shape else array.reshape(-1, array.shape[-1]))
+            in_tokens = array.ndim > 2 and array.shape[:2] == real.shape
+            channels = np.abs(array[real] if in_tokens else array.reshape(-1, array.shape[-1]))
             name = str(value.name)
             largest[name] = np.maximum(largest.get(name, 0), channels.max(axis=0))
     return largest

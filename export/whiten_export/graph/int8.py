@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
+from whiten_export.graph.builder import OWN
 from whiten_export.graph.head import MEAN, WEIGHT
 
 _LEVELS = 127
@@ -214,8 +215,10 @@ def _is_linear(node: ir.Node) -> bool:
 
 
 def _weights(value: ir.Value | None) -> NDArray[np.float32] | None:
-    """Return a large float32 initialiser other than the whitening, as an array."""
-    if value is None or not value.is_initializer() or value.const_value is None or value.name in (MEAN, WEIGHT):
+    """Return a large float32 initialiser of the network, as an array; None for the modules and the whitening."""
+    if value is None or not value.is_initializer() or value.const_value is None:
+        return None
+    if value.name in (MEAN, WEIGHT) or str(value.name).startswith(OWN):
         return None
     if value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _SMALL:
         return None

@@ -54,7 +54,8 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
     report.stage(f"fitting on {plan.sentences:,} sentences")
     choice = None
     spec = plan.recipe.whitening.spec
-    with load_graph(graph, tokenizer, plan.model.tokenizer.pad_token_id, options, UNWHITENED_OUTPUT) as embedder:
+    pad = plan.model.tokenizer.pad_token_id
+    with load_graph(graph, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
         with report.bar("sentences", plan.sentences) as advance:
             statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
         if plan.recipe.whitening.method == "auto":

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from whiten_export.corpus.statistics import Statistics
 from whiten_runtime.bundle.manifest import IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.parity import Agreement
-from whiten_runtime.inference.embedder import unit
+from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.providers import provider_name
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score, partition_score

@@ -19,26 +19,38 @@ from whiten_export.graph.files import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
-from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.graph.head import set_head
 from whiten_export.graph.int8 import halve_weights, quantize_int8
+from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline.choose_whitening import Decision, decide
 from whiten_export.pipeline.describe import parity_record
 from whiten_export.pipeline.plan import Plan, make_plan
 from whiten_export.pipeline.provenance import describe_export
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.proof.gate import Expected, check_bundle, check_tokens, compute_expected, failure
-from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts, token_batches
+from whiten_export.proof.gate import (
+    Definition,
+    Expected,
+    Tokenized,
+    check_bundle,
+    check_tokens,
+    compare_published,
+    compute_expected,
+    failure,
+)
+from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
-from whiten_export.writing.client_files import write_client_files, write_tokenizer
+from whiten_export.proof.requests import Request, prompted_requests
+from whiten_export.writing.client_files import ClientSettings, write_client_files, write_tokenizer
 from whiten_export.writing.result import Export, write_whitening
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import write_probes
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.loading import load_graph
+from whiten_runtime.inference.prompts import TEXT, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.providers import import_onnxruntime
@@ -52,6 +64,9 @@ _WORK, MODEL_NAME = "work", "model.onnx"
 
 _SHIFT_SENTENCES = 1024
 """Number of sentences of the corpus on which precisions are compared."""
+
+_LONGEST_TEXT = 1 << 16
+"""Maximum number of words of the text on which truncation is compared."""
 
 _TOKENIZER_SENTENCES = 512
 """Number of sentences of the corpus on which both tokenizers are compared, besides the probes."""
@@ -90,7 +105,7 @@ def export_bundle(
         )
         with _seconds(report):
             graph = _graph(plan, stage / _WORK / MODEL_NAME)
-        tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+        tokenizer = _tokenizer(plan, stage)
         decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
         fitted = decision.fitted
         affine = (fitted.mean, fitted.weight) if fitted is not None else None
@@ -101,9 +116,9 @@ def export_bundle(
             report.stage("fusing operators for CUDA")
             if not fuse_for_cuda(graph, plan.max_seq_length, choice.precision == "fp16"):
                 report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
-        set_head(graph, affine, choice.normalize, both)
+        set_head(graph, affine, bool(choice.normalize), both)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
-        write_client_files(stage, plan.model.client_config, dimension, plan.max_seq_length)
+        write_client_files(stage, plan.model.client_config, _client_settings(plan, dimension))
         if choice.precision != "fp32":
             report.stage(f"turning the weights into {choice.precision}")
             _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
@@ -123,7 +138,9 @@ def export_bundle(
 
 def _graph(plan: Plan, path: Path) -> ir.Model:
     """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
-    graph = pool_graph(plan.model.hidden_states(plan.layers, plan.pooling), plan.pooling, plan.width)
+    hidden = plan.model.hidden_states(plan.layers, plan.pooling)
+    graph = pool_graph(hidden, plan.composition, plan.model.record.hidden_size)
+    del hidden
     fold_positions(graph, plan.max_seq_length)
     graph = reopen_graph(graph, path)
     gc.collect()  # the network's weights
@@ -131,9 +148,11 @@ def _graph(plan: Plan, path: Path) -> ir.Model:
 
 
 def _compare_tokenizers(plan: Plan, stage: Path) -> None:
-    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+    tokenizer = _tokenizer(plan, stage)
     sentences = islice(plan.corpus or Corpus((BUILTIN_CORPUS,), None, None), _TOKENIZER_SENTENCES)
-    texts = [*probe_texts(plan.max_seq_length), *TOKENIZER_TEXTS, *sentences]
+    texts = [*probe_texts(min(plan.max_seq_length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
+    for prompt in dict.fromkeys(plan.prompts.texts.values()):
+        texts += with_prompt(prompt, TOKENIZER_TEXTS) if prompt else []
     ours = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     check_tokens(ours, plan.model.tokenizer.own_ids(texts, plan.max_seq_length), texts)
 
@@ -142,10 +161,10 @@ def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionO
     if plan.recipe.graph.precision == "fp16":
         (halve_network if plan.recipe.graph.target == "cuda" else halve_weights)(graph)
         return
-    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
+    tokenizer = _tokenizer(plan, stage)
     corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
     step = max(1, (plan.sentences or corpus.count()) // CALIBRATION_SENTENCES)
-    sentences = islice(corpus, 0, step * CALIBRATION_SENTENCES, step)
+    sentences = with_prompt(plan.prompts.resolve(), list(islice(corpus, 0, step * CALIBRATION_SENTENCES, step)))
     path = stage / _WORK / "calibration.onnx"
     pad = plan.model.tokenizer.pad_token_id
     quantize_int8(graph, channel_magnitudes(graph, sentences, tokenizer, pad, options, path))
@@ -158,7 +177,7 @@ def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: Ses
     sentences = list(islice(plan.corpus, 0, step * _SHIFT_SENTENCES, step))
     pad, means = plan.model.tokenizer.pad_token_id, []
     for path in (stage / _WORK / MODEL_NAME, stage / MODEL_FILE):
-        with load_graph(path, tokenizer, pad, options, UNWHITENED_OUTPUT) as embedder:
+        with load_graph(path, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
             means.append(embed_value(sentences, embedder, UNWHITENED_OUTPUT).mean(axis=0))
     return np.asarray(means[1] - means[0])
 
@@ -176,6 +195,8 @@ def _prove(
     expected = _expected(plan, decision.fitted, stage, report)
     write_probes(stage, expected.probes)
     manifest = describe_export(plan, decision, opset, stage)
+    published = _compare_published(plan, expected, stage, report)
+    manifest = msgspec.structs.replace(manifest, published=published)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     report.stage(f"checking against {expected.reference}")
     if plan.recipe.graph.target == "cuda":
@@ -206,14 +227,66 @@ def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
 def _expected(
     plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Reporter, single_precision: bool = False
 ) -> Expected:
-    texts = probe_texts(plan.max_seq_length)
-    tokenizer = Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length)
-    ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
-    batches = token_batches(plan.max_seq_length, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
-    head = Head.of((fitted.mean, fitted.weight) if fitted else None, plan.recipe.graph.normalize)
-    reference = plan.model.reference(plan.layers, plan.pooling, single_precision)
-    with report.bar("checks", len(texts) + len(batches)) as advance:
-        return compute_expected(reference, head, texts, ids, batches, plan.width, advance)
+    longest = min(plan.max_seq_length, LONGEST_PROBE)
+    tokenizer = Tokenizer(stage / TOKENIZER_FILE, longest, plan.model.tokenizer.truncation_side)
+    texts = probe_texts(longest)
+    probes, *prompted = (
+        _tokenized(plan, tokenizer, request) for request in (Request("", texts), *_prompted(plan, texts))
+    )
+    batches = token_batches(longest, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
+    definition = Definition(
+        reference=plan.model.reference(plan.layers, plan.pooling, single_precision),
+        composition=plan.composition,
+        head=Head.of((fitted.mean, fitted.weight) if fitted else None, bool(plan.recipe.graph.normalize)),
+        hidden_size=plan.model.record.hidden_size,
+    )
+    total = sum(len(part.ids) for part in (probes, *prompted)) + sum(len(feed["input_ids"]) for feed in batches)
+    with report.bar("checks", total) as advance:
+        return compute_expected(definition, probes, prompted, batches, advance)
+
+
+def _prompted(plan: Plan, texts: tuple[str, ...]) -> tuple[Request, ...]:
+    return prompted_requests(texts[:-1], plan.prompts.texts)
+
+
+def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Tokenized:
+    rows = tokenizer.tokenize(with_prompt(request.prompt, request.texts))
+    ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in rows]
+    return Tokenized(request, ids, 0 if plan.prompts.pooled else tokenizer.prompt_tokens(request.prompt))
+
+
+def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Reporter) -> ParityRecord | None:
+    """Compare the reference with the program that the model was published for, if layers and modules are its own."""
+    composed, longest = plan.composed, min(plan.max_seq_length, LONGEST_PROBE)
+    if not composed.keeps_modules or composed.own is None:
+        return None
+    tokenizer = Tokenizer(stage / TOKENIZER_FILE, longest)
+    texts = expected.probes.texts
+    with_tokens = tuple(text for text, ids in zip(texts, tokenizer.tokenize(texts), strict=True) if ids)
+    requests = (Request("", with_tokens), *(request for request in expected.requests if TEXT not in request.prompt))
+    if len(requests) <= len(expected.requests):
+        return None  # templates are not sentence-transformers'
+    report.stage("checking the reference against the published model")
+    published = plan.model.published(requests, longest)
+    if published is None:
+        return None
+    agreement = compare_published(expected, published, requests, composed.own.normalize, plan.model.record.model)
+    return parity_record(published.name, agreement)
+
+
+def _tokenizer(plan: Plan, stage: Path) -> Tokenizer:
+    return Tokenizer(stage / TOKENIZER_FILE, plan.max_seq_length, plan.model.tokenizer.truncation_side)
+
+
+def _client_settings(plan: Plan, dimension: int) -> ClientSettings:
+    own, prompts = plan.composed.own, plan.prompts
+    return ClientSettings(
+        dimension=dimension,
+        max_seq_length=plan.max_seq_length,
+        prompts={name: text for name, text in prompts.texts.items() if TEXT not in text},
+        default_prompt_name=None if TEXT in prompts.resolve() else prompts.default,
+        similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
+    )
 
 
 def _named(plan: Plan) -> str:

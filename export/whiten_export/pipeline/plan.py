@@ -4,10 +4,11 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from whiten_export.pipeline.compose import Composed, compose, unwhitened
 from whiten_export.pipeline.recipe import Recipe, bundle_name
+from whiten_export.proof.composition import Composition
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.choice import resolve_layers
 from whiten_export.sources.max_length import USUAL_LENGTH, choose_max_seq_length
 from whiten_export.sources.opening import open_model
 from whiten_export.writing.staging import check_target
@@ -15,6 +16,7 @@ from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
+from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import check_sample_count
 from whiten_whitening.selection import Choice, fine_tuned
@@ -28,7 +30,7 @@ class Plan:
     Attributes:
         recipe: recipe of the export.
         model: model to export.
-        layers: indices into the hidden states, ascending.
+        composed: how hidden states become a vector, and what is kept of the model as published.
         max_seq_length: maximum number of tokens of a text.
         corpus: sentences that the whitening is fitted on, or None.
         sentences: number of sentences of the corpus.
@@ -39,7 +41,7 @@ class Plan:
 
     recipe: Recipe
     model: TokenModel
-    layers: tuple[int, ...]
+    composed: Composed
     max_seq_length: int
     corpus: Corpus | None
     sentences: int
@@ -48,14 +50,32 @@ class Plan:
     target: Path
 
     @property
+    def composition(self) -> Composition:
+        """Return how hidden states become the vector that is whitened."""
+        return self.composed.composition
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Return the indices into the hidden states, ascending."""
+        return self.composition.layers
+
+    @property
     def pooling(self) -> Pooling:
         """Return the pooling over the tokens."""
-        return self.recipe.source.pooling or "mean"
+        return self.composition.pooling
 
     @property
     def width(self) -> int:
-        """Return the size of a hidden state, d."""
-        return self.model.record.hidden_size
+        """Return the number of coordinates before whitening."""
+        return self.composition.width(self.model.record.hidden_size)
+
+    @property
+    def prompts(self) -> Prompts:
+        """Return the prompts of the model."""
+        own = self.composed.own
+        if own is None:
+            return Prompts()
+        return Prompts(own.prompts, own.default_prompt_name, self.composition.include_prompt)
 
 
 def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter) -> Plan:
@@ -68,27 +88,27 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     """
     if out is not None:
         check_target(out, replace)
-    source, whitening = recipe.source, recipe.whitening
+    source, whitening, graph = recipe.source, recipe.whitening, recipe.graph
     report.stage(f"finding {source.model}")
-    checkpoint = resolve(source.model, source.revision, source.trust_remote_code)
-    recommended: Pooling = checkpoint.entry.pooling if checkpoint.entry else "mean"
-    source = dataclasses.replace(source, pooling=source.pooling or recommended)
-    recipe = dataclasses.replace(recipe, source=source)
+    checkpoint = resolve(source.model, source.revision, source.trust_remote_code, source.route)
+    source = dataclasses.replace(source, pooling=source.pooling or checkpoint.pooling)
     if source.pooling == "sif":
         check_for_sif(whitening.shrinkage)
     model = open_model(checkpoint, source)
     record = model.record
-    count, width = record.num_hidden_layers, record.hidden_size
-    chosen = model.default_layers if source.layers is None else source.layers
-    layers = resolve_layers(chosen, count, model.layers)
+    composed = compose(recipe, checkpoint, model)
+    recipe, whitening = composed.recipe, composed.recipe.whitening
+    layers = composed.composition.layers
+    count, width = record.num_hidden_layers, composed.composition.width(record.hidden_size)
     if whitening.dim is not None and whitening.dim > width:
         raise UsageError(
             f"dim is {whitening.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}"
         )
-    target = out or Path("bundles") / bundle_name(checkpoint.name, recipe, layers)
+    target = out or Path("bundles") / bundle_name(checkpoint.name, recipe, layers, composed.as_published)
     check_target(target, replace)
-    max_seq_length = choose_max_seq_length(checkpoint.directory, model.positions, model.tokenizer, source.max_length)
-    if source.max_length is None and model.positions is not None and model.positions > max_seq_length >= USUAL_LENGTH:
+    max_seq_length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, source.max_length)
+    cut = model.positions is not None and model.positions > max_seq_length >= USUAL_LENGTH
+    if source.max_length is None and checkpoint.published is None and cut:
         report.warn(
             f"texts will be cut to {max_seq_length} tokens of the {model.positions} that {checkpoint.name} takes; "
             "--max-length takes more, and attention's memory grows with its square"
@@ -106,6 +126,10 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
             )
         settled = fine_tuned(checkpoint.name)
         report.stage(settled.why)
+        composed = unwhitened(composed, graph.normalize)
+        recipe = composed.recipe
+    if composed.remark is not None and not composed.as_published:
+        report.stage(composed.remark)
     fits = recipe.fits and settled is None
     corpus = Corpus(whitening.sources, whitening.column, whitening.max_sentences) if fits else None
     sentences = corpus.count() if corpus else 0
@@ -119,7 +143,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     return Plan(
         recipe=recipe,
         model=model,
-        layers=layers,
+        composed=composed,
         max_seq_length=max_seq_length,
         corpus=corpus,
         sentences=sentences,

@@ -12,16 +12,27 @@ from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
     """Return the manifest of the files in `stage`, without parity."""
     graph, fitted = plan.recipe.graph, decision.fitted
+    composition, own = plan.composition, plan.composed.own
     return Manifest(
         format_version=FORMAT_VERSION,
         name=plan.target.absolute().name,
         source=plan.model.record,
         input="text",
         layers=plan.layers,
+        layer_weights=composition.layer_weights,
         pooling=plan.pooling,
+        include_prompt=composition.include_prompt,
+        modules=tuple(map(str, composition.modules)),
+        unwhitened_dimension=None if plan.width == plan.model.record.hidden_size else plan.width,
+        prompts=dict(plan.prompts.texts),
+        default_prompt_name=plan.prompts.default,
+        truncation_side=plan.model.tokenizer.truncation_side,
+        similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
+        matryoshka_dimensions=own.dimensions if own is not None and plan.composed.keeps_modules and not fitted else (),
+        route=plan.recipe.source.route,
         whitening=describe_whitening(fitted, decision.statistics),
         choice=decision.choice,
-        normalize=graph.normalize,
+        normalize=bool(graph.normalize),
         outputs=graph.outputs if fitted else "whitened",
         dimension=plan.width if fitted is None else fitted.weight.shape[1],
         max_seq_length=plan.max_seq_length,

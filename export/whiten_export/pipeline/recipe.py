@@ -18,7 +18,8 @@ class WhiteningChoice:
     """Holds the choices about the whitening and the sentences that it is fitted on.
 
     Attributes:
-        method: method of the whitening; "auto" lets the export choose; None for no whitening.
+        method: method of the whitening; "auto" lets the export choose; None for no whitening. "default" is "pca", and
+            no whitening for an embedding model of which neither layers nor any of these choices are named.
         dim: number of leading whitened dimensions to keep; None for all.
         beta: exponent; 1 whitens, 0 centres; see `WhiteningSpec`.
         shrinkage: shrinkage of the covariance: "none", "ledoit-wolf", "oas", or a number from 0 to 1.
@@ -31,7 +32,7 @@ class WhiteningChoice:
         UsageError: choices that exclude each other, or a number out of range.
     """
 
-    method: Method | Literal["auto"] | None = "pca"
+    method: Method | Literal["auto", "default"] | None = "default"
     dim: int | None = None
     beta: float = 1.0
     shrinkage: Shrinkage = "none"
@@ -41,7 +42,7 @@ class WhiteningChoice:
     max_sentences: int | None = None
 
     def __post_init__(self) -> None:
-        one_of("whitening", self.method, (*get_args(Method), "auto", None))
+        one_of("whitening", self.method, (*get_args(Method), "auto", "default", None))
         for name in ("dim", "max_sentences"):
             if (value := getattr(self, name)) is not None:
                 whole_number(name.replace("_", "-"), value, 1)
@@ -60,6 +61,11 @@ class WhiteningChoice:
             raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
 
     @property
+    def named(self) -> bool:
+        """Return whether a whitening, or anything about one, was chosen."""
+        return self != WhiteningChoice()
+
+    @property
     def spec(self) -> WhiteningSpec | None:
         """Return the whitening that was asked for; None for no whitening, and for "auto"."""
         if self.method in (None, "auto"):
@@ -73,7 +79,7 @@ class WhiteningChoice:
 
     @property
     def _method(self) -> Method:
-        return "pca" if self.method is None or self.method == "auto" else self.method
+        return "pca" if self.method in (None, "auto", "default") else self.method  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,8 @@ class GraphChoice:
     Attributes:
         precision: "fp32"; "int8", one scale per token and per column of weights; "fp16", weights of half the size.
         target: "cpu"; "cuda", which fuses operators for NVIDIA GPUs and computes the network in float16 for "fp16".
-        normalize: divide by the L2 norm inside the graph.
+        normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
+            published does.
         outputs: "whitened"; "both", which outputs the vector before whitening too.
 
     Raises:
@@ -92,7 +99,7 @@ class GraphChoice:
 
     precision: Precision = "fp32"
     target: Target = "cpu"
-    normalize: bool = False
+    normalize: bool | None = None
     outputs: Outputs = "whitened"
 
     def __post_init__(self) -> None:
@@ -189,15 +196,26 @@ class VectorRecipe:
     normalize: bool = False
 
 
-def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...]) -> str:
-    """Return the default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
+def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published: bool = False) -> str:
+    """Return the default name of the bundle's directory, such as minilm-l1-l6-cls-128d.
+
+    Args:
+        name: name of the model.
+        recipe: recipe, with its defaults resolved.
+        layers: indices into the hidden states.
+        as_published: whether it is an embedding model as its authors publish it: its name then says enough.
+    """
     pooling, whitening, graph = recipe.source.pooling, recipe.whitening, recipe.graph
-    parts = [name, *(f"l{layer}" for layer in layers)]
-    if pooling not in ("mean", None):
-        parts.append(str(pooling))
-    parts.extend(whitening_name(whitening.method, whitening.dim, whitening.beta, whitening.shrinkage))
-    if graph.normalize:
-        parts.append("norm")
+    parts = [name]
+    if recipe.source.route is not None:
+        parts.append(recipe.source.route)
+    if not as_published:
+        parts.extend(f"l{layer}" for layer in layers)
+        if pooling not in ("mean", None):
+            parts.append(str(pooling).replace("+", "-"))
+        parts.extend(whitening_name(whitening.method, whitening.dim, whitening.beta, whitening.shrinkage))
+        if graph.normalize:
+            parts.append("norm")
     if graph.precision != "fp32":
         parts.append(graph.precision)
     if graph.target != "cpu":

@@ -131,7 +131,7 @@ def refit_bundle(
     old = bundle.manifest
     _check_input(path, old)
     probes = read_probes(bundle)
-    width = old.source.hidden_size
+    width = old.unwhitened_width
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
     if warning := check_sample_count(statistics.moments.n, width, spec):
@@ -243,6 +243,8 @@ def _describe(old: Manifest, fitted: WhiteningMap, statistics: Statistics, stage
         name=out.absolute().name,
         whitening=describe_whitening(fitted, statistics),
         choice=None,
+        matryoshka_dimensions=(),
+        published=None,
         dimension=fitted.weight.shape[1],
         versions=old.versions | made,
         files={name: file_record(stage / name) for name in list_files(stage)},
@@ -250,7 +252,7 @@ def _describe(old: Manifest, fitted: WhiteningMap, statistics: Statistics, stage
 
 
 def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:
-    agreement = check_bundle(stage, Expected("", probes, (), ()), options)
+    agreement = check_bundle(stage, Expected("", probes), options)
     gate = GATES[manifest.precision]
     if not gate.passes(agreement):
         raise ParityError(

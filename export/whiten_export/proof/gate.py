@@ -1,13 +1,17 @@
 """Check a bundle at the parity gate: open it as written, and compare it with its reference."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.proof.reference import Float64Array, Head, Reference
+from whiten_export.proof.composition import Composition
+from whiten_export.proof.modules import Float64Array
+from whiten_export.proof.reference import Head, Reference
+from whiten_export.proof.requests import PublishedVectors, Request
 from whiten_runtime.bundle.parity import GATES, Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import Probes
 from whiten_runtime.errors import ParityError
@@ -20,6 +24,52 @@ Feed = dict[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
+class Tokenized:
+    """Holds the token ids of a request.
+
+    Attributes:
+        request: texts and their prompt.
+        ids: token ids of each text with its prompt, truncated.
+        left_out: number of tokens of the prompt that are left out of the pooling.
+    """
+
+    request: Request
+    ids: Sequence[Sequence[int]]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Computes the vectors that a bundle has to give: the reference, the composition and the head.
+
+    Attributes:
+        reference: reference of the network.
+        composition: how hidden states become a vector.
+        head: whitening and normalisation.
+        hidden_size: size of a hidden state, d.
+    """
+
+    reference: Reference
+    composition: Composition
+    head: Head
+    hidden_size: int
+
+    def unwhitened(self, ids: Sequence[int], left_out: int = 0) -> Float64Array:
+        """Return the vector of a text before whitening, [1, k].
+
+        A text without a token has the zero vector after pooling, by definition: the output of a network without input
+        is arbitrary.
+        """
+        if not ids:
+            zeros = np.zeros((len(self.composition.layers), 1, self.composition.pooled_width(self.hidden_size)))
+            return self.composition(zeros)
+        row = np.asarray([ids], np.int64)
+        mask = np.ones_like(row)
+        mask[:, :left_out] = 2
+        return self.composition(self.reference.pooled(row, mask))
+
+
+@dataclass(frozen=True)
 class Expected:
     """Holds the vectors of a reference, so that the reference need not stay in memory.
 
@@ -28,12 +78,18 @@ class Expected:
         probes: texts and their vectors.
         batches: padded batches of token ids.
         batch_vectors: finished vectors of each batch, [batch_size, k].
+        requests: texts with prompts.
+        unwhitened: vectors of each request before whitening, [n, d].
+        head: whitening and normalisation.
     """
 
     reference: str
     probes: Probes
-    batches: Sequence[Feed]
-    batch_vectors: Sequence[Float64Array]
+    batches: Sequence[Feed] = ()
+    batch_vectors: Sequence[Float64Array] = ()
+    requests: Sequence[Request] = ()
+    unwhitened: Sequence[Float64Array] = ()
+    head: Head = field(default_factory=lambda: Head(None, False))
 
 
 def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence[str]) -> None:
@@ -52,30 +108,67 @@ def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence
 
 
 def compute_expected(
-    reference: Reference,
-    head: Head,
-    texts: tuple[str, ...],
-    token_ids: list[list[int]],
+    definition: Definition,
+    probes: Tokenized,
+    prompted: Sequence[Tokenized],
     batches: Sequence[Feed],
-    width: int,
     advance: Advance,
 ) -> Expected:
-    """Compute the reference's vectors of each text, and of each row of a batch, alone and without padding.
+    """Compute the vectors of each text, and of each row of a batch, alone and without padding."""
 
-    A text without a token has the zero vector, by definition: the output of a network without input is arbitrary.
-    """
-
-    def vectors(rows: Sequence[Sequence[int]]) -> Float64Array:
-        found = []
-        for ids in rows:
-            row = np.asarray([ids], np.int64)
-            found.append(reference.pooled(row, np.ones_like(row)).mean(axis=0) if ids else np.zeros((1, width)))
-        advance(1)
+    def vectors(rows: Sequence[Sequence[int]], left_out: int = 0) -> Float64Array:
+        found = [definition.unwhitened(ids, left_out) for ids in rows]
+        advance(len(found))
         return np.concatenate(found)
 
-    unwhitened = np.concatenate([vectors([ids]) for ids in token_ids])
-    batch_vectors = [head(vectors(_rows(feed))) for feed in batches]
-    return Expected(reference.name, Probes(texts, head(unwhitened), unwhitened), batches, batch_vectors)
+    unwhitened = vectors(probes.ids)
+    head = definition.head
+    return Expected(
+        reference=definition.reference.name,
+        probes=Probes(probes.request.texts, head(unwhitened), unwhitened),
+        batches=batches,
+        batch_vectors=[head(vectors(_rows(feed))) for feed in batches],
+        requests=[tokenized.request for tokenized in prompted],
+        unwhitened=[vectors(tokenized.ids, tokenized.left_out) for tokenized in prompted],
+        head=head,
+    )
+
+
+def compare_published(
+    expected: Expected, published: PublishedVectors, requests: Sequence[Request], normalize: bool, model: str
+) -> Agreement:
+    """Compare the reference with the program that a model was published for, before whitening.
+
+    Args:
+        expected: vectors of the reference.
+        published: vectors of the program, for each of `requests`.
+        requests: texts of the probes without a prompt, then those of `expected.requests`.
+        normalize: whether the published model divides vectors by their L2 norm.
+        model: name of the model, for the message.
+
+    Raises:
+        ParityError: the vectors differ.
+    """
+    probes = expected.probes
+    rows = {text: row for row, text in enumerate(probes.texts)}
+    plain = probes.unwhitened[[rows[text] for text in requests[0].texts]]
+    agreements = []
+    for request, ours, theirs in zip(requests, [plain, *expected.unwhitened], published.vectors, strict=True):
+        got = Head(None, normalize)(ours)
+        if got.shape != theirs.shape:
+            raise ParityError(
+                f"{published.name} gives {theirs.shape[1]} dimensions for {model}, its files say {got.shape[1]}; no "
+                "bundle was written"
+            )
+        agreement = compare(got, theirs)
+        if not GATES["fp32"].passes(agreement):
+            prompt = f" with the prompt {request.prompt[:40]!r}" if request.prompt else ""
+            raise ParityError(
+                f"{published.name} gives other vectors for {model}{prompt} than its files say: {agreement}; wanted "
+                f"{GATES['fp32']}; no bundle was written"
+            )
+        agreements.append((got, theirs))
+    return compare(*(np.concatenate(part) for part in zip(*agreements, strict=True)))
 
 
 def _rows(feed: Feed) -> list[list[int]]:
@@ -84,7 +177,7 @@ def _rows(feed: Feed) -> list[list[int]]:
 
 
 def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agreement:
-    """Compare a bundle with the reference: its probes alone and batched, and batches of odd shapes.
+    """Compare a bundle with the reference: its probes alone and batched, texts with prompts, batches of odd shapes.
 
     Args:
         root: the bundle's directory.
@@ -99,7 +192,10 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agr
         whole = EncodeOptions.of(bundle.manifest)
         got = [*alone_and_batched(lambda texts: embedder.embed(texts, whole), expected.probes.texts)]
         got.extend(embedder.engine.run_batch(feed) for feed in expected.batches)
+        for request in expected.requests:
+            got.append(embedder.embed(request.texts, dataclasses.replace(whole, prompt=request.prompt)))
     want = [expected.probes.embeddings, expected.probes.embeddings, *expected.batch_vectors]
+    want += [expected.head(vectors) for vectors in expected.unwhitened]
     return compare(np.concatenate(got), np.concatenate(want))
 
 

@@ -55,6 +55,10 @@ TOKENIZER_TEXTS = (
 """Texts, besides the probes, on which tokenizers are compared."""
 
 
+LONGEST_PROBE = 1024
+"""Maximum number of tokens of the texts whose vectors are compared: attention in float64 grows with its square."""
+
+
 def probe_texts(max_seq_length: int) -> tuple[str, ...]:
     """Return the probe texts of every bundle; the last has more tokens than `max_seq_length`."""
     words = ("river", "stone", "light", "paper", "garden", "window", "engine", "letter", "winter", "music")

@@ -10,12 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.manifest import Pooling
-
-Float64Array = NDArray[np.float64]
-
-LEAST_NORM = 1e-12
-"""Smallest divisor in the normalisation: a vector is divided by its norm or by this, whichever is larger."""
+from whiten_export.proof.modules import Float64Array, Normalize
+from whiten_runtime.bundle.manifest import Pooling, PoolingMode, pooling_modes
+from whiten_runtime.errors import UsageError
 
 
 class Reference(Protocol):
@@ -28,12 +25,15 @@ class Reference(Protocol):
     name: str
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """Return pooled hidden states of a padded batch, [layers, batch_size, d]; their mean is whitened."""
+        """Return pooled hidden states of a padded batch, [layers, batch_size, d]; see `Composition` for what follows.
+
+        The mask is 1 for a token, 2 for a token that is left out of the pooling, and 0 for padding.
+        """
 
 
 @dataclass(frozen=True)
 class Head:
-    """Computes the head, which follows the pooling: whitening and normalisation.
+    """Computes the head, which follows the composition: whitening and normalisation.
 
     Attributes:
         affine: mean [d] and weight [d, k] of y = (x - mean) W, or None.
@@ -54,27 +54,72 @@ class Head:
         if self.affine is not None:
             mean, weight = self.affine
             vectors = (vectors - mean) @ weight
-        if self.normalize:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), LEAST_NORM)
-        return vectors
+        return Normalize()(vectors) if self.normalize else vectors
 
 
-def token_weights(attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
-    """Return the weight of each token in the pooling, [batch_size, sequence_length]; zeros for a text without a token.
+def token_weights(attention_mask: NDArray[np.int64], mode: PoolingMode) -> Float64Array:
+    """Return the weight of each token in a pooling that is a weighted sum, [batch_size, sequence_length].
+
+    A text without a token to pool has zeros.
 
     Args:
-        attention_mask: 1 for a token and 0 for padding.
-        pooling: "mean" over the tokens, "cls" for the first, "last" for the last.
+        attention_mask: 1 for a token, 2 for a token that is left out of the pooling, and 0 for padding.
+        mode: "mean" over the tokens, "cls" for the first, "last" for the last, "cls_avg" for half of the first and half
+            of the mean, "weightedmean" for weights proportional to the position from 1 on, "mean_sqrt_len" for the sum
+            divided by the root of the number of tokens.
+
+    Raises:
+        UsageError: the pooling is not a weighted sum over the tokens.
     """
-    shares: Float64Array = attention_mask.astype(np.float64)
-    if pooling == "mean":
-        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1)
-    else:
-        order = np.cumsum(shares, axis=1)
-        shares *= order == (1 if pooling == "cls" else order[:, -1:])
-    return shares
+    pooled = (attention_mask == 1).astype(np.float64)
+    count = np.maximum(pooled.sum(axis=1, keepdims=True), 1)
+    order = np.cumsum(pooled, axis=1)
+    first = pooled * (order == 1)
+    weights: Float64Array
+    match mode:
+        case "mean":
+            weights = pooled / count
+        case "cls":
+            weights = first
+        case "last":
+            weights = pooled * (order == order[:, -1:])
+        case "cls_avg":
+            weights = (first + pooled / count) / 2
+        case "mean_sqrt_len":
+            weights = pooled / np.sqrt(count)
+        case "weightedmean":
+            positions = pooled * np.cumsum(attention_mask > 0, axis=1)
+            weights = positions / np.maximum(positions.sum(axis=1, keepdims=True), 1)
+        case _:
+            raise UsageError(f"pooling '{mode}' is not a weighted sum over the tokens")
+    return weights
 
 
-def pool(states: Sequence[NDArray[Any]], shares: Float64Array) -> Float64Array:
+def weighted_sums(states: Sequence[NDArray[Any]], weights: Float64Array) -> Float64Array:
     """Return weighted sums over tokens of each state [batch_size, sequence_length, d]: [layers, batch_size, d]."""
-    return np.stack([np.einsum("bs,bsd->bd", shares, state.astype(np.float64)) for state in states])
+    return np.stack([np.einsum("bs,bsd->bd", weights, state.astype(np.float64)) for state in states])
+
+
+def pool(states: Sequence[NDArray[Any]], attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
+    """Pool each state [batch_size, sequence_length, d]; the results of several modes are concatenated.
+
+    Args:
+        states: hidden states of the layers.
+        attention_mask: 1 for a token, 2 for a token that is left out of the pooling, and 0 for padding.
+        pooling: any pooling of the mask and the states alone: all but "pooler" and "sif".
+
+    Returns:
+        [layers, batch_size, d]; zeros for a text without a token to pool.
+    """
+    parts = []
+    for mode in pooling_modes(pooling):
+        if mode == "max":
+            parts.append(np.stack([_maximum(state.astype(np.float64), attention_mask == 1) for state in states]))
+        else:
+            parts.append(weighted_sums(states, token_weights(attention_mask, mode)))
+    return np.concatenate(parts, axis=2)
+
+
+def _maximum(state: Float64Array, pooled: NDArray[np.bool_]) -> Float64Array:
+    highest = np.where(pooled[:, :, None], state, -np.inf).max(axis=1)
+    return np.where(pooled.any(axis=1, keepdims=True), highest, 0.0)

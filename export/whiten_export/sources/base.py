@@ -8,7 +8,8 @@ from tokenizers import Tokenizer
 
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.proof.reference import Reference
-from whiten_runtime.bundle.manifest import Pooling, Source
+from whiten_export.proof.requests import PublishedVectors, Request
+from whiten_runtime.bundle.manifest import Pooling, Side, Source
 
 UNSET_LENGTH = 1_000_000
 """Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""
@@ -27,6 +28,7 @@ class SourceTokenizer:
         surplus_from: first id that stands for the unknown token. Such ids belong to pieces that the format must
             distinguish and the checkpoint does not. None where there are none.
         unknown_token_id: id of the unknown token.
+        truncation_side: side from which tokens are removed from texts that are too long.
     """
 
     json: str
@@ -36,6 +38,7 @@ class SourceTokenizer:
     stated_length: int | None
     surplus_from: int | None = None
     unknown_token_id: int = 0
+    truncation_side: Side = "right"
 
     def plain(self, ids: Sequence[int]) -> list[int]:
         """Return the ids as the checkpoint's own tokenizer gives them."""
@@ -86,4 +89,15 @@ class TokenModel(Protocol):
             layers: indices into the hidden states.
             pooling: pooling over the tokens.
             single_precision: compute in float32 like the graph, to measure the error of float32 alone.
+        """
+
+    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+        """Return the vectors of the program that the model was published for; None if there is no such program.
+
+        Args:
+            requests: texts and prompts.
+            max_seq_length: maximum number of tokens of a text.
+
+        Raises:
+            WhitenError: the program is missing or cannot load the model.
         """

@@ -1,10 +1,9 @@
 """Define the choices about the source of an export: the model, and its hidden states."""
 
 from dataclasses import dataclass
-from typing import get_args
 
-from whiten_runtime.bundle.manifest import Pooling
-from whiten_runtime.checks import one_of, whole_number
+from whiten_runtime.bundle.manifest import Pooling, pooling_modes
+from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import on_device
 
@@ -17,15 +16,18 @@ class SourceChoice:
         model: catalogue name, directory written by `save_pretrained` or by optimum's ONNX export, LoRA adapter, file of
             word vectors, or hub id.
         layers: hidden states to average, 0 for the embedding layer, negative from the top; None for the default.
-        pooling: "mean" over all real tokens, "cls" for the first, "last" for the last; "sif" weights the words of a
-            file of word vectors by their frequency and removes their common component; None for the catalogue's, else
-            "mean".
+        pooling: "mean" over all real tokens, "cls" for the first, "last" for the last, "max" of each coordinate,
+            "weightedmean" for weights that grow with the position, "mean_sqrt_len" for the sum divided by the root of
+            the number of tokens, "cls_avg" for half of the first and half of the mean, "pooler" for the network's dense
+            and tanh over the first; several joined by "+" are concatenated. "sif" weights the words of a file of word
+            vectors by their frequency and removes their common component. None for the model's own, else "mean".
         max_length: maximum number of tokens of a text; None for the default, from the checkpoint.
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code that comes with the checkpoint.
         device: device of PyTorch and onnxruntime: "cpu", "cuda" or "cuda:N".
         max_words: number of words of a file of word vectors to keep, the first and so the most frequent ones.
         frequencies: file of "word count" lines for "sif"; None takes the words' order as their rank.
+        route: route of a Router of sentence-transformers, such as "query"; None for its default one.
 
     Raises:
         UsageError: a choice cannot be used as given.
@@ -40,11 +42,13 @@ class SourceChoice:
     device: str = "cpu"
     max_words: int | None = None
     frequencies: str | None = None
+    route: str | None = None
 
     def __post_init__(self) -> None:
         if self.layers is not None and not self.layers:
             raise UsageError("layers is empty; name at least one, or leave it out")
-        one_of("pooling", self.pooling, (*get_args(Pooling), None))
+        if self.pooling is not None:
+            pooling_modes(self.pooling)
         for name in ("max_length", "max_words"):
             if (value := getattr(self, name)) is not None:
                 whole_number(name.replace("_", "-"), value, 1)

@@ -1,24 +1,23 @@
 """Choose the maximum number of tokens of a text."""
 
-import json
-from pathlib import Path
-
 from whiten_export.sources.base import SourceTokenizer
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.errors import UsageError
 
 USUAL_LENGTH = 512
-"""Default maximum number of tokens, as in the papers' models; sentence-transformers' own limit has priority."""
+"""Default maximum number of tokens, as in the papers' models; that of an embedding model's authors has priority."""
 
 
 def choose_max_seq_length(
-    directory: Path, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
+    checkpoint: Checkpoint, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
 ) -> int:
     """Return the maximum number of tokens of a text: the one asked for, else the checkpoint's, at most its positions.
 
-    If the model has positions and there is no sentence-transformers' limit, the default is at most `USUAL_LENGTH`.
+    An embedding model's limit is that of its sentence-transformers' files or of the catalogue. If a model has positions
+    and no such limit, the default is at most `USUAL_LENGTH`.
 
     Args:
-        directory: directory of the checkpoint, which may contain sentence-transformers' own limit.
+        checkpoint: checkpoint of the model.
         positions: maximum number of tokens that the model has positions for; None for any number.
         tokenizer: tokenizer of the model.
         wanted: number asked for, or None.
@@ -28,9 +27,9 @@ def choose_max_seq_length(
     """
     specials = tokenizer.special_tokens
     if wanted is None:
-        chosen = _sentence_transformers_length(directory)
-        usual = USUAL_LENGTH if chosen is None and positions is not None else None
-        stated = [chosen, tokenizer.stated_length, positions, usual]
+        chosen = _authors_length(checkpoint)
+        usual = USUAL_LENGTH if chosen is None and checkpoint.published is None and positions is not None else None
+        stated = [chosen, positions, usual] if chosen is not None else [tokenizer.stated_length, positions, usual]
         wanted = min((length for length in stated if length is not None), default=USUAL_LENGTH)
     if positions is not None and wanted > positions:
         raise UsageError(f"max-length is {wanted}, but the model has positions for {positions} tokens")
@@ -39,9 +38,8 @@ def choose_max_seq_length(
     return wanted
 
 
-def _sentence_transformers_length(directory: Path) -> int | None:
-    try:
-        length = json.loads((directory / "sentence_bert_config.json").read_text("utf-8")).get("max_seq_length")
-    except (OSError, ValueError):
-        return None
+def _authors_length(checkpoint: Checkpoint) -> int | None:
+    length = checkpoint.published.max_seq_length if checkpoint.published else None
+    if length is None and checkpoint.published is None and checkpoint.entry is not None:
+        length = checkpoint.entry.max_length
     return length if isinstance(length, int) and length > 0 else None

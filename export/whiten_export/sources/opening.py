@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
+from whiten_runtime.bundle.manifest import pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 
 
@@ -20,10 +21,17 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice) -> TokenModel:
         WhitenError: the model cannot be read, or a package that its kind needs is missing.
     """
     (_check_words if checkpoint.kind == "words" else _check_network)(choice)
+    modes = pooling_modes(choice.pooling or "mean")
+    if "pooler" in modes and checkpoint.kind != "transformers":
+        raise UsageError(f"pooling pooler needs the network's own pooler, which '{choice.model}' does not have")
     if checkpoint.kind == "words":
         from whiten_export.sources.lookup.word_vectors import WordVectors
 
         return WordVectors(checkpoint, choice.max_words, choice.frequencies)
+    if checkpoint.kind == "static":
+        from whiten_export.sources.lookup.static_embedding import StaticEmbedding
+
+        return StaticEmbedding(checkpoint, choice.device)
     if checkpoint.kind == "onnx":
         from whiten_export.sources.onnx_files.onnx_encoder import OnnxEncoder
 

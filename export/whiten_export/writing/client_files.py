@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from whiten_export.sources.base import SourceTokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import Similarity
 
 
 def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int) -> None:
@@ -23,19 +25,43 @@ def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int)
             "model_max_length": max_seq_length,
             "model_input_names": ["input_ids", "attention_mask"],
             "padding_side": "right",
-            "truncation_side": "right",
+            "truncation_side": tokenizer.truncation_side,
             "clean_up_tokenization_spaces": False,
         },
     )
 
 
-def write_client_files(root: Path, config: Mapping[str, Any], dimension: int, max_seq_length: int) -> None:
+@dataclass(frozen=True)
+class ClientSettings:
+    """Holds what other programs need to know of a bundle.
+
+    Attributes:
+        dimension: number of coordinates of a vector.
+        max_seq_length: maximum number of tokens of a text.
+        prompts: prompts that are put before a text, by name.
+        default_prompt_name: name of the prompt that texts get if none is asked for.
+        similarity_fn_name: similarity of two vectors.
+    """
+
+    dimension: int
+    max_seq_length: int
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity_fn_name: Similarity = "cosine"
+
+
+def write_client_files(root: Path, config: Mapping[str, Any], settings: ClientSettings) -> None:
     """Write the files of sentence-transformers and others, which pool the graph's [n, 1, k] output as one token."""
-    _write_json(root / "config.json", {"max_position_embeddings": max_seq_length} | dict(config))
-    _write_json(root / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
+    length = settings.max_seq_length
+    _write_json(root / "config.json", {"max_position_embeddings": length} | dict(config))
+    _write_json(root / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
     _write_json(
         root / "config_sentence_transformers.json",
-        {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+        {
+            "prompts": dict(settings.prompts),
+            "default_prompt_name": settings.default_prompt_name,
+            "similarity_fn_name": settings.similarity_fn_name,
+        },
     )
     modules = (("", "Transformer"), ("1_Pooling", "Pooling"))
     _write_json(
@@ -45,7 +71,7 @@ def write_client_files(root: Path, config: Mapping[str, Any], dimension: int, ma
             for index, (path, kind) in enumerate(modules)
         ],
     )
-    write_pooling(root, dimension)
+    write_pooling(root, settings.dimension)
 
 
 def write_pooling(root: Path, dimension: int) -> None:

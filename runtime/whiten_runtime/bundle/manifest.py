@@ -1,21 +1,26 @@
 """Read and check the manifest, `whiten.json`: source, layers, pooling, whitening, parity and files of a bundle."""
 
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import msgspec
 
-from whiten_runtime.errors import BundleError
+from whiten_runtime.errors import BundleError, UsageError
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "whiten.json"
 
 Input = Literal["text", "vectors"]
-Pooling = Literal["mean", "cls", "last", "sif"]
+PoolingMode = Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len", "cls_avg", "pooler", "sif"]
+Pooling = str
+"""A pooling mode, or several joined by "+", whose results are concatenated, such as "cls+mean"."""
+
 Precision = Literal["fp32", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
 WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"]
 Outputs = Literal["whitened", "both"]
+Side = Literal["right", "left"]
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 NESTED_METHODS = frozenset({"pca", "pca-cor"})
 """Methods whose first m columns are the whitening to m dimensions."""
@@ -117,6 +122,8 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
     mean_cosine: float
     max_difference: float
     """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
+    max_norm_error: float | None = None
+    """Largest |norm / norm of the reference vector - 1|; None in bundles that were made before it was measured."""
     provider: str = "CPUExecutionProvider"
     """Execution provider of onnxruntime that computed the vectors."""
 
@@ -138,8 +145,28 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Input of the graph: token ids of texts, or precomputed embeddings."""
     layers: tuple[int, ...]
     """Indices into the hidden states: 0 is the embedding layer, l the output of block l; empty for vectors."""
+    layer_weights: tuple[float, ...] | None = None
+    """Weights of the layers in their average; None for equal ones."""
     pooling: Pooling | None
-    """Pooling over the tokens; None for vectors."""
+    """Pooling over the tokens, such as "mean" or "cls+mean"; None for vectors."""
+    include_prompt: bool = True
+    """Whether the tokens of a prompt take part in the pooling."""
+    modules: tuple[str, ...] = ()
+    """Modules between the pooling and the whitening, such as "Dense(768 -> 768, Tanh)"."""
+    unwhitened_dimension: int | None = None
+    """Number of coordinates before whitening; None if it is the size of a hidden state."""
+    prompts: dict[str, str] = {}
+    """Prompts by name: put before a text, or around it if they contain "{text}"."""
+    default_prompt_name: str | None = None
+    """Name of the prompt that texts get if none is asked for; None for no prompt."""
+    truncation_side: Side = "right"
+    """Side from which tokens are removed from texts that are too long."""
+    similarity_fn_name: Similarity = "cosine"
+    """Similarity of two vectors that the model was trained for."""
+    matryoshka_dimensions: tuple[int, ...] = ()
+    """Numbers of leading coordinates to which vectors without a whitening may be cut."""
+    route: str | None = None
+    """Route of a sentence-transformers Router that was exported; None if the model has none."""
     whitening: WhiteningRecord | None
     choice: ChoiceRecord | None = None
     """Choice of the whitening, if it was "auto"; otherwise None."""
@@ -158,6 +185,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     parity: ParityRecord | None
     """Agreement with the reference; None only while a bundle is being made."""
+    published: ParityRecord | None = None
+    """Agreement of the reference with the program that the model was published for, such as sentence-transformers; None
+    if the bundle differs from the published model, for instance by its layers or its whitening."""
     files: dict[str, FileRecord]
     """Files by POSIX path relative to the bundle: all except the manifest."""
 
@@ -166,9 +196,29 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the first m coordinates of a vector are the vector whitened to m dimensions."""
         return self.whitening is not None and self.whitening.method in NESTED_METHODS
 
+    @property
+    def unwhitened_width(self) -> int:
+        """Return the number of coordinates of a vector before whitening."""
+        return self.source.hidden_size if self.unwhitened_dimension is None else self.unwhitened_dimension
+
     def to_json(self) -> bytes:
         """Serialise with two-space indentation and a final newline."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+def pooling_modes(pooling: Pooling) -> tuple[PoolingMode, ...]:
+    """Return the modes of a pooling, in the order in which their results are concatenated.
+
+    Raises:
+        UsageError: a mode is unknown or given twice, or "sif" is combined with another.
+    """
+    modes = pooling.split("+")
+    known = get_args(PoolingMode)
+    if unknown := [mode for mode in modes if mode not in known]:
+        raise UsageError(f"pooling is '{unknown[0]}'; wanted {', '.join(known)}, or several joined by +")
+    if len(set(modes)) < len(modes) or ("sif" in modes and len(modes) > 1):
+        raise UsageError(f"pooling is '{pooling}'; wanted different modes, and sif alone")
+    return cast(tuple[PoolingMode, ...], tuple(modes))
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -221,3 +271,14 @@ def _check(manifest: Manifest, path: Path) -> None:
     for field, bound in least.items():
         if (value := getattr(manifest, field)) < bound:
             raise BundleError(f"{path}: {field} is {value}, which must be at least {bound}")
+    try:
+        pooling_modes(manifest.pooling or "mean")
+    except UsageError as error:
+        raise BundleError(f"{path}: {error}; upgrade whiten, or export the model again") from None
+    default = manifest.default_prompt_name
+    if default is not None and default not in manifest.prompts:
+        raise BundleError(
+            f"{path}: default_prompt_name is '{default}', which is not one of its prompts; export it again"
+        )
+    if manifest.layer_weights is not None and len(manifest.layer_weights) != len(manifest.layers):
+        raise BundleError(f"{path}: has {len(manifest.layer_weights)} layer_weights for {len(manifest.layers)} layers")

@@ -19,12 +19,14 @@ class Agreement:
         min_cosine: cosine of the worst pair.
         mean_cosine: mean cosine of the pairs.
         max_difference: largest |difference| of any coordinate, divided by the norm of the reference vector.
+        max_norm_error: largest |norm / norm of the reference vector - 1|.
     """
 
     vectors: int
     min_cosine: float
     mean_cosine: float
     max_difference: float
+    max_norm_error: float
 
     def __str__(self) -> str:
         return in_words(self)
@@ -33,9 +35,10 @@ class Agreement:
 def in_words(parity: Agreement | ParityRecord) -> str:
     """Describe an agreement in one line."""
     mean, worst = 1 - parity.mean_cosine, 1 - parity.min_cosine
+    norm = "" if parity.max_norm_error is None else f", worst norm {parity.max_norm_error:.1e} off"
     return (
         f"cosine 1 - {mean:.1e} on average, 1 - {worst:.1e} at worst, "
-        f"worst difference {parity.max_difference:.1e} of the norm, {parity.vectors} vectors"
+        f"worst difference {parity.max_difference:.1e} of the norm{norm}, {parity.vectors} vectors"
     )
 
 
@@ -46,6 +49,7 @@ class Gate:
     min_cosine: float
     mean_cosine: float
     max_difference: float
+    max_norm_error: float = np.inf
 
     def passes(self, agreement: Agreement) -> bool:
         """Return whether every bound is satisfied; NaN satisfies none."""
@@ -53,18 +57,20 @@ class Gate:
             agreement.min_cosine >= self.min_cosine
             and agreement.mean_cosine >= self.mean_cosine
             and agreement.max_difference <= self.max_difference
+            and agreement.max_norm_error <= self.max_norm_error
         )
 
     def __str__(self) -> str:
         mean = "" if self.mean_cosine == self.min_cosine else f", {self.mean_cosine:g} on average"
         difference = "" if np.isinf(self.max_difference) else f", difference <= {self.max_difference:g} of the norm"
-        return f"cosine >= {self.min_cosine:g}{mean}{difference}"
+        norm = "" if np.isinf(self.max_norm_error) else f", norm within {self.max_norm_error:.0%}"
+        return f"cosine >= {self.min_cosine:g}{mean}{difference}{norm}"
 
 
 GATES: dict[Precision, Gate] = {
     "fp32": Gate(min_cosine=0.999999, mean_cosine=0.999999, max_difference=1e-4),
-    "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf),
-    "int8": Gate(min_cosine=0.98, mean_cosine=0.99, max_difference=np.inf),
+    "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf, max_norm_error=0.02),
+    "int8": Gate(min_cosine=0.98, mean_cosine=0.99, max_difference=np.inf, max_norm_error=0.02),
 }
 
 
@@ -107,10 +113,13 @@ def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:
     cosine = 1 - np.square(got_unit - want_unit).sum(axis=1) / 2
     gap = np.abs(got - want).max(axis=1)
     norm = want_norm[:, 0]
+    off = np.abs(got_norm[:, 0] - norm)
+    norm_error = np.divide(off, norm, out=np.where(off == 0, 0.0, np.inf), where=norm > 0)
     difference = np.divide(gap, norm, out=np.where(gap == 0, 0.0, np.inf), where=norm > 0)
     return Agreement(
         vectors=len(got),
         min_cosine=float(cosine.min()),
         mean_cosine=float(cosine.mean()),
         max_difference=float(difference.max()),
+        max_norm_error=float(norm_error.max()),
     )

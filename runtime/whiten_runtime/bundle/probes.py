@@ -61,7 +61,7 @@ def read_probes(bundle: Bundle) -> Probes:
     except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
         raise BundleError(f"{bundle.path}: its probes are damaged ({error}); copy the bundle again") from None
     wanted = (len(texts) if of_texts else len(probes.unwhitened), bundle.manifest.dimension)
-    unwhitened = (wanted[0], bundle.manifest.source.hidden_size)
+    unwhitened = (wanted[0], bundle.manifest.unwhitened_width)
     if not wanted[0] or probes.embeddings.shape != wanted or probes.unwhitened.shape != unwhitened:
         raise BundleError(
             f"{bundle.path}: its probes hold vectors of shape {probes.embeddings.shape}, not {wanted}; "

@@ -19,7 +19,14 @@ def describe(manifest: Manifest) -> str:
         rows.append(("takes", f"vectors of {source.hidden_size} dimensions"))
     else:
         rows.append(("network", f"{source.model_type}, {source.num_hidden_layers} layers of {source.hidden_size}"))
-        rows.append(("layers", f"{', '.join(map(str, manifest.layers))}, {manifest.pooling} pooling"))
+        rows.append(("layers", _pooled(manifest)))
+        if manifest.route is not None:
+            rows.append(("route", manifest.route))
+        if manifest.modules:
+            rows.append(("modules", ", ".join(manifest.modules)))
+        for name, prompt in manifest.prompts.items():
+            default = ", the default" if name == manifest.default_prompt_name else ""
+            rows.append(("prompt", f"{name}{default}: {prompt!r}"))
     if whitening is None:
         rows.append(("whitening", "none"))
     else:
@@ -30,14 +37,21 @@ def describe(manifest: Manifest) -> str:
             rows.append(("isotropy", measured))
     if manifest.choice is not None:
         rows.append(("chosen", manifest.choice.why))
-    raw = f", and {source.hidden_size} before whitening" if manifest.outputs == "both" else ""
+    raw = f", and {manifest.unwhitened_width} before whitening" if manifest.outputs == "both" else ""
     rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}{raw}"))
     if manifest.input == "text":
-        rows.append(("max length", f"{manifest.max_seq_length} tokens"))
+        side = ", truncated from the left" if manifest.truncation_side == "left" else ""
+        rows.append(("max length", f"{manifest.max_seq_length} tokens{side}"))
+    if manifest.similarity_fn_name != "cosine":
+        rows.append(("similarity", manifest.similarity_fn_name))
+    if manifest.matryoshka_dimensions:
+        rows.append(("may be cut to", f"{', '.join(map(str, manifest.matryoshka_dimensions))} dimensions"))
     target = ", operators fused for CUDA" if manifest.target == "cuda" else ""
     rows.append(("precision", f"{manifest.precision}, opset {manifest.opset}{target}"))
     if parity is not None:
         rows.append(("parity", f"{in_words(parity)}, against {parity.reference}"))
+        if manifest.published is not None:
+            rows.append(("", f"{in_words(manifest.published)}, of that against {manifest.published.reference}"))
         if manifest.target == "cuda":
             verified = parity.provider == CUDA_PROVIDER
             rows.append(("", "on CUDA" if verified else "not verified on CUDA: whiten verify BUNDLE --provider cuda"))
@@ -45,6 +59,14 @@ def describe(manifest: Manifest) -> str:
     rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
     rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))
     return table(("bundle", manifest.name), rows)
+
+
+def _pooled(manifest: Manifest) -> str:
+    layers = ", ".join(map(str, manifest.layers))
+    if manifest.layer_weights is not None:
+        layers += f" (weights {', '.join(f'{weight:.3g}' for weight in manifest.layer_weights)})"
+    without = "" if manifest.include_prompt else ", without the prompt's tokens"
+    return f"{layers}, {manifest.pooling} pooling{without}"
 
 
 def _method(whitening: WhiteningRecord) -> str:

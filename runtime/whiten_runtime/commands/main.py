@@ -67,6 +67,8 @@ _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 )
 @click.option("--column", help="Column or key of the text in --input.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write vectors to .npy, .parquet or .jsonl.")
+@click.option("--prompt-name", metavar="NAME", help="Prompt of the bundle to apply. [default: its default prompt]")
+@click.option("--prompt", metavar="TEXT", help='Prompt before each text, or around it with "{text}"; "" for none.')
 @click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
 @click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
@@ -80,6 +82,8 @@ def embed(
     input_file: str | None,
     column: str | None,
     out: Path | None,
+    prompt_name: str | None,
+    prompt: str | None,
     normalize: bool,
     truncate_dim: int | None,
     batch_size: int | None,
@@ -105,7 +109,12 @@ def embed(
         source = "-" if text == ("-",) else input_file
         texts, read = itertools.tee(text if source is None else read_texts(source, column))
         vectors = encoder.encode_iter(
-            read, batch_size=batch_size, normalize_embeddings=normalize, truncate_dim=truncate_dim
+            read,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            normalize_embeddings=normalize,
+            truncate_dim=truncate_dim,
         )
         rows = zip(texts, vectors, strict=True)
         if out is not None:

@@ -134,19 +134,23 @@ def plan_batches(
     return groups
 
 
-def pad_batch(ids: Sequence[Sequence[int]], pad_token_id: int, least: int = 1) -> dict[str, NDArray[np.int64]]:
+def pad_batch(
+    ids: Sequence[Sequence[int]], pad_token_id: int, least: int = 1, prompt_tokens: int = 0
+) -> dict[str, NDArray[np.int64]]:
     """Right-pad token ids into the two inputs of the graph.
 
     Args:
         ids: token ids of each text.
         pad_token_id: id of the padding token.
         least: minimum number of tokens to pad to.
+        prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
 
     Returns:
         `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]; a batch in which no text has a
-        token gets one masked column, because the graph needs at least one.
+        token gets one masked column, because the graph needs at least one. The mask is 1 for a token, 2 for a token
+        that is left out of the pooling, and 0 for padding.
     """
-    if len(ids) == 1 and len(ids[0]) >= least:  # single-text requests should not wait
+    if len(ids) == 1 and len(ids[0]) >= least and not prompt_tokens:  # single-text requests should not wait
         alone = np.asarray(ids, np.int64)
         return {"input_ids": alone, "attention_mask": np.ones_like(alone)}
     lengths = np.fromiter(map(len, ids), np.intp, len(ids))
@@ -154,4 +158,6 @@ def pad_batch(ids: Sequence[Sequence[int]], pad_token_id: int, least: int = 1) -
     mask = np.arange(width) < lengths[:, None]
     input_ids = np.full((len(ids), width), pad_token_id, dtype=np.int64)
     input_ids[mask] = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
-    return {"input_ids": input_ids, "attention_mask": mask.astype(np.int64)}
+    attention_mask = mask.astype(np.int64)
+    attention_mask[:, :prompt_tokens] *= 2
+    return {"input_ids": input_ids, "attention_mask": attention_mask}

@@ -15,7 +15,9 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.checks import checked_texts, whole_number
 from whiten_runtime.errors import TooLongError, UsageError
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.prompts import Prompts, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.process import ForkSafeLock
 
 
@@ -29,6 +31,7 @@ class EncodeOptions:
         normalize: divide each vector by its L2 norm.
         truncate: truncate texts that are too long instead of raising.
         values: outputs of the graph, concatenated.
+        prompt: text that is put before each text, or around it; see `prompts.with_prompt`.
     """
 
     width: int
@@ -36,6 +39,7 @@ class EncodeOptions:
     normalize: bool = False
     truncate: bool = True
     values: tuple[str, ...] = (OUTPUT,)
+    prompt: str = ""
 
     @classmethod
     def of(
@@ -45,6 +49,7 @@ class EncodeOptions:
         normalize: bool = False,
         truncate_dim: int | None = None,
         truncate: bool = True,
+        prompt: str = "",
     ) -> "EncodeOptions":
         """Check a caller's options against a bundle.
 
@@ -57,19 +62,25 @@ class EncodeOptions:
             _check_nested(manifest, width)
             normalize = normalize or manifest.normalize
         rows = None if batch_size is None else whole_number("batch_size", batch_size, 1)
-        return cls(width, rows, normalize, truncate)
+        return cls(width, rows, normalize, truncate, prompt=prompt)
 
 
 class Embedder:
     """Embeds texts with a tokenizer and an engine. Thread-safe, and usable in forked children.
 
+    Args:
+        tokenizer: tokenizer of the graph.
+        engine: engine with the graph.
+        prompts: prompts of the model; None for none.
+
     Attributes:
         truncated: number of texts that were truncated so far.
     """
 
-    def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
+    def __init__(self, tokenizer: Tokenizer, engine: Engine, prompts: Prompts | None = None) -> None:
         self.tokenizer = tokenizer
         self.engine = engine
+        self.prompts = prompts or Prompts()
         self.truncated = 0
         self._count_lock = ForkSafeLock()
 
@@ -86,8 +97,8 @@ class Embedder:
         self.close()
 
     def whole(self, value: str) -> EncodeOptions:
-        """Return options for all coordinates of one output of the graph."""
-        return EncodeOptions(self.engine.width_of(value), values=(value,))
+        """Return options for all coordinates of one output of the graph, with the default prompt."""
+        return EncodeOptions(self.engine.width_of(value), values=(value,), prompt=self.prompts.resolve())
 
     def embed(
         self,
@@ -138,7 +149,7 @@ class Embedder:
             schedule = self.engine.schedule
             size = min(schedule.window, first or schedule.first_window)
             offset, window = 0, list(islice(stream, size))
-            ids = self._token_ids(window, offset, options.truncate)
+            ids = self._token_ids(window, offset, options)
             while window:
                 offset += len(window)
                 following = list(islice(stream, schedule.window)) if len(window) == size else []
@@ -146,7 +157,7 @@ class Embedder:
                 pending = None
                 if following:
                     executor = executor or stack.enter_context(ThreadPoolExecutor(1, "whiten-tokenize"))
-                    pending = executor.submit(self._token_ids, following, offset, options.truncate)
+                    pending = executor.submit(self._token_ids, following, offset, options)
                 yield window, self._embed(ids, options, advance)
                 ids = pending.result() if pending else []
                 window = following
@@ -155,16 +166,17 @@ class Embedder:
         self, ids: list[list[int]], options: EncodeOptions, advance: Callable[[int], object]
     ) -> NDArray[np.float32]:
         vectors = np.empty((len(ids), options.width), np.float32)
-        for group, rows in self.engine.run(ids, options.batch_size, options.values):
+        left_out = 0 if self.prompts.pooled else self.tokenizer.prompt_tokens(options.prompt)
+        for group, rows in self.engine.run(ids, options.batch_size, options.values, left_out):
             vectors[group] = rows[:, : options.width]
             advance(len(group))
         return unit(vectors) if options.normalize else vectors
 
-    def _token_ids(self, texts: list[str], offset: int, truncate: bool) -> list[list[int]]:
+    def _token_ids(self, texts: list[str], offset: int, options: EncodeOptions) -> list[list[int]]:
         limit = self.tokenizer.max_seq_length
-        ids = self.tokenizer.tokenize(checked_texts(texts, offset))
+        ids = self.tokenizer.tokenize(with_prompt(options.prompt, checked_texts(texts, offset)))
         too_long = [index for index, row in enumerate(ids) if len(row) > limit]
-        if too_long and not truncate:
+        if too_long and not options.truncate:
             index = too_long[0]
             raise TooLongError(
                 f"texts[{offset + index}] has {len(ids[index])} tokens, but the bundle takes {limit}; "
@@ -179,7 +191,10 @@ class Embedder:
 
 
 def _check_nested(manifest: Manifest, width: int) -> None:
-    if width < manifest.dimension and not manifest.nested:
+    if width < manifest.dimension and not manifest.nested and width not in manifest.matryoshka_dimensions:
+        if manifest.matryoshka_dimensions:
+            allowed = ", ".join(map(str, manifest.matryoshka_dimensions))
+            raise UsageError(f"truncate_dim is {width}; the model was trained for vectors cut to {allowed}")
         method = manifest.whitening.method if manifest.whitening else "none"
         why = "there is no whitening" if method == "none" else f"the whitening is {method}"
         raise UsageError(
@@ -198,9 +213,3 @@ def progress_bar(total: int, show: bool, unit: str = "text") -> Iterator[Callabl
 
     with tqdm(total=total, unit=unit) as bar:
         yield bar.update
-
-
-def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Divide each row by its L2 norm; rows of zeros stay."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, np.where(norms > 0, norms, 1), dtype=np.float32)

@@ -71,7 +71,11 @@ class Engine:
         return sum(self._widths[value] for value in values)
 
     def run(
-        self, ids: Sequence[Sequence[int]], batch_size: int | None = None, values: Sequence[str] = (OUTPUT,)
+        self,
+        ids: Sequence[Sequence[int]],
+        batch_size: int | None = None,
+        values: Sequence[str] = (OUTPUT,),
+        prompt_tokens: int = 0,
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
         """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no guaranteed order.
 
@@ -79,6 +83,7 @@ class Engine:
             ids: token ids of each text.
             batch_size: maximum number of texts per batch, or None for no limit but that of padded tokens.
             values: outputs to compute; the vectors of several outputs are concatenated.
+            prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
 
         Raises:
             WhitenError: onnxruntime fails, or the engine was closed.
@@ -86,12 +91,12 @@ class Engine:
         groups, workers = self.schedule.plan([len(row) for row in ids], batch_size)
         if workers < 2:
             for group in groups:
-                yield group, self.run_batch(self._feed(ids, group), values)
+                yield group, self.run_batch(self._feed(ids, group, prompt_tokens), values)
             return
         run = self._runner.concurrent()
 
         def run_group(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-            return group, run(self._feed(ids, group), values)
+            return group, run(self._feed(ids, group, prompt_tokens), values)
 
         with ThreadPoolExecutor(workers, "whiten-run") as executor:
             try:
@@ -138,5 +143,5 @@ class Engine:
         """Free the model."""
         self._runner.close()
 
-    def _feed(self, ids: Sequence[Sequence[int]], group: NDArray[np.intp]) -> Feed:
-        return pad_batch([ids[index] for index in group], self._pad_token_id)
+    def _feed(self, ids: Sequence[Sequence[int]], group: NDArray[np.intp], prompt_tokens: int) -> Feed:
+        return pad_batch([ids[index] for index in group], self._pad_token_id, prompt_tokens=prompt_tokens)

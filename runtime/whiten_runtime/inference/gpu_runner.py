@@ -54,7 +54,7 @@ class GpuRunner:
             WhitenError: onnxruntime fails.
         """
         ids, mask = feed["input_ids"], feed["attention_mask"]
-        if self._cuda_graphs is not None and tuple(values) == (OUTPUT,) and len(ids) == 1 and mask.all():
+        if self._cuda_graphs is not None and tuple(values) == (OUTPUT,) and len(ids) == 1 and (mask == 1).all():
             graphs: CudaGraphRunner = self._cuda_graphs.get()
             if graphs.takes(ids.shape[1]):
                 return graphs.run(ids[0].tolist())

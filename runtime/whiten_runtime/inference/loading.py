@@ -8,6 +8,7 @@ from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import BundleError
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime, provider_name
 from whiten_runtime.ort.session import SessionOptions
@@ -41,14 +42,14 @@ def load_bundle(
         if manifest.input != "text":
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten_runtime.VectorWhitener")
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
-        tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length)
+        tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
             engine = Engine(bundle.model, manifest.pad_token_id, settings, value)
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
-        embedder = Embedder(tokenizer.result(), engine)
+        embedder = Embedder(tokenizer.result(), engine, Prompts.of(manifest))
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
             engine.check_padding(manifest.max_seq_length, value)
@@ -64,6 +65,7 @@ def load_graph(
     pad_token_id: int,
     options: SessionOptions | None = None,
     value: str = OUTPUT,
+    prompts: Prompts | None = None,
 ) -> Embedder:
     """Open a graph that is not part of a bundle yet.
 
@@ -73,6 +75,7 @@ def load_graph(
         pad_token_id: id of the padding token.
         options: options with which sessions are created; None for the CPU.
         value: a value of the graph to compute in addition to its outputs.
+        prompts: prompts of the model; None for none.
 
     Returns:
         An embedder that the caller closes, for instance by `with`.
@@ -81,7 +84,7 @@ def load_graph(
         BundleError: onnxruntime does not accept the graph, or it has other inputs or outputs.
         ProviderError: a provider is not available or not active.
     """
-    return Embedder(tokenizer, Engine(model, pad_token_id, options, value))
+    return Embedder(tokenizer, Engine(model, pad_token_id, options, value), prompts)
 
 
 def _check_outputs(bundle: Bundle, engine: Engine) -> None:

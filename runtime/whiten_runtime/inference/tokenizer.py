@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as _Backend
 
+from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import BundleError
 
@@ -22,24 +23,26 @@ class Tokenizer:
     Args:
         path: a `tokenizer.json`.
         max_seq_length: maximum number of tokens of a text, special tokens included.
+        truncation_side: side from which tokens are removed from texts that are too long.
 
     Raises:
         BundleError: the file is not a tokenizer, or its special tokens leave no room for a text.
     """
 
-    def __init__(self, path: Path, max_seq_length: int) -> None:
+    def __init__(self, path: Path, max_seq_length: int, truncation_side: Side = "right") -> None:
         with _typed_errors(f"{path}: not a tokenizer"):
             self._backend = _Backend.from_file(str(path))
             self._backend.no_truncation()
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)
-            self._suffix = _trailing_specials(self._backend)
+            self._prefix, self._suffix = _added_tokens(self._backend)
         if max_seq_length <= specials:
             raise BundleError(
                 f"{path}: adds {specials} special tokens to a text, but the bundle takes {max_seq_length} in all; "
                 "export the model again"
             )
         self.max_seq_length = max_seq_length
+        self._truncation_side = truncation_side
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included, not truncated.
@@ -55,11 +58,17 @@ class Tokenizer:
         return ids
 
     def cut(self, ids: list[int]) -> list[int]:
-        """Truncate to `max_seq_length` tokens, keeping the special tokens that end a text."""
+        """Truncate to `max_seq_length` tokens, keeping the special tokens that begin and end a text."""
         if len(ids) <= self.max_seq_length:
             return ids
+        if self._truncation_side == "left":
+            return ids[: self._prefix] + ids[len(ids) - (self.max_seq_length - self._prefix) :]
         kept = self.max_seq_length - self._suffix
         return ids[:kept] + ids[len(ids) - self._suffix :]
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """Return the number of tokens that a prompt alone takes, without special tokens after it."""
+        return len(self.tokenize([prompt])[0]) - self._suffix if prompt else 0
 
 
 @contextmanager
@@ -73,6 +82,8 @@ def _typed_errors(what: str) -> Iterator[None]:
         raise BundleError(f"{what} ({' '.join(str(error).split())}); export the model again") from error
 
 
-def _trailing_specials(backend: _Backend) -> int:
+def _added_tokens(backend: _Backend) -> tuple[int, int]:
+    """Return the number of special tokens that the tokenizer puts before a text, and of those after it."""
     mask = backend.encode("a").special_tokens_mask
-    return next((count for count, special in enumerate(reversed(mask)) if not special), 0)
+    before = next((count for count, special in enumerate(mask) if not special), 0)
+    return before, next((count for count, special in enumerate(reversed(mask)) if not special), 0)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
+from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
 from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
 from whiten_runtime.bundle.hashing import sha256_of
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Source
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Pooling, Source
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
 
-Kind = Literal["transformers", "onnx", "words"]
+Kind = Literal["transformers", "onnx", "words", "static"]
 
 ADAPTER_CONFIG = "adapter_config.json"
 
@@ -30,7 +31,8 @@ class Checkpoint:
     Attributes:
         model: model as the user named it.
         name: short name, valid as a directory name.
-        kind: "transformers" for PyTorch weights, "onnx" for an encoder, or "words" for a file of word vectors.
+        kind: "transformers" for PyTorch weights, "onnx" for an encoder, "words" for a file of word vectors, or "static"
+            for a StaticEmbedding of sentence-transformers.
         directory: directory of config, tokenizer and weights.
         weights: files that contain the weights.
         hub_id: id on the hub, or None for local files.
@@ -39,6 +41,8 @@ class Checkpoint:
         adapter: directory of a LoRA adapter to merge into the weights, or None.
         merged_into: model that the adapter is merged into, or None.
         weights_sha256: SHA-256 over the weight files, in the order of their names.
+        root: directory that names the model, which contains `directory`; None if they are the same.
+        published: how sentence-transformers makes a vector of it; None without its files.
     """
 
     model: str
@@ -52,12 +56,26 @@ class Checkpoint:
     adapter: Path | None = None
     merged_into: str | None = None
     weights_sha256: str = ""
+    root: Path | None = None
+    published: Published | None = None
 
     @property
     def sentence_similarity(self) -> bool:
         """Return whether it was fine-tuned for sentence similarity (catalogue, or sentence-transformers files)."""
         known = self.entry is not None and self.entry.sentence_similarity
-        return known or (self.directory / "modules.json").is_file()
+        return known or self.published is not None
+
+    @property
+    def pooling(self) -> Pooling:
+        """Return the pooling of its authors, else the catalogue's, else "mean"."""
+        if self.published is not None:
+            return self.published.pooling
+        return self.entry.pooling if self.entry is not None else "mean"
+
+    @property
+    def embeds_sentences(self) -> bool:
+        """Return whether its authors say how it makes sentence vectors (catalogue, or sentence-transformers files)."""
+        return self.published is not None or (self.entry is not None and self.entry.as_published)
 
     @property
     def tokenizer_directory(self) -> Path:
@@ -66,16 +84,17 @@ class Checkpoint:
         return self.adapter if own and self.adapter is not None else self.directory
 
 
-def resolve(model: str, revision: str | None = None, remote_code: bool = False) -> Checkpoint:
+def resolve(model: str, revision: str | None = None, remote_code: bool = False, route: str | None = None) -> Checkpoint:
     """Find a checkpoint; download it from the hub if `model` names one there.
 
     Args:
         model: catalogue name, directory, file of word vectors, or hub id.
         revision: branch, tag or commit on the hub; None for the catalogue's, else the newest.
         remote_code: also download Python files.
+        route: route of a Router of sentence-transformers; None for the default one, if it has a Router.
 
     Raises:
-        UsageError: no such model, or nothing that can be exported.
+        UsageError: no such model, nothing that can be exported, or a module that is not supported.
         WhitenError: the hub cannot be reached, or refuses.
         IntegrityError: the weights differ from those that the catalogue pins.
     """
@@ -89,14 +108,14 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False) 
     if local:
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
-        found = _open(
-            model, _directory_name(path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name), path
-        )
+        stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
+        found = _open(model, _directory_name(stem), path, route=route)
     elif entry is None and not is_hub_id(model):
         raise UsageError(_unknown(model))
     else:
-        found = _from_hub(model, entry, revision, remote_code)
-    found = replace(found, weights_sha256=sha256_of(found.weights))
+        found = _from_hub(model, entry, revision, remote_code, route)
+    modules = found.published.files if found.published else ()
+    found = replace(found, weights_sha256=sha256_of([*found.weights, *modules]))
     pinned = found.entry and found.revision == found.entry.revision and found.entry.weights_sha256
     if pinned and found.weights_sha256 != pinned:
         raise IntegrityError(
@@ -126,19 +145,21 @@ def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: in
     )
 
 
-def _from_hub(model: str, entry: Entry | None, revision: str | None, remote_code: bool) -> Checkpoint:
+def _from_hub(
+    model: str, entry: Entry | None, revision: str | None, remote_code: bool, route: str | None
+) -> Checkpoint:
     hub_id = entry.checkpoint if entry else model
     wanted = revision or (entry.revision if entry else None)
     name = entry.name if entry else _directory_name(hub_id.split("/")[-1])
     if entry and (packaged := _packaged(entry, wanted)):
-        return replace(_open(model, name, packaged), hub_id=hub_id, revision=wanted, entry=entry)
+        return replace(_open(model, name, packaged, route=route), hub_id=hub_id, revision=wanted, entry=entry)
     path = download(hub_id, wanted, remote_code, entry)
     folder = path if path.is_dir() else path.parent
     commit = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else wanted
-    return replace(_open(model, name, path, remote_code), hub_id=hub_id, revision=commit, entry=entry)
+    return replace(_open(model, name, path, remote_code, route), hub_id=hub_id, revision=commit, entry=entry)
 
 
-def _open(model: str, name: str, path: Path, remote_code: bool = False) -> Checkpoint:
+def _open(model: str, name: str, path: Path, remote_code: bool = False, route: str | None = None) -> Checkpoint:
     """Describe the checkpoint in a path, by the files that it contains."""
     if path.is_file():
         if path.suffix.lower() not in _WORD_FILES:
@@ -146,6 +167,18 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False) -> Check
         return Checkpoint(model, name, "words", path.parent, (path,))
     if (path / MANIFEST_FILE).is_file():
         raise UsageError(f"'{model}' is a bundle already; wanted the model that it was made from")
+    if not (path / MODULES_FILE).is_file():
+        if route is not None:
+            raise UsageError(f"route '{route}' is for a Router of sentence-transformers, which '{model}' does not have")
+        return _open_network(model, name, path, remote_code)
+    published = read_published(path, route)
+    if published.static:
+        table = Checkpoint(model, name, "static", published.network, published.files)
+        return replace(table, root=path, published=replace(published, files=()))
+    return replace(_open_network(model, name, published.network, remote_code), root=path, published=published)
+
+
+def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Checkpoint:
     if (path / ADAPTER_CONFIG).is_file():
         return _merged(model, name, path, remote_code)
     if not (path / "config.json").is_file():

@@ -13,7 +13,9 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
 from whiten_export.graph.head import OPSET
-from whiten_export.proof.reference import Float64Array, Reference, pool
+from whiten_export.proof.modules import Float64Array
+from whiten_export.proof.reference import Reference, weighted_sums
+from whiten_export.proof.requests import Request
 from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.lookup.word_file import read_frequencies, read_words
@@ -101,6 +103,9 @@ class WordVectors:
         weights = self._weights if pooling == "sif" else (self._weights > 0).astype(np.float64)
         return WordReference(self._vectors, weights)
 
+    def published(self, requests: Sequence[Request], max_seq_length: int) -> None:
+        """Return None: a file of word vectors has no program of its own."""
+
 
 class WordReference:
     """Computes weighted sums of word vectors, in numpy and float64."""
@@ -111,9 +116,9 @@ class WordReference:
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return [1, batch_size, d]: the sum over known words of weight times vector, over their number; 0 if none."""
-        weights = self._weights[input_ids] * attention_mask
+        weights = self._weights[input_ids] * (attention_mask == 1)
         count = np.count_nonzero(weights, axis=1)[:, None]
-        return pool([self._vectors[input_ids]], weights / np.maximum(count, 1))
+        return weighted_sums([self._vectors[input_ids]], weights / np.maximum(count, 1))
 
 
 def _with_frequencies(record: Source, frequencies: str | None) -> Source:

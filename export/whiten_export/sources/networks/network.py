@@ -1,10 +1,13 @@
 """Load a checkpoint's weights with transformers, and check that none is missing."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from torch import nn
 
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
@@ -16,12 +19,22 @@ from whiten_runtime.errors import WhitenError
 _UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
 """Names of weights that no hidden state depends on."""
 
+_BUFFERS = re.compile(r"(^|\.)(position_ids|inv_freq|masked_bias|token_type_ids|attn\.bias|relative_position_bucket)$")
+"""Names of constants that older checkpoints stored among the weights."""
 
-def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool) -> nn.Module:
+
+def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False) -> nn.Module:
     """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base.
 
+    Args:
+        checkpoint: checkpoint with the files.
+        config: config of transformers.
+        trust_remote_code: run Python code that comes with the checkpoint.
+        pooler: whether the pooler is needed too.
+
     Raises:
-        WhitenError: transformers cannot load them, or some are missing: it would fill them with random numbers.
+        WhitenError: transformers cannot load them, some are missing, which it would fill with random numbers, or some
+            of the checkpoint's are not taken.
     """
     name = family_of(config.model_type).model_class
     if checkpoint.adapter is not None:
@@ -36,15 +49,51 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool) -
         attn_implementation="eager",
         output_loading_info=True,
     )
-    # A pooler that a checkpoint lacks is random too, but no embedding here passes through it.
-    missing = sorted(name for name in report["missing_keys"] if not _UNUSED.search(name))
-    if missing:
-        raise WhitenError(
-            f"{checkpoint.directory}: {len(missing)} weights are missing, such as '{missing[0]}'; "
-            f"this is not a complete {config.model_type} checkpoint"
-        )
     if not isinstance(network, nn.Module):
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
+    _check_weights(checkpoint, config.model_type, network, report, pooler)
     if checkpoint.adapter is not None:
         network = merge_adapter(network, checkpoint.adapter)
     return network.eval().requires_grad_(False)
+
+
+def load_state(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Load a file of PyTorch weights as float32, without running code of it.
+
+    Raises:
+        WhitenError: it cannot be read.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in state.items()}
+    except Exception as error:  # torch.load's exceptions share no base class
+        raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+
+
+def _check_weights(checkpoint: Checkpoint, kind: str, network: nn.Module, report: Any, pooler: bool) -> None:
+    """Check that the network has all its weights, and that the checkpoint has none for it that are not taken.
+
+    A pooler or a head that a checkpoint lacks is random too, but no hidden state depends on it.
+    """
+    missing = sorted(
+        name for name in report["missing_keys"] if not _UNUSED.search(name) or (pooler and name.startswith("pooler."))
+    )
+    if missing:
+        raise WhitenError(
+            f"{checkpoint.directory}: {len(missing)} weights are missing, such as '{missing[0]}'; "
+            f"this is not a complete {kind} checkpoint"
+        )
+    parts = {name for name, _ in network.named_children()}
+    prefix = f"{getattr(network, 'base_model_prefix', '')}."
+    surplus = sorted(
+        name
+        for name in report["unexpected_keys"]
+        if (inner := name.removeprefix(prefix)).split(".")[0] in parts
+        and not _BUFFERS.search(inner)
+        and (pooler or not _UNUSED.search(inner))
+    )
+    if surplus:
+        raise WhitenError(
+            f"{checkpoint.directory}: transformers {transformers.__version__} does not take {len(surplus)} weights of "
+            f"this {kind} network, such as '{surplus[0]}', so it would compute other vectors; use a version that does"
+        )

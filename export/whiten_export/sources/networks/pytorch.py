@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,19 @@ from torch import Tensor, nn
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.files import strip
 from whiten_export.graph.head import OPSET
-from whiten_export.proof.reference import Float64Array, Reference, pool, token_weights
+from whiten_export.proof.modules import Float64Array
+from whiten_export.proof.reference import Reference, pool
+from whiten_export.proof.requests import PublishedVectors, Request
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
+from whiten_export.sources.networks.blocks import check_blocks, check_count
 from whiten_export.sources.networks.hugging_face import load_config, load_tokenizer, quiet
 from whiten_export.sources.networks.network import load_network
+from whiten_export.sources.networks.pooler import apply_pooler, describe_pooler
+from whiten_export.sources.networks.published_vectors import encode_published
 from whiten_export.sources.networks.transformers_tokenizer import describe_tokenizer
 from whiten_export.sources.onnx_files.onnx_inputs import map_surplus
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.manifest import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
 
@@ -48,8 +54,7 @@ class PyTorchModel:
                 kind = self._config.model_type
                 raise UsageError(f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder")
         count: int = self._config.num_hidden_layers
-        tokenizer = load_tokenizer(checkpoint, trust_remote_code)
-        self.tokenizer = describe_tokenizer(checkpoint, tokenizer)
+        self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
         self.record = source_record(checkpoint, self._config.model_type, count, self._config.hidden_size)
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
@@ -64,18 +69,34 @@ class PyTorchModel:
         Raises:
             WhitenError: the weights cannot be loaded, or PyTorch's exporter does not support the network.
         """
-        model = trace(self._network(), layers)
+        network = self._network("pooler" in pooling_modes(pooling))
+        model = trace(network, layers)
+        pooler = describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
         if self.tokenizer.surplus_from is not None:
             map_surplus(model, self.tokenizer.surplus_from, self.tokenizer.unknown_token_id)
-        return HiddenStates(model, tuple(model.graph.outputs))
+        return HiddenStates(model, tuple(model.graph.outputs), pooler=pooler)
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
         """Return the whole network in float64 as the reference, with all its hidden states."""
         kind = torch.float32 if single_precision else torch.float64
-        return TorchReference(self._network().to(self._device, kind), layers, pooling)
+        network = self._network("pooler" in pooling_modes(pooling)).to(self._device, kind)
+        if not single_precision:
+            config = self._config
+            check_blocks(network, partial(_hidden_states, network), config.num_hidden_layers, config.model_type)
+        return TorchReference(network, layers, pooling)
 
-    def _network(self) -> nn.Module:
-        return load_network(self._checkpoint, self._config, self._trust)
+    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+        """Return the vectors of sentence-transformers for texts with prompts; None without its files.
+
+        Raises:
+            WhitenError: sentence-transformers is not installed, or cannot load the folder.
+        """
+        if self._checkpoint.published is None:
+            return None
+        return encode_published(self._checkpoint, requests, max_seq_length, self._trust, self._device)
+
+    def _network(self, pooler: bool) -> nn.Module:
+        return load_network(self._checkpoint, self._config, self._trust, pooler)
 
 
 class TorchReference:
@@ -83,7 +104,7 @@ class TorchReference:
 
     def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling) -> None:
         self._network = network
-        self._layers, self._pooling = layers, pooling
+        self._layers, self._modes = layers, pooling_modes(pooling)
         parameter = next(network.parameters())
         self._device = parameter.device
         self.name = f"torch {torch.__version__}, {str(parameter.dtype).removeprefix('torch.')}"
@@ -92,9 +113,17 @@ class TorchReference:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
         ids, mask = (torch.from_numpy(array).to(self._device) for array in (input_ids, attention_mask))
         with torch.no_grad():
-            states = _hidden_states(self._network, ids, mask)
-        chosen = [states[layer].cpu().numpy() for layer in self._layers]
-        return pool(chosen, token_weights(attention_mask, self._pooling))
+            states = _hidden_states(self._network, ids, mask.clamp(max=1))
+            chosen = [states[layer] for layer in self._layers]
+            poolers = [apply_pooler(self._network, state) for state in chosen] if "pooler" in self._modes else []
+        arrays = [state.cpu().numpy() for state in chosen]
+        parts = [
+            np.stack([vectors.cpu().numpy().astype(np.float64) for vectors in poolers])
+            if mode == "pooler"
+            else pool(arrays, attention_mask, mode)
+            for mode in self._modes
+        ]
+        return np.concatenate(parts, axis=2)
 
 
 class _Layers(nn.Module):
@@ -174,6 +203,9 @@ def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor
     states: Sequence[Tensor] | None = getattr(output, "hidden_states", None)
     if states is None:
         raise WhitenError(f"a network of type '{_model_type(network)}' gives no hidden states, so none can be pooled")
+    count = getattr(getattr(network, "config", None), "num_hidden_layers", None)
+    if isinstance(count, int):
+        check_count(states, count, _model_type(network))
     return states
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
+from whiten_export.sources.casing import lower_case
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.errors import WhitenError
 
@@ -11,9 +12,16 @@ from whiten_runtime.errors import WhitenError
 def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
     """Describe a transformers tokenizer as an export needs it.
 
+    If sentence-transformers' files ask for lower-casing, it becomes part of the tokenizer, as it does there.
+
     Raises:
         WhitenError: it cannot be written as `tokenizer.json`.
     """
+
+    if checkpoint.published is not None and checkpoint.published.do_lower_case:
+        if not getattr(tokenizer, "is_fast", False):
+            raise WhitenError(f"'{checkpoint.model}' asks for do_lower_case, but has only a {type(tokenizer).__name__}")
+        lower_case(tokenizer.backend_tokenizer)
 
     def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
         ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
@@ -34,6 +42,7 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
         stated_length=length if length < UNSET_LENGTH else None,
         surplus_from=_surplus_from(tokenizer),
         unknown_token_id=tokenizer.unk_token_id or 0,
+        truncation_side=tokenizer.truncation_side,
     )
 
 

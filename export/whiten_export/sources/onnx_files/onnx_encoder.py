@@ -1,7 +1,7 @@
 """Take hidden states from an ONNX encoder, as optimum writes it, without PyTorch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.graph.builder import HiddenStates, describe_input
-from whiten_export.proof.reference import Float64Array, Reference, pool, token_weights
+from whiten_export.proof.modules import Float64Array
+from whiten_export.proof.reference import Reference, pool
+from whiten_export.proof.requests import Request
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.onnx_files.file_tokenizer import file_tokenizer
@@ -109,6 +111,9 @@ class OnnxEncoder:
         """Return the original graph as the reference, in its own precision."""
         return OnnxReference(self._path, [self._outputs[layer] for layer in layers], pooling)
 
+    def published(self, requests: Sequence[Request], max_seq_length: int) -> None:
+        """Return None: sentence-transformers' own vectors need PyTorch weights."""
+
 
 class OnnxReference:
     """Computes the hidden states of an unchanged graph, pooled by numpy in float64."""
@@ -124,7 +129,7 @@ class OnnxReference:
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
         states = self._session.run(self._outputs, feed_of(self._inputs, input_ids, attention_mask))
-        return pool(states, token_weights(attention_mask, self._pooling))
+        return pool(states, attention_mask, self._pooling)
 
 
 def _layers(session: Any, count: int) -> dict[int, str]:

@@ -1,0 +1,171 @@
+"""Append to the hidden states of a graph what makes a sentence vector of them: pooling, average of layers, modules.
+
+WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3. The nodes are the same for every kind of model.
+"""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+from whiten_export.graph.builder import OWN, GraphBuilder, HiddenStates, constant, describe
+from whiten_export.graph.modules import append_module
+from whiten_export.proof.composition import Composition
+from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import Pooling, PoolingMode, pooling_modes
+
+LAYERS_OUTPUT = "layer_vectors"
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def pool_graph(hidden: HiddenStates, composition: Composition, width: int) -> ir.Model:
+    """Append pooling, the average of layers, and modules to hidden states.
+
+    Args:
+        hidden: graph with hidden states, changed in place.
+        composition: what to append.
+        width: size of a hidden state, d.
+
+    Returns:
+        The graph with the output `unwhitened_embedding` [batch_size, k].
+    """
+    prompts_apart = not composition.include_prompt
+    if prompts_apart:
+        _attend_to_prompts(hidden.model)
+    builder = GraphBuilder(hidden.model)
+    pooler = _Pooler(builder, hidden, composition.pooling, prompts_apart)
+    layers = [pooler(state) for state in hidden.states]
+    vectors = layers[0]
+    if composition.layer_weights is not None:
+        shares = [builder.scalar(share) for share in composition.shares]
+        weighted = [builder.op("Mul", layer, share) for layer, share in zip(layers, shares, strict=True)]
+        vectors = builder.op("Sum", *weighted)
+    elif len(layers) > 1:
+        vectors = builder.op("Mul", builder.op("Sum", *layers), builder.scalar(1 / len(layers)))
+    for index, module in enumerate(composition.modules):
+        vectors = append_module(builder, vectors, module, f"{OWN}modules.{index}")
+    builder.close(describe(vectors, UNWHITENED_OUTPUT, "batch_size", composition.width(width)))
+    return hidden.model
+
+
+def layers_graph(hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[Pooling, ...], width: int) -> ir.Model:
+    """Append several poolings of each layer to hidden states.
+
+    Args:
+        hidden: graph with hidden states, changed in place; not of word vectors.
+        layers: layer index of each of its hidden states.
+        poolings: poolings over the tokens, of one mode each.
+        width: size of a hidden state, d.
+
+    Returns:
+        The graph with the output `layer_vectors` [batch_size, poolings * layers * d], in that order, which concatenates
+        the values of `layer_value`.
+    """
+    builder = GraphBuilder(hidden.model)
+    vectors = []
+    for pooling in poolings:
+        pooler = _Pooler(builder, hidden, pooling)
+        for layer, state in zip(layers, hidden.states, strict=True):
+            vectors.append(describe(pooler(state), layer_value(layer, pooling), "batch_size", width))
+    together = builder.op("Concat", *vectors, axis=1)
+    builder.close(describe(together, LAYERS_OUTPUT, "batch_size", len(vectors) * width))
+    return hidden.model
+
+
+def layer_value(layer: int, pooling: Pooling) -> str:
+    """Return the name of the pooled hidden state of a layer in a `layers_graph`."""
+    return f"layer.{layer}.{pooling}"
+
+
+class _Pooler:
+    """Appends a pooling, as `reference.pool`, to hidden states, which share the weights of the tokens."""
+
+    def __init__(
+        self, builder: GraphBuilder, hidden: HiddenStates, pooling: Pooling, prompts_apart: bool = False
+    ) -> None:
+        self._builder, self._dense = builder, hidden.pooler
+        self._weights: dict[PoolingMode, ir.Value] = {}
+        for mode in pooling_modes(pooling):
+            if hidden.weights is not None:
+                self._weights[mode] = hidden.weights
+            elif mode == "max":
+                self._weights[mode] = _pooled(builder, prompts_apart)
+            else:
+                self._weights[mode] = _token_weights(builder, "cls" if mode == "pooler" else mode, prompts_apart)
+
+    def __call__(self, state: ir.Value) -> ir.Value:
+        parts = [self._pool(mode, weights, state) for mode, weights in self._weights.items()]
+        return parts[0] if len(parts) == 1 else self._builder.op("Concat", *parts, axis=1)
+
+    def _pool(self, mode: PoolingMode, weights: ir.Value, state: ir.Value) -> ir.Value:
+        if mode == "max":
+            return _maximum(self._builder, state, weights)
+        pooled = _sum(self._builder, state, weights)
+        if mode == "pooler":
+            assert self._dense is not None
+            return append_module(self._builder, pooled, self._dense, f"{OWN}pooler")
+        return pooled
+
+
+def _sum(builder: GraphBuilder, state: ir.Value, weights: ir.Value) -> ir.Value:
+    row = builder.op("Unsqueeze", weights, builder.integers(1))
+    return builder.op("Squeeze", builder.op("MatMul", row, state), builder.integers(1))
+
+
+def _maximum(builder: GraphBuilder, state: ir.Value, pooled: ir.Value) -> ir.Value:
+    """Append the maximum over the tokens; zeros for a text without one."""
+    token = builder.op("Unsqueeze", builder.cast(pooled, ir.DataType.BOOL), builder.integers(2))
+    masked = builder.op("Where", token, state, builder.scalar(_LOWEST))
+    highest = builder.op("ReduceMax", masked, builder.integers(1), keepdims=0)
+    some = builder.op("ReduceMax", pooled, builder.integers(1), keepdims=1)
+    return builder.op("Mul", highest, some)
+
+
+def _pooled(builder: GraphBuilder, prompts_apart: bool) -> ir.Value:
+    """Append 1 for each token that is pooled, else 0: float32 [batch_size, sequence_length]."""
+    mask = builder.input("attention_mask")
+    if prompts_apart:
+        mask = builder.op("Equal", mask, builder.constant("whiten.pooled", np.int64(1)))
+    return builder.cast(mask, ir.DataType.FLOAT)
+
+
+def _token_weights(builder: GraphBuilder, mode: PoolingMode, prompts_apart: bool) -> ir.Value:
+    """Append `reference.token_weights` in float32."""
+    pooled = _pooled(builder, prompts_apart)
+    count = builder.op("ReduceSum", pooled, builder.integers(1), keepdims=1)
+    if mode == "mean":
+        return builder.op("Div", pooled, builder.op("Max", count, builder.scalar(1)))
+    if mode == "mean_sqrt_len":
+        return builder.op("Div", pooled, builder.op("Sqrt", builder.op("Max", count, builder.scalar(1))))
+    axis = builder.constant("whiten.axis", np.int64(1))
+    if mode == "weightedmean":
+        tokens = pooled
+        if prompts_apart:
+            mask = builder.op("Min", builder.input("attention_mask"), builder.constant("whiten.token", np.int64(1)))
+            tokens = builder.cast(mask, ir.DataType.FLOAT)
+        positions = builder.op("Mul", pooled, builder.op("CumSum", tokens, axis))
+        total = builder.op("ReduceSum", positions, builder.integers(1), keepdims=1)
+        return builder.op("Div", positions, builder.op("Max", total, builder.scalar(1)))
+    order = builder.op("CumSum", pooled, axis)
+    wanted = count if mode == "last" else builder.scalar(1)
+    chosen = builder.op("Mul", pooled, builder.cast(builder.op("Equal", order, wanted), ir.DataType.FLOAT))
+    if mode != "cls_avg":
+        return chosen
+    mean = builder.op("Div", pooled, builder.op("Max", count, builder.scalar(1)))
+    both = builder.op("Add", chosen, mean)
+    return builder.op("Mul", both, builder.scalar(0.5))
+
+
+def _attend_to_prompts(model: ir.Model) -> None:
+    """Let the network see tokens of a prompt, whose mask is 2, like all others."""
+    graph = model.graph
+    mask = next(value for value in graph.inputs if value.name == "attention_mask")
+    users = list(mask.uses())
+    tape = Tape()
+    attended = tape.op("Min", [mask, constant(graph, "whiten.token", np.int64(1))])
+    attended.name = "whiten.attention_mask"
+    tape.nodes[0].name = "whiten_attention_mask"
+    for node, index in users:
+        node.replace_input_with(index, attended)
+    first = next(iter(graph))
+    graph.insert_before(first, tape.nodes)

@@ -1,0 +1,190 @@
+"""Decide how hidden states become a vector: what is kept of an embedding model as published, and what is replaced."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.proof.composition import Composition
+from whiten_export.proof.modules import Module
+from whiten_export.sources.base import TokenModel
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
+from whiten_export.sources.choice import resolve_layers
+from whiten_runtime.bundle.manifest import Similarity
+from whiten_runtime.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Own:
+    """Describes how the authors of a model make a vector of a text.
+
+    Attributes:
+        layers: indices into the hidden states.
+        pooling: pooling over the tokens.
+        layer_weights: weights of the layers; None for equal ones.
+        include_prompt: whether the tokens of a prompt take part in the pooling.
+        modules: modules after the pooling.
+        normalize: whether vectors are divided by their L2 norm at the end.
+        prompts: prompts by name.
+        default_prompt_name: name of the prompt that texts get if none is asked for.
+        similarity_fn_name: similarity of two vectors.
+        dimensions: numbers of leading coordinates to which vectors may be cut.
+    """
+
+    layers: tuple[int, ...]
+    pooling: str
+    layer_weights: tuple[float, ...] | None = None
+    include_prompt: bool = True
+    modules: tuple[Module, ...] = ()
+    normalize: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity_fn_name: Similarity = "cosine"
+    dimensions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Holds the decisions about an export, with all defaults resolved.
+
+    Attributes:
+        recipe: recipe with its pooling, method of whitening and normalisation.
+        composition: how hidden states become the vector that is whitened.
+        own: how the model's authors make a vector; None for a model that was not made for sentence vectors.
+        keeps_modules: whether layers, pooling and modules are those of the authors.
+        as_published: whether the finished vector is that of the authors.
+        remark: what is kept and what is replaced, in one line; None if there is nothing to say.
+    """
+
+    recipe: Recipe
+    composition: Composition
+    own: Own | None
+    keeps_modules: bool
+    as_published: bool
+    remark: str | None
+
+
+def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Composed:
+    """Resolve layers, pooling, modules, whitening and normalisation.
+
+    An embedding model of which neither layers nor a whitening are named is exported as its authors publish it. The
+    modules after its pooling belong to its own layers and pooling: they are kept with these, before a whitening, and
+    left out otherwise. A normalisation at the end is replaced by a whitening.
+
+    Raises:
+        UsageError: a layer does not exist, or the model's own cannot be had.
+    """
+    source, whitening, graph = recipe.source, recipe.whitening, recipe.graph
+    count = model.record.num_hidden_layers
+    own = _own(checkpoint, count)
+    if source.layers is not None:
+        layers = resolve_layers(source.layers, count, model.layers)
+    elif own is not None:
+        layers = resolve_layers(own.layers, count, model.layers)
+    else:
+        layers = resolve_layers(model.default_layers, count, model.layers)
+    pooling = source.pooling or checkpoint.pooling
+    keeps = own is not None and layers == own.layers and pooling == own.pooling
+    method = whitening.method
+    if method == "default":
+        as_is = own is not None and source.layers is None and not whitening.named
+        method = None if as_is else "pca"
+    kept_norm = own is not None and own.normalize and keeps and method is None
+    normalize = kept_norm if graph.normalize is None else graph.normalize
+    resolved = dataclasses.replace(
+        recipe,
+        source=dataclasses.replace(source, pooling=pooling),
+        whitening=dataclasses.replace(whitening, method=method),
+        graph=dataclasses.replace(graph, normalize=normalize),
+    )
+    composition = Composition(layers, pooling, include_prompt=own is None or own.include_prompt)
+    if own is not None and keeps:
+        composition = dataclasses.replace(composition, layer_weights=own.layer_weights, modules=own.modules)
+    as_published = keeps and own is not None and method is None and normalize == own.normalize
+    remark = None if own is None or as_published else _remark(checkpoint.name, own, composition, resolved, keeps)
+    return Composed(resolved, composition, own, keeps, as_published, remark)
+
+
+def unwhitened(composed: Composed, normalize: bool | None) -> Composed:
+    """Return the decisions for an export that turned out to need no whitening.
+
+    Args:
+        composed: the decisions so far.
+        normalize: normalisation that was asked for, or None.
+    """
+    own = composed.own
+    kept_norm = own is not None and own.normalize and composed.keeps_modules
+    recipe = composed.recipe
+    graph = dataclasses.replace(recipe.graph, normalize=kept_norm if normalize is None else normalize)
+    as_published = composed.keeps_modules and own is not None and graph.normalize == own.normalize
+    return dataclasses.replace(composed, recipe=dataclasses.replace(recipe, graph=graph), as_published=as_published)
+
+
+def _own(checkpoint: Checkpoint, count: int) -> Own | None:
+    if not checkpoint.embeds_sentences:
+        return None
+    published, entry = checkpoint.published, checkpoint.entry
+    prompts = dict(entry.prompts) if entry is not None else {}
+    dimensions = entry.dimensions if entry is not None else ()
+    default = entry.default_prompt if entry is not None else None
+    if published is None:
+        assert entry is not None
+        return Own(
+            layers=(count,),
+            pooling=entry.pooling,
+            normalize=entry.normalize,
+            prompts=prompts,
+            default_prompt_name=default,
+            dimensions=dimensions,
+        )
+    layers: tuple[int, ...] = (count,)
+    weights: tuple[float, ...] | None = None
+    if published.first_layer is not None and published.layer_weights is not None:
+        layers, weights = tuple(range(published.first_layer, count + 1)), published.layer_weights
+        if len(weights) != len(layers):
+            raise UsageError(
+                f"'{checkpoint.model}' weighs {len(weights)} layers from layer {published.first_layer} on, but its "
+                f"network has {count}; wanted {len(layers)} weights"
+            )
+    return Own(
+        layers=layers,
+        pooling=published.pooling,
+        layer_weights=weights,
+        include_prompt=published.include_prompt,
+        modules=published.modules,
+        normalize=published.normalize,
+        prompts=prompts | dict(published.prompts),
+        default_prompt_name=published.default_prompt_name or default,
+        similarity_fn_name=published.similarity_fn_name,
+        dimensions=dimensions,
+    )
+
+
+def _remark(name: str, own: Own, composition: Composition, recipe: Recipe, keeps_modules: bool) -> str:
+    """Say in one line what is kept of a model as published, and what is replaced by what."""
+    whitening, normalize = recipe.whitening.method, bool(recipe.graph.normalize)
+    instead = "nothing" if whitening is None else "the whitening"
+    kept: list[str] = []
+    replaced: list[str] = []
+
+    def note(same: bool, theirs: str, ours: str) -> None:
+        if same:
+            kept.append(theirs)
+        else:
+            replaced.append(f"{theirs} by {ours}")
+
+    note(composition.layers == own.layers, _layers(own.layers), _layers(composition.layers))
+    note(composition.pooling == own.pooling, f"{own.pooling} pooling", composition.pooling)
+    if own.modules:
+        note(keeps_modules, ", ".join(map(str, own.modules)), "nothing, as it is for its own layer")
+    if own.normalize:
+        note(normalize, "Normalize", instead)
+    elif whitening is not None or normalize:
+        replaced.append(f"nothing by {instead if whitening is not None else 'Normalize'}")
+    if own.prompts:
+        kept.append(f"{len(own.prompts)} prompt{'s' if len(own.prompts) > 1 else ''}")
+    return f"{name} as published: kept {'; '.join(kept) or 'nothing'}. Replaced {'; '.join(replaced) or 'nothing'}."
+
+
+def _layers(layers: tuple[int, ...]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"

@@ -1,0 +1,163 @@
+"""Read the config and the weights of a module of sentence-transformers, without PyTorch where possible."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+
+from whiten_export.proof.modules import ACTIVATIONS, Dense, LayerNorm
+from whiten_runtime.errors import UsageError, WhitenError
+
+State = dict[str, NDArray[np.float32]]
+
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+_TORCH = "torch.nn.modules."
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32}
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        WhitenError: it is missing or not JSON.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WhitenError(f"{path}: cannot be read ({error}); copy the model again") from None
+
+
+def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
+    """Read a Dense, and return it with its weight files.
+
+    Raises:
+        UsageError: it has an activation function or a setting that is not supported.
+        WhitenError: a file is missing or cannot be read.
+    """
+    path = folder / "config.json"
+    settings = dict(read_json(path))
+    bias, residual = settings.pop("bias", True), settings.pop("use_residual", False)
+    activation = str(settings.pop("activation_function", f"{_TORCH}activation.Tanh"))
+    name = activation.rsplit(".", 1)[-1]
+    if not activation.startswith(_TORCH) or name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UsageError(f"{path}: activation_function '{activation}' is not supported; wanted {known} of torch.nn")
+    for place in ("module_input_name", "module_output_name"):
+        if settings.pop(place, None) not in (None, "sentence_embedding"):
+            raise UsageError(f"{path}: {place} is not sentence_embedding, which is not supported")
+    before, after = settings.pop("in_features", None), settings.pop("out_features", None)
+    if settings:
+        raise UsageError(f"{path}: has the setting '{next(iter(settings))}', which is not supported")
+    state, file = _read_state(folder)
+    wanted = {"linear.weight": (after, before)} | ({"linear.bias": (after,)} if bias else {})
+    if residual and before != after:
+        wanted["residual.weight"] = (after, before)
+    _check_state(state, wanted, file)
+    added = state["residual.weight"].T if "residual.weight" in wanted else np.eye(before, dtype=np.float32)
+    dense = Dense(
+        weight=np.ascontiguousarray(state["linear.weight"].T),
+        bias=state["linear.bias"] if bias else None,
+        activation=name,
+        residual=np.ascontiguousarray(added) if residual else None,
+    )
+    return dense, (file,)
+
+
+def read_layer_norm(folder: Path) -> tuple[LayerNorm, tuple[Path, ...]]:
+    """Read a LayerNorm, and return it with its weight files.
+
+    Raises:
+        WhitenError: a file is missing or cannot be read.
+    """
+    width = read_json(folder / "config.json").get("dimension")
+    state, file = _read_state(folder)
+    _check_state(state, {"norm.weight": (width,), "norm.bias": (width,)}, file)
+    return LayerNorm(state["norm.weight"], state["norm.bias"]), (file,)
+
+
+def read_layer_weights(folder: Path) -> tuple[int, tuple[float, ...], tuple[Path, ...]]:
+    """Read a WeightedLayerPooling, and return its first layer, the weights of the layers, and its weight files.
+
+    Raises:
+        WhitenError: a file is missing or cannot be read.
+    """
+    settings = read_json(folder / "config.json")
+    first, count = int(settings.get("layer_start", 4)), int(settings.get("num_hidden_layers", 12))
+    state, file = _read_state(folder)
+    _check_state(state, {"layer_weights": (count + 1 - first,)}, file)
+    weights = tuple(float(weight) for weight in state["layer_weights"])
+    if not sum(weights):
+        raise UsageError(f"{file}: the layer weights sum to 0, so their average does not exist")
+    return first, weights, (file,)
+
+
+def read_static(folder: Path) -> tuple[NDArray[np.float32], Path]:
+    """Read the table of a StaticEmbedding, [number of tokens, d], and return it with its file.
+
+    In model2vec's files, several tokens may share a row (`mapping`), and each may have a weight (`weights`).
+
+    Raises:
+        WhitenError: the file is missing, cannot be read, or has other tensors.
+    """
+    state, file = _read_state(folder)
+    if "embedding.weight" in state:
+        _check_state(state, {"embedding.weight": state["embedding.weight"].shape}, file)
+        return state["embedding.weight"], file
+    table, mapping, weights = (state.pop(name, None) for name in ("embeddings", "mapping", "weights"))
+    if table is None or state:
+        other = next(iter(state), "no tensor")
+        raise WhitenError(f"{file}: has {other}; wanted embedding.weight, or embeddings with mapping and weights")
+    if mapping is not None:
+        table = table[mapping.astype(np.int64)]
+    if weights is not None:
+        table = table * weights[:, None]
+    return np.ascontiguousarray(table), file
+
+
+def _check_state(state: State, wanted: dict[str, tuple[Any, ...]], file: Path) -> None:
+    for name, shape in wanted.items():
+        if name not in state or state[name].shape != shape:
+            found = state[name].shape if name in state else "nothing"
+            raise WhitenError(f"{file}: {name} is {found}, but its config.json says {shape}; copy the model again")
+    if surplus := state.keys() - wanted.keys():
+        raise UsageError(f"{file}: has the weight '{min(surplus)}', which is not supported")
+
+
+def weight_file(folder: Path) -> Path:
+    """Return the weight file of a module.
+
+    Raises:
+        WhitenError: there is none.
+    """
+    file = next((folder / name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise WhitenError(f"{folder}: has no weights ({' or '.join(_WEIGHT_FILES)}); copy the model again")
+    return file
+
+
+def _read_state(folder: Path) -> tuple[State, Path]:
+    file = weight_file(folder)
+    if file.suffix == ".bin":
+        from whiten_export.sources.networks.network import load_state
+
+        return load_state(file), file
+    try:
+        tensors = deserialize(  # type: ignore[no-untyped-call]
+            file.read_bytes()
+        )
+        return {name: _array(tensor) for name, tensor in tensors}, file
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise WhitenError(f"{file}: cannot be read ({error}); copy the model again") from None
+
+
+def _array(tensor: Any) -> NDArray[np.float32]:
+    """Return a tensor as float32; numpy has no bfloat16, whose bits are the upper half of a float32's."""
+    shape, kind, data = tensor["shape"], tensor["dtype"], tensor["data"]
+    if kind == "BF16":
+        bits = np.frombuffer(data, np.uint16).astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(shape)
+    array = np.frombuffer(data, _DTYPES[kind]).reshape(shape)
+    return array if kind.startswith("I") else array.astype(np.float32)

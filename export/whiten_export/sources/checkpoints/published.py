@@ -1,0 +1,312 @@
+"""Read how a folder of sentence-transformers makes a vector: its modules, its prompts and their settings.
+
+Everything that is read and not understood is an error with its name: a module left out would change every vector.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from whiten_export.proof.modules import Module, Normalize, Truncate
+from whiten_export.sources.checkpoints.module_files import (
+    read_dense,
+    read_json,
+    read_layer_norm,
+    read_layer_weights,
+    weight_file,
+)
+from whiten_runtime.bundle.manifest import Pooling, Similarity, pooling_modes
+from whiten_runtime.errors import UsageError
+
+MODULES_FILE = "modules.json"
+
+_OURS = "sentence_transformers."
+_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Names of the file with a Transformer's length and casing; older versions named it after the architecture."""
+
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "last",
+}
+"""Poolings by their key in older files, in the order in which several are concatenated."""
+
+_MODE_NAMES = {"mean_sqrt_len_tokens": "mean_sqrt_len", "lasttoken": "last"}
+"""Poolings that newer files call by another name than here."""
+
+_HARMLESS = {
+    *("attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "unpad_inputs", "use_safetensors"),
+    *("use_memory_efficient_attention", "low_cpu_mem_usage", "use_fast", "trust_remote_code", "use_cache"),
+}
+"""Arguments of a Transformer that change how a vector is computed, not which."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """Describes how a folder of sentence-transformers makes a vector.
+
+    Attributes:
+        network: folder of the network, or of the table of a static embedding.
+        static: whether it is a static embedding: a table of token vectors, and their mean.
+        pooling: pooling over the tokens.
+        include_prompt: whether the tokens of a prompt take part in the pooling.
+        first_layer: first layer of a weighted average of the layers; None if only the last layer is used.
+        layer_weights: weights of the layers from that one on.
+        modules: modules after the pooling, without a last Normalize.
+        normalize: whether vectors are divided by their L2 norm at the end.
+        prompts: prompts by name.
+        default_prompt_name: name of the prompt that texts get if none is asked for.
+        similarity_fn_name: similarity of two vectors.
+        max_seq_length: maximum number of tokens of a text; None if the folder does not say.
+        do_lower_case: whether texts are lower-cased before they are tokenised.
+        route: route of its Router; None without one.
+        files: weight files of the modules.
+    """
+
+    network: Path
+    static: bool = False
+    pooling: Pooling = "mean"
+    include_prompt: bool = True
+    first_layer: int | None = None
+    layer_weights: tuple[float, ...] | None = None
+    modules: tuple[Module, ...] = ()
+    normalize: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity_fn_name: Similarity = "cosine"
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
+    route: str | None = None
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Step:
+    kind: str
+    folder: Path
+
+
+def read_published(root: Path, route: str | None = None) -> Published:
+    """Read `modules.json` and all that it names.
+
+    Args:
+        root: folder with `modules.json`.
+        route: route of its Router; None for the default one, if there is a Router.
+
+    Raises:
+        UsageError: a module or a setting is not supported, or the route does not exist.
+        WhitenError: a file is missing or cannot be read.
+    """
+    chosen, steps = _route(root, list(_steps(root)), route)
+    published = replace(_first(root, steps[0]), route=chosen)
+    for step in steps[1:]:
+        published = _with(published, step, root)
+    if not published.static and not any(step.kind == "Pooling" for step in steps):
+        raise UsageError(f"{root / MODULES_FILE}: has no Pooling, so it gives no sentence vectors")
+    if published.first_layer is not None and "max" in pooling_modes(published.pooling):
+        raise UsageError(f"{root / MODULES_FILE}: pooling max after WeightedLayerPooling is not supported")
+    settings = _settings(root)
+    if (kept := settings.pop("truncate_dim")) is not None:
+        published = replace(published, modules=(*published.modules, Truncate(kept)))
+    if published.modules and isinstance(published.modules[-1], Normalize):
+        published = replace(published, modules=published.modules[:-1], normalize=True)
+    return replace(published, **settings)
+
+
+def module_folders(root: Path) -> tuple[str, ...]:
+    """Return the paths of the folders that `modules.json` and its Routers name, without checking what they hold."""
+    named = [str(step.get("path", "")) for step in _listed(root)]
+    for folder in tuple(named):
+        if config := _router_config(root / folder):
+            named += [f"{folder}/{name}".strip("/") for name in config.get("types", {})]
+    return tuple(named)
+
+
+def _listed(root: Path) -> list[dict[str, Any]]:
+    path = root / MODULES_FILE
+    listed = read_json(path)
+    if not isinstance(listed, list) or not all(isinstance(step, dict) and "type" in step for step in listed):
+        raise UsageError(f"{path}: is not a list of modules with a type each")
+    for step in listed:
+        folder = Path(str(step.get("path", "")))
+        if folder.is_absolute() or ".." in folder.parts:
+            raise UsageError(f"{path}: the path '{folder}' leads out of the folder")
+    return sorted(listed, key=lambda step: int(step.get("idx", 0)))
+
+
+def _steps(root: Path) -> Iterator[_Step]:
+    for step in _listed(root):
+        yield _Step(_kind(str(step["type"]), root / MODULES_FILE), root / str(step.get("path", "")))
+
+
+def _kind(class_path: str, file: Path) -> str:
+    """Return the last part of a class path; earlier parts moved between versions."""
+    if not class_path.startswith(_OURS):
+        raise UsageError(
+            f"{file}: module '{class_path}' is not one of sentence-transformers, so its vectors cannot be reproduced"
+        )
+    return class_path.rsplit(".", 1)[-1]
+
+
+def _router_config(folder: Path) -> dict[str, Any] | None:
+    for name in ("router_config.json", "config.json"):
+        if (folder / name).is_file() and "structure" in (config := read_json(folder / name)):
+            return dict(config)
+    return None
+
+
+def _route(root: Path, steps: list[_Step], wanted: str | None) -> tuple[str | None, list[_Step]]:
+    """Replace a Router by the modules of one route."""
+    routers = [step for step in steps if step.kind in ("Router", "Asym")]
+    if not routers:
+        if wanted is not None:
+            raise UsageError(f"route '{wanted}' was asked for, but '{root}' has no Router; leave --route out")
+        return None, steps
+    found: list[_Step] = []
+    chosen: str | None = None
+    for step in steps:
+        if step not in routers:
+            found.append(step)
+            continue
+        config = _router_config(step.folder)
+        if config is None:
+            raise UsageError(f"{step.folder}: the Router has no router_config.json; copy the model again")
+        types, structure = config["types"], config["structure"]
+        chosen = wanted or _default_route(config)
+        if chosen not in structure:
+            routes = ", ".join(structure)
+            asked = "none was chosen" if chosen is None else f"'{chosen}' is not among them"
+            raise UsageError(f"'{root}' has the routes {routes}, and {asked}; name one with --route")
+        found += [_Step(_kind(types[name], step.folder), step.folder / name) for name in structure[chosen]]
+    return chosen, found
+
+
+def _default_route(config: Mapping[str, Any]) -> str | None:
+    """Return the route of a text without a task, as sentence-transformers' Router resolves it."""
+    parameters = config.get("parameters") or {}
+    mappings = {ast.literal_eval(key): value for key, value in (parameters.get("route_mappings") or {}).items()}
+    for key in ((None, "text"), (None, None)):
+        if key in mappings:
+            return str(mappings[key])
+    default = parameters.get("default_route")
+    if default is None and parameters.get("allow_empty_key", True):
+        default = next(iter(config["structure"]), None)
+    return default
+
+
+def _first(root: Path, step: _Step) -> Published:
+    if step.kind == "StaticEmbedding":
+        return Published(step.folder, static=True, files=(weight_file(step.folder),))
+    if step.kind != "Transformer":
+        raise UsageError(
+            f"{root / MODULES_FILE}: the first module is {step.kind}; wanted Transformer or StaticEmbedding"
+        )
+    path = next((step.folder / name for name in _CONFIGS if (step.folder / name).is_file()), None)
+    settings = {} if path is None else dict(read_json(path))
+    length = settings.pop("max_seq_length", None)
+    lower = bool(settings.pop("do_lower_case", False))
+    _check_transformer(settings, path)
+    return Published(step.folder, max_seq_length=length, do_lower_case=lower)
+
+
+def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
+    for old, new in (("model_args", "model_kwargs"), ("tokenizer_args", "processor_kwargs"), ("config_args", "")):
+        for name in (old, new or "config_kwargs"):
+            for key in settings.pop(name, None) or {}:
+                if key not in _HARMLESS:
+                    raise UsageError(f"{path}: {name} sets {key}, which is not supported")
+    task = settings.pop("transformer_task", "feature-extraction")
+    if task != "feature-extraction":
+        raise UsageError(f"{path}: transformer_task is '{task}'; wanted feature-extraction")
+    text = (settings.pop("modality_config", None) or {}).get("text")
+    if text is not None and (text.get("method"), text.get("method_output_name")) != ("forward", "last_hidden_state"):
+        raise UsageError(f"{path}: a text's vectors come from {text}; wanted last_hidden_state of forward")
+    output = settings.pop("module_output_name", None) or "token_embeddings"
+    if output != "token_embeddings":
+        raise UsageError(f"{path}: module_output_name is '{output}'; wanted token_embeddings")
+    settings.pop("unpad_inputs", None)
+    if unknown := [name for name, value in settings.items() if value not in (None, {}, False)]:
+        raise UsageError(f"{path}: has the setting '{unknown[0]}', which is not supported")
+
+
+def _with(published: Published, step: _Step, root: Path) -> Published:
+    """Return what the modules so far and one more give."""
+    if step.kind == "Dropout":
+        return published
+    if step.kind == "Pooling" and not published.static and not published.modules:
+        return replace(published, **_pooling(step.folder / "config.json"))
+    files: tuple[Path, ...]
+    if step.kind == "WeightedLayerPooling" and not published.static and not published.modules:
+        first, weights, files = read_layer_weights(step.folder)
+        return replace(published, first_layer=first, layer_weights=weights, files=published.files + files)
+    module: Module
+    if step.kind == "Dense":
+        module, files = read_dense(step.folder)
+    elif step.kind == "LayerNorm":
+        module, files = read_layer_norm(step.folder)
+    elif step.kind == "Normalize":
+        module, files = _normalize(step.folder), ()
+    else:
+        raise UsageError(f"{root / MODULES_FILE}: module {step.kind} is not supported here, so nothing is exported")
+    return replace(published, modules=(*published.modules, module), files=published.files + files)
+
+
+def _normalize(folder: Path) -> Module:
+    path = folder / "config.json"
+    settings = read_json(path) if path.is_file() and folder.name else {}
+    for name in ("module_input_name", "module_output_name"):
+        if settings.get(name, "sentence_embedding") not in (None, "sentence_embedding"):
+            raise UsageError(f"{path}: {name} is '{settings[name]}'; wanted sentence_embedding")
+    return Normalize()
+
+
+def _pooling(path: Path) -> dict[str, Any]:
+    settings = dict(read_json(path))
+    for name in ("word_embedding_dimension", "embedding_dimension"):
+        settings.pop(name, None)
+    include_prompt = bool(settings.pop("include_prompt", True))
+    modes = [mode for key, mode in _MODES.items() if settings.pop(key, False)]
+    named = settings.pop("pooling_mode", None)
+    if named is not None:
+        listed = [named] if isinstance(named, str) else list(named)
+        modes = [_MODE_NAMES.get(mode, mode) for mode in listed]
+    if unknown := [mode for mode in modes if mode not in _MODES.values()] or list(settings):
+        raise UsageError(f"{path}: has '{unknown[0]}', which is not a pooling or a setting that is supported")
+    return {"pooling": "+".join(modes or ["mean"]), "include_prompt": include_prompt}
+
+
+def _settings(root: Path) -> dict[str, Any]:
+    """Return prompts, similarity and truncation from `config_sentence_transformers.json`."""
+    path = root / "config_sentence_transformers.json"
+    settings = dict(read_json(path)) if path.is_file() else {}
+    kind = settings.get("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise UsageError(f"{path}: model_type is '{kind}'; wanted SentenceTransformer")
+    prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
+    for name, text in prompts.items():
+        if "{text}" in text:
+            raise UsageError(f"{path}: prompt '{name}' contains {{text}}, which here is the place of the text")
+    default = settings.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        if default not in ("query", "document"):
+            raise UsageError(f"{path}: default_prompt_name is '{default}', which is not one of its prompts")
+        default = None
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    if similarity == "dot_score":
+        similarity = "dot"
+    if similarity not in get_args(Similarity):
+        raise UsageError(f"{path}: similarity_fn_name is '{similarity}'; wanted {', '.join(get_args(Similarity))}")
+    return {
+        "prompts": prompts,
+        "default_prompt_name": default,
+        "similarity_fn_name": similarity,
+        "truncate_dim": settings.get("truncate_dim"),
+    }

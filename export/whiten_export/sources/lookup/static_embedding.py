@@ -1,0 +1,119 @@
+"""Build a lookup graph of a StaticEmbedding of sentence-transformers, such as those of model2vec."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
+from whiten_export.graph.head import OPSET
+from whiten_export.proof.modules import Float64Array
+from whiten_export.proof.reference import Reference, pool
+from whiten_export.proof.requests import PublishedVectors, Request
+from whiten_export.sources.base import SourceTokenizer
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
+from whiten_export.sources.checkpoints.module_files import read_static
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.errors import WhitenError
+
+_LENGTH = 1 << 20
+"""Maximum number of tokens of a text where the tokenizer has none: sentence-transformers then takes any number."""
+
+
+class StaticEmbedding:
+    """Reads a table of token vectors and its tokenizer. No special tokens are added to a text.
+
+    Args:
+        checkpoint: checkpoint with the files.
+        device: device of PyTorch on which sentence-transformers computes.
+
+    Raises:
+        WhitenError: a file is missing or cannot be read, or the tokenizer has more tokens than the table has rows.
+    """
+
+    layers: tuple[int, ...] = (0,)
+    default_layers: tuple[int, ...] = (0,)
+    positions: int | None = None
+    supported = True
+
+    def __init__(self, checkpoint: Checkpoint, device: str) -> None:
+        self._checkpoint, self._device = checkpoint, device
+        self._table, file = read_static(checkpoint.directory)
+        self.vocab_size = len(self._table)
+        self.tokenizer = _tokenizer(checkpoint)
+        if (largest := max(Tokenizer.from_str(self.tokenizer.json).get_vocab().values(), default=0)) >= self.vocab_size:
+            raise WhitenError(f"{file}: has {self.vocab_size} rows, but its tokenizer has a token of id {largest}")
+        width = self._table.shape[1]
+        self.record = source_record(checkpoint, "static", 0, width)
+        self.client_config: Mapping[str, Any] = {
+            "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
+            "architectures": ["BertModel"],
+            "hidden_size": width,
+            "num_hidden_layers": 0,
+            "vocab_size": self.vocab_size,
+        }
+
+    def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
+        """Build a graph that looks up the vector of each token."""
+        ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
+        graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
+        model = ir.Model(graph, ir_version=10, producer_name="whiten")
+        builder = GraphBuilder(model, "static")
+        state = builder.op("Gather", builder.constant("static.vectors", self._table), ids)
+        builder.close(describe(state, "hidden_states.0", "batch_size", "sequence_length", self._table.shape[1]))
+        return HiddenStates(model, (state,))
+
+    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+        """Return the same computation on the arrays, in float64."""
+        return StaticReference(self._table, pooling)
+
+    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+        """Return the vectors of sentence-transformers.
+
+        Raises:
+            WhitenError: sentence-transformers is not installed, or cannot load the folder.
+        """
+        from whiten_export.sources.networks.published_vectors import encode_published
+
+        return encode_published(self._checkpoint, requests, max_seq_length, False, self._device)
+
+
+class StaticReference:
+    """Pools vectors of tokens, in numpy and float64."""
+
+    def __init__(self, table: NDArray[np.float32], pooling: Pooling) -> None:
+        self._table, self._pooling = table, pooling
+        self.name = f"numpy {np.__version__}, float64"
+
+    def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
+        """Return the pooled vectors of the tokens, [1, batch_size, d]."""
+        return pool([self._table[input_ids]], attention_mask, self._pooling)
+
+
+def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
+    path = checkpoint.directory / TOKENIZER_FILE
+    try:
+        text = path.read_text("utf-8")
+        own = Tokenizer.from_str(text)
+    except Exception as error:  # tokenizers raises Exception itself
+        raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())}); copy the model again") from None
+    own.no_padding()
+    content = json.loads(text)
+    truncation = content.get("truncation")
+    content["post_processor"] = None
+
+    def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
+        return [found.ids[:max_length] for found in own.encode_batch(list(texts), add_special_tokens=False)]
+
+    return SourceTokenizer(
+        json=json.dumps(content, ensure_ascii=False),
+        own_ids=own_ids,
+        pad_token_id=0,
+        specials={"pad_token": str(own.id_to_token(0))},
+        stated_length=int(truncation["max_length"]) if truncation else _LENGTH,
+    )
