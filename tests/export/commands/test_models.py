@@ -1,6 +1,7 @@
 """Test `whiten models` as people and scripts call it."""
 
 import json
+from dataclasses import fields
 from functools import partial
 
 import pytest
@@ -21,7 +22,7 @@ def test_the_table_has_every_entry_and_fits_a_wide_terminal() -> None:
     assert [line.split()[0] for line in lines] == ["NAME", *(entry.name for entry in catalogue())]
     assert max(map(len, lines)) <= 162
     bert = next(line for line in lines if line.startswith("bert-base "))
-    assert all(fact in bert for fact in ("12/768", "1,12 mean", "WordPiece", "62.97", "67.77", "Apache-2.0"))
+    assert all(fact in bert for fact in ("12/768", "1,12 mean", "62.97", "67.77", "Apache-2.0"))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_details_of_every_entry_are_complete_and_fit_the_terminal(entry: Entry) 
 
 def test_json_has_every_field() -> None:
     row = json.loads(run("spanbert-large", "--json").stdout)[0]
+    assert set(row) == {field.name for field in fields(Entry)}
     assert row["tokenizer"]["lowercase_override"] is False
     assert row["tokenizer"]["specials"] == [["[CLS]"], ["[SEP]"]]
     assert row["published"] == {"raw": 63.1, "whitened": 68.77}
