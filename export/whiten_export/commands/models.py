@@ -149,5 +149,5 @@ def _wrapped(key: str, text: str, indent: int) -> list[str]:
 
 def _no_match(text: str) -> str:
     near = near_matches(text)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see whiten models for all of them"
-    return f"no model in the catalogue matches '{text}'; {hint}"
+    hint = f"did you mean {' or '.join(near)}?" if near else "see whiten models for all of them."
+    return f"no model in the catalogue matches '{text}'; {hint} whiten-export also takes any ORG/NAME of the hub"

@@ -66,6 +66,9 @@ def test_empty_search_finds_every_entry() -> None:
     [
         (["qqqqqqqq"], "see whiten models"),
         (["distilbret"], "did you mean distilbert"),
+        (["bqe"], "did you mean bge-small or bge-base or bge-large?"),
+        (["bqe"], "whiten-export also takes any ORG/NAME of the hub"),
+        (["qqqqqqqq"], "whiten-export also takes any ORG/NAME of the hub"),
         (["qqqqqqqq", "--json"], "see whiten"),
     ],
 )
