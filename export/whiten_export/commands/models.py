@@ -1,7 +1,10 @@
 """Implement `whiten models`: show the catalogue as a table, a part of it, or one entry. Needs no torch."""
 
+import json
 import textwrap
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
 
 import click
 
@@ -10,8 +13,14 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, table
 from whiten_runtime.errors import WhitenError
 
-HEADER = ("NAME", "CHECKPOINT", "FAMILY", "SHAPE", "DEFAULT", "TOKENIZER", "STS", "WHITE", "LICENCE")
-LEGEND = "STS: the papers' average over seven tasks, layers 1 and last; WHITE: whitened. whiten models NAME shows more."
+HEADER = ("NAME", "CHECKPOINT", "FAMILY", "SHAPE", "DEFAULT", "STS", "WHITE", "LICENCE")
+LEGEND = (
+    "DEFAULT: layers and pooling; *: as its authors publish it. "
+    "STS: the papers' average over seven tasks, layers 1 and last, mean; WHITE: whitened. "
+    "whiten models NAME shows more."
+)
+WIDTH = 100
+"""Columns of wrapped text; a prompt is never wrapped."""
 
 
 @click.command()
@@ -29,7 +38,7 @@ def models(text: tuple[str, ...], as_json: bool) -> None:
     if not entries:
         raise WhitenError(_no_match(wanted))
     if as_json:
-        console.print_json([asdict(entry) for entry in entries])
+        console.print_json([_record(entry) for entry in entries])
     elif exact:
         click.echo(details(exact))
     else:
@@ -44,36 +53,43 @@ def search(text: str) -> tuple[Entry, ...]:
 
 
 def details(entry: Entry) -> str:
-    """Return the known facts about one entry, one per line."""
+    """Return the known facts about one entry, one per line where they fit."""
     published = entry.published
     facts = {
         "name": entry.name,
         "aliases": ", ".join(entry.aliases),
-        "in the papers": entry.paper_name,
+        "known as": entry.paper_name,
         "checkpoint": entry.checkpoint,
         "revision": entry.revision,
         "SHA-256": entry.weights_sha256,
         "adapter of": entry.adapter_of,
         "file": entry.file,
-        "package": entry.package and entry.package.distribution,
+        "package": entry.package.distribution if entry.package else "",
         "source": entry.source,
         "family": entry.model_type,
         "layers": str(entry.layers or ""),
         "width": str(entry.width),
         "default layers": ",".join(map(str, entry.recommended_layers)),
         "default pooling": entry.pooling if entry.recommended_layers else "",
+        "as published": "yes, unless layers or a whitening are named" if entry.as_published else "",
+        "modules": ", ".join(entry.modules),
+        "unit length": "yes" if entry.normalize else "",
+        "dimensions": ", ".join(map(str, entry.dimensions)),
+        "longest text": f"{entry.max_length} tokens" if entry.max_length else "",
+        "default prompt": entry.default_prompt,
+        "remote code": "needs --trust-remote-code" if entry.remote_code else "",
         "tokenizer": _tokenizer(entry.tokenizer),
         "specials": _specials(entry.tokenizer),
         "pad token": entry.tokenizer.pad,
         "token types": "yes" if entry.token_types else "no",
         "fine-tuned": "for sentence similarity" if entry.sentence_similarity else "",
-        "published STS": published and f"{published.raw:.2f}, whitened {published.whitened:.2f}",
+        "published STS": f"{published.raw:.2f}, whitened {published.whitened:.2f}" if published else "",
         "licence": entry.licence,
         "see also": ", ".join(other.name for other in search(entry.name) if other is not entry),
     }
     width = max(map(len, facts))
-    lines = [f"{key:<{width}}  {value}" for key, value in facts.items() if value]
-    return "\n".join([*lines, *_paragraph(entry.note, width)])
+    lines = [line for key, value in facts.items() if value for line in _wrapped(key, value, width)]
+    return "\n".join([*lines, *_prompts(entry, width), *_wrapped("note", entry.note, width)])
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -82,17 +98,26 @@ def _row(entry: Entry) -> tuple[str, ...]:
         entry.checkpoint,
         entry.model_type or entry.source,
         f"{entry.layers}/{entry.width}",
-        f"{','.join(map(str, entry.recommended_layers))} {entry.pooling}" if entry.recommended_layers else "",
-        entry.tokenizer.kind,
+        _default(entry),
         f"{entry.published.raw:.2f}" if entry.published else "",
         f"{entry.published.whitened:.2f}" if entry.published else "",
         entry.licence,
     )
 
 
+def _default(entry: Entry) -> str:
+    layers = ",".join(map(str, entry.recommended_layers))
+    return f"{layers} {entry.pooling}{' *' if entry.as_published else ''}" if layers else ""
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    """Return an entry's fields; asdict cannot copy a read-only mapping."""
+    return asdict(replace(entry, prompts=dict(entry.prompts)))
+
+
 def _searched(entry: Entry) -> str:
-    parts = (entry.name, *entry.aliases, entry.paper_name, entry.checkpoint, entry.model_type, entry.tokenizer.kind)
-    return "\n".join((*parts, entry.note)).lower()
+    names = (entry.name, *entry.aliases, entry.paper_name, entry.checkpoint)
+    return "\n".join((*names, entry.model_type or entry.source, entry.tokenizer.kind, entry.note)).lower()
 
 
 def _tokenizer(facts: TokenizerFacts) -> str:
@@ -107,13 +132,22 @@ def _specials(facts: TokenizerFacts) -> str:
     return " ".join((*before, "text", *after)) if before or after else ""
 
 
-def _paragraph(text: str, indent: int) -> list[str]:
-    margin = " " * (indent + 2)
-    first = f"{'note':<{indent}}  "
-    return textwrap.wrap(text, 100, initial_indent=first, subsequent_indent=margin, break_on_hyphens=False)
+def _prompts(entry: Entry, indent: int) -> Iterator[str]:
+    """Yield the prompts, quoted to show their blanks and newlines, each below its name where a line is too short."""
+    key = "prompts"
+    for name, prompt in entry.prompts.items():
+        text = json.dumps(prompt, ensure_ascii=False)
+        line = f"{key:<{indent}}  {name}: {text}"
+        yield from [line] if len(line) <= WIDTH else [f"{key:<{indent}}  {name}:", f"{'':<{indent}}    {text}"]
+        key = ""
+
+
+def _wrapped(key: str, text: str, indent: int) -> list[str]:
+    first, margin = f"{key:<{indent}}  ", " " * (indent + 2)
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=margin, break_on_hyphens=False)
 
 
 def _no_match(text: str) -> str:
     near = near_matches(text)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see whiten models for all of them"
-    return f"no model in the catalogue matches '{text}'; {hint}"
+    hint = f"did you mean {' or '.join(near)}?" if near else "see whiten models for all of them."
+    return f"no model in the catalogue matches '{text}'; {hint} whiten-export also takes any ORG/NAME of the hub"
