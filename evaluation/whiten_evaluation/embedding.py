@@ -12,6 +12,7 @@ from whiten_runtime.bundle.graph_names import OUTPUT, unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -117,22 +118,26 @@ def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
         ) from None
 
 
-def check_bundles(bundles: Iterable[Path], whitening: WhiteningSource, groups: Mapping[str, int]) -> None:
+def check_bundles(
+    bundles: Iterable[Path], whitening: WhiteningSource, groups: Mapping[str, int], prompt_name: str | None = None
+) -> None:
     """Check all bundles before any of them is loaded.
 
     Args:
         bundles: directories of the bundles.
         whitening: the whitening that is evaluated.
         groups: sets of sentences on which a whitening may be fitted, by name, with their sizes.
+        prompt_name: name of the prompt that every text gets; None for each bundle's default.
 
     Raises:
         BundleError: a directory is not a bundle, or its bundle takes vectors.
-        UsageError: a bundle cannot be whitened this way, or a group has too few sentences for it.
+        UsageError: a bundle cannot be whitened this way or lacks the prompt, or a group has too few sentences for it.
     """
     for bundle in bundles:
         manifest = read_manifest(bundle)
         if manifest.input != "text":
             raise BundleError(f"{bundle}: takes vectors, not texts; it cannot be evaluated on sentences")
+        Prompts.of(manifest).resolve(prompt_name)
         if whitening.source == "bundle":
             _kept(bundle, manifest, whitening.dimension)
         if whitening.source == "target":
@@ -151,6 +156,7 @@ def embed_texts(
     whitening: WhiteningSource,
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
+    prompt_name: str | None = None,
 ) -> TextVectors:
     """Embed each distinct text once: before whitening, unless the bundle's own whitening is evaluated.
 
@@ -160,6 +166,7 @@ def embed_texts(
         whitening: the whitening that is evaluated.
         options: options of the session.
         reporter: told about progress.
+        prompt_name: name of the prompt that every text gets; None for the bundle's default.
 
     Raises:
         BundleError: not a bundle, or an incomplete one.
@@ -173,7 +180,7 @@ def embed_texts(
     distinct = list(dict.fromkeys(texts))
     _, embedder = load_bundle(bundle, options, value=value)
     with embedder, (reporter or Reporter()).bar("texts", len(distinct)) as advance:
-        vectors = embedder.embed(distinct, embedder.whole(value), advance)
+        vectors = embedder.embed(distinct, embedder.whole(value, prompt_name), advance)
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         text = distinct[int(finite.argmin())]

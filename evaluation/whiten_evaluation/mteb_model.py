@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.checks import needing
 from whiten_runtime.encoder import Encoder
+from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
 
 with needing("mteb"):
     from mteb.models.abs_encoder import AbsEncoder
@@ -19,7 +20,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
     """Adapts a bundle to mteb, whose tasks and leaderboards then take it.
 
     `mteb.evaluate(MtebModel("my-bundle"), mteb.get_tasks(tasks=["STSBenchmark"]))` evaluates one. Similarities are
-    cosines, as mteb computes them.
+    those of the model, as mteb computes them.
 
     Args:
         encoder: an open bundle, or its directory.
@@ -53,8 +54,8 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
             public_training_code=None,
             public_training_data=None,
             framework=["ONNX"],
-            similarity_fn_name=ScoringFunction.COSINE,
-            use_instructions=False,
+            similarity_fn_name=ScoringFunction(manifest.similarity_fn_name),
+            use_instructions=bool(manifest.prompts),
             training_datasets=None,
             adapted_from=manifest.source.checkpoint,
         )
@@ -70,12 +71,16 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
         batch_size: int | None = None,
         show_progress_bar: bool = False,
     ) -> NDArray[np.float32]:
-        """Embed mteb's batches of texts, in the same way for every task and prompt type.
+        """Embed mteb's batches of texts, queries and documents each with their prompts.
+
+        A prompt is found by its name, in mteb's order: the task with the prompt type ("Name-query"), the task, the type of
+        task with the prompt type, the type of task ("Classification"), the prompt type ("query" or "document"). Without
+        any of them, the default prompt is applied.
 
         Args:
             inputs: batches with the column "text".
-            task_metadata: metadata of the task; part of mteb's interface and ignored, as are the next three.
-            hf_split: split of the data.
+            task_metadata: metadata of the task.
+            hf_split: split of the data; part of mteb's interface and ignored, as is the next.
             hf_subset: subset of the data.
             prompt_type: query or document.
             batch_size: largest number of texts per run.
@@ -85,4 +90,16 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
             Vectors, float32 [n, k].
         """
         texts = [text for batch in inputs for text in batch["text"]]
-        return self.model.encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)
+        prompt = self._prompt(task_metadata, prompt_type)
+        return self.model.encode(texts, prompt=prompt, batch_size=batch_size, show_progress_bar=show_progress_bar)
+
+    def _prompt(self, task_metadata: object, prompt_type: object) -> str:
+        prompts = Prompts.of(self.model.manifest)
+        kind = getattr(prompt_type, "value", prompt_type)
+        for task in (getattr(task_metadata, "name", None), getattr(task_metadata, "type", None)):
+            for name in (f"{task}-{kind}", task):
+                if name in prompts.texts:
+                    return prompts.resolve(name)
+        if kind in ("query", "document"):
+            return prompts.for_task(*(QUERY if kind == "query" else DOCUMENT))
+        return prompts.resolve()

@@ -107,6 +107,7 @@ def classification(
     source: SourceName,
     dim: int | None,
     beta: float,
+    prompt_name: str | None,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
@@ -122,7 +123,7 @@ def classification(
     with needing("eval"):
         import sklearn  # noqa: F401
     evaluation = ClassificationEvaluation(data, chosen, whitening, threads)
-    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
 
 
 def parse_tasks(text: str | None) -> tuple[TaskName, ...]:

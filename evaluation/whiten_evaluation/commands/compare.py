@@ -104,6 +104,7 @@ def compare(
     source: SourceName,
     dim: int | None,
     beta: float,
+    prompt_name: str | None,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
@@ -121,7 +122,7 @@ def compare(
     evaluation = ComparisonEvaluation(
         data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta), resamples, seed
     )
-    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
 
 
 def _cells(row: Row) -> list[Cell]:

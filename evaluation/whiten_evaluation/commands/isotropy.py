@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
-from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, csv_option
+from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, csv_option, prompt_option
 from whiten_evaluation.embedding import TextVectors, WhiteningSource
 from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime.bundle.manifest import IsotropyRecord, read_manifest
@@ -119,6 +119,7 @@ class IsotropyEvaluation:
     help="Texts instead: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable.",
 )
 @click.option("--column", help="Column or key of the text in --input.")
+@prompt_option
 @threads_option
 @provider_option
 @json_option
@@ -129,6 +130,7 @@ def isotropy(
     data: Path | None,
     inputs: tuple[str, ...],
     column: str | None,
+    prompt_name: str | None,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
@@ -145,7 +147,7 @@ def isotropy(
     if data is not None and column is not None:
         raise UsageError(f"--column '{column}' is for --input; leave it out")
     evaluation = IsotropyEvaluation(data, inputs, column)
-    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
 
 
 def measure(vectors: TextVectors) -> IsotropyRecord:

@@ -68,6 +68,7 @@ def run_evaluation(
     threads: int | None,
     as_json: bool,
     as_csv: bool,
+    prompt_name: str | None = None,
 ) -> None:
     """Evaluate bundles one after the other, and print the table.
 
@@ -78,6 +79,7 @@ def run_evaluation(
         threads: threads of a call, as --threads gives them.
         as_json: print the document.
         as_csv: print csv.
+        prompt_name: name of the prompt that every text gets; None for each bundle's default.
 
     Raises:
         UsageError: the data, a bundle and the whitening do not fit one another.
@@ -86,7 +88,7 @@ def run_evaluation(
     """
     options, reporter = session_options(providers, threads), ConsoleReporter()
     texts = evaluation.read(reporter)
-    check_bundles(bundles, evaluation.whitening, evaluation.groups())
+    check_bundles(bundles, evaluation.whitening, evaluation.groups(), prompt_name)
     scored = []
     for bundle in bundles:
         reporter.stage(f"{bundle}: {evaluation.subject()}")
@@ -94,7 +96,7 @@ def run_evaluation(
 
         def embed(whitening: WhiteningSource, bundle: Path = bundle, spent: list[float] = spent) -> TextVectors:
             before = time.monotonic()
-            vectors = embed_texts(bundle, texts, whitening, options, reporter)
+            vectors = embed_texts(bundle, texts, whitening, options, reporter, prompt_name)
             spent[0] += time.monotonic() - before
             return vectors
 

@@ -28,11 +28,14 @@ data_option = click.option(
     metavar="DIR",
     help="Where the files lie; folders in it are searched too.",
 )
+prompt_option = click.option(
+    "--prompt-name", metavar="NAME", help="Prompt that every text gets. [default: each bundle's default prompt]"
+)
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 
 
 def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --whitening, --dim, --beta, --threads, --provider, --json and --csv to a command."""
+    """Add --whitening, --dim, --beta, --prompt-name, --threads, --provider, --json and --csv to a command."""
     options = (
         click.option(
             "--whitening",
@@ -44,6 +47,7 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
         click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent of --whitening target."),
+        prompt_option,
         threads_option,
         provider_option,
         json_option,

@@ -84,6 +84,7 @@ def rte(
     source: SourceName,
     dim: int | None,
     beta: float,
+    prompt_name: str | None,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
@@ -95,4 +96,4 @@ def rte(
     """
     check_formats(as_json, as_csv)
     evaluation = EntailmentEvaluation(data, threshold, WhiteningSource.parse(source, dim, beta))
-    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)

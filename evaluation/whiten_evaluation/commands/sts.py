@@ -98,6 +98,7 @@ def sts(
     source: SourceName,
     dim: int | None,
     beta: float,
+    prompt_name: str | None,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
@@ -110,4 +111,4 @@ def sts(
     """
     check_formats(as_json, as_csv)
     evaluation = StsEvaluation(data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta))
-    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)

@@ -96,9 +96,9 @@ class Embedder:
     ) -> None:
         self.close()
 
-    def whole(self, value: str) -> EncodeOptions:
-        """Return options for all coordinates of one output of the graph, with the default prompt."""
-        return EncodeOptions(self.engine.width_of(value), values=(value,), prompt=self.prompts.resolve())
+    def whole(self, value: str, prompt_name: str | None = None) -> EncodeOptions:
+        """Return options for all coordinates of one output of the graph, with a prompt or the default one."""
+        return EncodeOptions(self.engine.width_of(value), values=(value,), prompt=self.prompts.resolve(prompt_name))
 
     def embed(
         self,
