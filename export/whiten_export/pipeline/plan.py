@@ -76,7 +76,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     recipe = dataclasses.replace(recipe, source=source)
     if source.pooling == "sif":
         check_for_sif(whitening.shrinkage)
-    model = open_model(checkpoint, source)
+    model = open_model(checkpoint, source, report)
     record = model.record
     count, width = record.num_hidden_layers, record.hidden_size
     chosen = model.default_layers if source.layers is None else source.layers
