@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from support.cli import invoke
+from support.word_vectors import write_word_vectors
 from whiten_export.commands.export import export
 from whiten_export.pipeline.coverage import report_coverage
 from whiten_export.sources.word_tokenizer import word_tokenizer
@@ -18,9 +18,7 @@ WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran")
 
 
 def write_words(path: Path, *more: str) -> Path:
-    rows = np.random.default_rng(0).normal(size=(len(WORDS) + len(more), 3))
-    lines = (f"{word} {a:.4f} {b:.4f} {c:.4f}\n" for word, (a, b, c) in zip((*WORDS, *more), rows, strict=True))
-    path.write_text("".join(lines), "utf-8")
+    write_word_vectors(path, [*WORDS, *more], 3)
     return path
 
 
