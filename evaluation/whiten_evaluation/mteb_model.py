@@ -73,9 +73,9 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
     ) -> NDArray[np.float32]:
         """Embed mteb's batches of texts, queries and documents each with their prompts.
 
-        A prompt is found by its name, in mteb's order: the task with the prompt type ("Name-query"), the task, the type of
-        task with the prompt type, the type of task ("Classification"), the prompt type ("query" or "document"). Without
-        any of them, the default prompt is applied.
+        A prompt is found by its name, in mteb's order: the task with the prompt type ("Name-query"), the task, the type
+        of task with the prompt type, the type of task ("Classification"), the prompt type ("query" or "document").
+        Without any of them, the default prompt is applied.
 
         Args:
             inputs: batches with the column "text".

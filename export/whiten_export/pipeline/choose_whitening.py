@@ -5,6 +5,7 @@ from pathlib import Path
 
 from whiten_export.corpus.fitting import embed_value, fit_corpus
 from whiten_export.corpus.statistics import Statistics
+from whiten_export.pipeline.coverage import report_coverage
 from whiten_export.pipeline.plan import Plan
 from whiten_export.writing.result import warn_of_rank
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
@@ -43,7 +44,7 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
         graph: path of a graph with the output `unwhitened_embedding`.
         tokenizer: tokenizer of the bundle.
         options: options with which the session is created.
-        report: receives progress.
+        report: receives stages, warnings and progress.
 
     Raises:
         UsageError: the whitening cannot be fitted on this corpus.
@@ -52,6 +53,7 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
     if plan.corpus is None:
         return Decision(None, None, _record(plan.settled, None))
     report.stage(f"fitting on {plan.sentences:,} sentences")
+    report_coverage(plan.model.record.model_type, plan.model.tokenizer.json, plan.corpus, report)
     choice = None
     spec = plan.recipe.whitening.spec
     pad = plan.model.tokenizer.pad_token_id

@@ -94,7 +94,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     source = dataclasses.replace(source, pooling=source.pooling or checkpoint.pooling)
     if source.pooling == "sif":
         check_for_sif(whitening.shrinkage)
-    model = open_model(checkpoint, source)
+    model = open_model(checkpoint, source, report)
     record = model.record
     composed = compose(recipe, checkpoint, model)
     recipe, whitening = composed.recipe, composed.recipe.whitening

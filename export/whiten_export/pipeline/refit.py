@@ -19,6 +19,7 @@ from whiten_export.corpus.statistics import (
 )
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.head import set_head
+from whiten_export.pipeline.coverage import report_coverage
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.proof.gate import Expected, check_bundle
 from whiten_export.proof.reference import Head
@@ -72,7 +73,7 @@ def fit_bundle(
             resumes from there.
         options: options with which the session is created.
         restart: start again, and ignore the state of an interrupted fit.
-        reporter: receives progress.
+        reporter: receives stages, warnings and progress.
         seconds_between: seconds between two saves of the unfinished fit.
 
     Raises:
@@ -89,10 +90,12 @@ def fit_bundle(
     resume = None if restart or partial is None else _resume(partial, origin, report)
     report.stage(f"fitting on {sentences:,} sentences")
     value = unwhitened_output(manifest)
-    _, embedder = load_bundle(path, options, value=value)
+    bundle, embedder = load_bundle(path, options, value=value)
     keeper = _Keeper(partial, origin, seconds_between)
-    with embedder, report.bar("sentences", sentences) as advance, keeper:
-        statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep)
+    with embedder:
+        report_coverage(manifest.source.model_type, bundle.tokenizer.read_text("utf-8"), corpus, report)
+        with report.bar("sentences", sentences) as advance, keeper:
+            statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep)
     if out is not None and partial is not None:
         save_statistics(out, statistics, origin)
         partial.unlink(missing_ok=True)

@@ -7,14 +7,16 @@ from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
 from whiten_runtime.bundle.manifest import pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.reporter import Reporter
 
 
-def open_model(checkpoint: Checkpoint, choice: SourceChoice) -> TokenModel:
+def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | None = None) -> TokenModel:
     """Read everything about a model except its weights.
 
     Args:
         checkpoint: files of the model.
         choice: choices about the source.
+        report: receives warnings; None for no reports.
 
     Raises:
         UsageError: the choice asks for something that this kind of model does not have.
@@ -27,7 +29,7 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice) -> TokenModel:
     if checkpoint.kind == "words":
         from whiten_export.sources.lookup.word_vectors import WordVectors
 
-        return WordVectors(checkpoint, choice.max_words, choice.frequencies)
+        return WordVectors(checkpoint, choice.max_words, choice.frequencies, report or Reporter())
     if checkpoint.kind == "static":
         from whiten_export.sources.lookup.static_embedding import StaticEmbedding
 

@@ -9,36 +9,21 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
 from whiten_export.graph.head import OPSET
 from whiten_export.proof.modules import Float64Array
 from whiten_export.proof.reference import Reference, weighted_sums
 from whiten_export.proof.requests import Request
-from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.lookup.word_file import read_frequencies, read_words
+from whiten_export.sources.lookup.word_tokenizer import SPECIALS, word_tokenizer
 from whiten_runtime.bundle.manifest import Pooling, Source
 from whiten_runtime.errors import UsageError
-
-_PAD, _UNKNOWN = "<|pad|>", "<|unknown|>"
-_SPECIALS = (_PAD, _UNKNOWN)
+from whiten_runtime.reporter import Reporter
 
 _SMOOTHING = 1e-3
 """The constant a in a / (a + p(w)), Arora et al., section 4.1."""
-
-_WORD = (
-    r"[\p{L}\p{M}]+(?=n['’]t(?![\p{L}\p{M}]))"  # do|n't
-    r"|n['’]t(?![\p{L}\p{M}])"
-    r"|['’](?:s|re|ve|ll|d|m|S|RE|VE|LL|D|M)(?![\p{L}\p{M}])"
-    r"|\p{N}+(?:[.,]\p{N}+)*"
-    r"|[\p{L}\p{M}\p{N}_]+"
-    r"|[^\s\p{L}\p{M}\p{N}_]"
-)
-"""Pattern of a word: clitics and punctuation separate, numbers whole, hyphenated compounds in their parts."""
-
-_LENGTH = 4096
 
 
 class WordVectors:
@@ -48,6 +33,7 @@ class WordVectors:
         checkpoint: checkpoint with the file.
         max_words: number of words to keep, the first and so the most frequent ones; None for all.
         frequencies: file of "word count" lines for SIF; None assumes Zipf's law, with the order of the file as rank.
+        report: receives a warning about words of the file that cannot be found.
 
     Raises:
         DataError: a file has another format.
@@ -59,15 +45,17 @@ class WordVectors:
     positions: int | None = None
     supported = True
 
-    def __init__(self, checkpoint: Checkpoint, max_words: int | None, frequencies: str | None) -> None:
-        read = read_words(checkpoint.weights[0], max_words, _SPECIALS)
-        words = read.words[len(_SPECIALS) :]
+    def __init__(
+        self, checkpoint: Checkpoint, max_words: int | None, frequencies: str | None, report: Reporter
+    ) -> None:
+        read = read_words(checkpoint.weights[0], max_words, SPECIALS)
+        words = read.words[len(SPECIALS) :]
         width = read.vectors.shape[1]
         self._vectors = read.vectors
-        self._weights = np.concatenate([np.zeros(len(_SPECIALS)), word_weights(words, frequencies)])
+        self._weights = np.concatenate([np.zeros(len(SPECIALS)), word_weights(words, frequencies)])
         self.vocab_size = len(self._vectors)
         self.record = _with_frequencies(source_record(checkpoint, "words", 0, width), frequencies)
-        self.tokenizer = _tokenizer(words)
+        self.tokenizer = word_tokenizer(words, report)
         self.client_config: Mapping[str, Any] = {
             "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
             "architectures": ["BertModel"],
@@ -84,7 +72,7 @@ class WordVectors:
         builder = GraphBuilder(model, "words")
         width = self._vectors.shape[1]
         state = builder.op("Gather", builder.constant("words.vectors", self._vectors), ids)
-        unknown = builder.constant("words.last_special", np.int64(len(_SPECIALS) - 1))
+        unknown = builder.constant("words.last_special", np.int64(len(SPECIALS) - 1))
         known = builder.op("And", builder.op("Greater", ids, unknown), builder.cast(mask, ir.DataType.BOOL))
         counted = builder.cast(known, ir.DataType.FLOAT)
         count = builder.op("ReduceSum", counted, builder.integers(1), keepdims=1)
@@ -149,19 +137,3 @@ def word_weights(words: Sequence[str], frequencies: str | None) -> Float64Array:
         if not shares.any():
             raise UsageError(f"'{frequencies}' has none of the words that have vectors; wanted their counts")
     return np.asarray(_SMOOTHING / (_SMOOTHING + shares))
-
-
-def _tokenizer(words: Sequence[str]) -> SourceTokenizer:
-    vocabulary = {word: index for index, word in enumerate((*_SPECIALS, *words))}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
-    steps: list[Any] = [normalizers.NFC()]
-    if all(word == word.lower() for word in words):
-        steps.append(normalizers.Lowercase())
-    backend.normalizer = normalizers.Sequence(steps)
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
-    text = backend.to_str()
-
-    def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
-        return [encoding.ids[:max_length] for encoding in Tokenizer.from_str(text).encode_batch(list(texts))]
-
-    return SourceTokenizer(text, own_ids, 0, {"pad_token": _PAD, "unk_token": _UNKNOWN}, _LENGTH)

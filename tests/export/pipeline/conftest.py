@@ -1,0 +1,37 @@
+"""What tests of fits and refits share: another corpus, and bundles exported with given options."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.cli import invoke as run
+from support.corpus import sentences
+from whiten_export.commands.export import export
+
+
+@pytest.fixture(scope="session")
+def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write sentences that the bundles were not fitted on."""
+    path = tmp_path_factory.mktemp("corpus") / "other.txt"
+    path.write_text("\n".join(sentences(1200)[600:]) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def make(
+    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """Return a function that exports the small BERT with given options."""
+    made: dict[tuple[object, ...], Path] = {}
+
+    def get(*options: object) -> Path:
+        if options not in made:
+            out = tmp_path_factory.mktemp("bundles") / "b"
+            corpus = [] if "none" in options else ["--corpus", corpus_file]
+            result = run(export, checkpoint("bert"), "--layers", "1,4", *corpus, *options, "--out", out)
+            assert result.exit_code == 0, result.stderr
+            made[options] = out
+        return made[options]
+
+    return get

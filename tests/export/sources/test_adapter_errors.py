@@ -1,0 +1,155 @@
+"""Test what is refused of LoRA adapters: incomplete ones, those of other models, other kinds, files that run code."""
+
+import pickle
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from click.testing import Result
+from peft import PromptTuningConfig, get_peft_model
+from safetensors.numpy import load_file, save_file
+
+from support.adapters import change_config
+from support.checkpoints import save_checkpoint
+from support.cli import invoke
+from whiten_export.commands.export import export
+
+run = partial(invoke, export)
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
+    weights = load_file(folder / "adapter_model.safetensors")
+    change(weights)
+    save_file(weights, folder / "adapter_model.safetensors")
+
+
+def missing_base(folder: Path) -> None:
+    change_config(folder, base_model_name_or_path=str(folder / "nowhere"))
+
+
+def no_base(folder: Path) -> None:
+    change_config(folder, base_model_name_or_path=None)
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").unlink()
+
+
+def no_json(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{")
+
+
+def a_list(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("[]")
+
+
+def own_base(folder: Path) -> None:
+    change_config(folder, base_model_name_or_path=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (missing_base, "belongs to cannot be had: model '{}/nowhere' is not in the catalogue, not a directory"),
+        (no_base, "no base_model_name_or_path in it"),
+        (no_weights, "no adapter_model.safetensors"),
+        (no_json, "adapter_config.json: cannot be read"),
+        (a_list, "adapter_config.json: cannot be read"),
+        (own_base, "has no PyTorch weights of its own to merge into"),
+    ],
+)
+def test_incomplete_adapters_are_refused(
+    broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    change(broken)
+    check_refused(run(broken, "--out", tmp_path / "b"), 2, message.format(broken))
+
+
+def other_shapes(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.update({key: value[:, :3] for key, value in weights.items()}))
+
+
+def other_targets(folder: Path) -> None:
+    change_config(folder, target_modules=["q_proj"])
+
+
+def missing_keys(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.pop(next(key for key in weights if "lora_B" in key)))
+
+
+def not_safetensors(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").write_bytes(b"\x00" * 100)
+
+
+def not_a_pickle(folder: Path) -> None:
+    no_weights(folder)
+    (folder / "adapter_model.bin").write_bytes(b"nothing")
+
+
+def unknown_kind(folder: Path) -> None:
+    change_config(folder, peft_type="SOMETHING")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (other_shapes, "size mismatch"),
+        (other_targets, "q_proj"),
+        (missing_keys, "Found missing adapter keys"),
+        (not_safetensors, "does not fit"),
+        (not_a_pickle, "does not fit"),
+        (unknown_kind, "does not fit"),
+    ],
+)
+def test_adapters_that_do_not_fit_their_base_are_refused(
+    broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    change(broken)
+    result = run(broken, "--whitening", "none", "--out", tmp_path / "b")
+    check_refused(result, 1, message)
+    assert "the adapter does not fit the model that it names" in result.stderr
+
+
+def test_base_of_another_size_is_refused(broken: Path, tmp_path: Path) -> None:
+    change_config(broken, base_model_name_or_path=str(save_checkpoint("bert", tmp_path / "wide", 2)))
+    check_refused(run(broken, "--whitening", "none", "--out", tmp_path / "b"), 1, "size mismatch")
+
+
+class Payload:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("payload"),)
+
+
+def test_pickled_adapter_runs_no_code(broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    no_weights(broken)
+    (broken / "adapter_model.bin").write_bytes(pickle.dumps(Payload()))
+    check_refused(run(broken, "--whitening", "none", "--out", tmp_path / "b"), 1, "does not fit")
+    assert not Path("payload").exists()
+
+
+def test_prompt_tuning_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    network = transformers.AutoModel.from_pretrained(checkpoint("bert"))
+    config = PromptTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=3)
+    get_peft_model(network, config).save_pretrained(tmp_path / "prompts")
+    result = run(tmp_path / "prompts", "--whitening", "none", "--out", tmp_path / "b")
+    check_refused(result, 1, "holds PROMPT_TUNING, which is not merged; wanted LoRA")
+
+
+def test_missing_peft_names_the_extra_to_install(
+    bert_adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    result = run(bert_adapter, "--whitening", "none", "--out", tmp_path / "b")
+    check_refused(result, 1, "pip install 'whiten[lora]'")
+
+
+def check_refused(result: Result, code: int, message: str) -> None:
+    *stages, error = result.stderr.splitlines()
+    assert (result.exit_code, error.startswith("error: "), message in error) == (code, True, True), result.stderr
+    assert all(line.startswith("·") for line in stages), result.stderr
