@@ -26,10 +26,12 @@ from whiten_export.corpus.fitting import embed_value
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.graph.files import save_graph
-from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.graph.head import set_head
 from whiten_export.graph.int8 import halve_weights, quantize_int8
+from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
+from whiten_export.proof.composition import Composition
 from whiten_export.sources import families
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
@@ -85,7 +87,7 @@ class Exported:
         """Return the graph up to the vector before whitening."""
         hidden = self.model.hidden_states(TRACED, pooling)
         chosen = tuple(hidden.states[TRACED.index(layer)] for layer in layers)
-        return pool_graph(HiddenStates(hidden.model, chosen), pooling, WIDTH * WIDENED)
+        return pool_graph(HiddenStates(hidden.model, chosen), Composition(layers, pooling), WIDTH * WIDENED)
 
     def vectors(self, graph: ir.Model, texts: list[str], value: str, path: Path) -> np.ndarray:
         save_graph(graph, path)

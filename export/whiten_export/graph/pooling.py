@@ -103,7 +103,9 @@ class _Pooler:
         pooled = _sum(self._builder, state, weights)
         if mode == "pooler":
             assert self._dense is not None
-            return append_module(self._builder, pooled, self._dense, f"{OWN}pooler")
+            dense = append_module(self._builder, pooled, self._dense, f"{OWN}pooler")
+            some = self._builder.op("ReduceSum", weights, self._builder.integers(1), keepdims=1)
+            return self._builder.op("Mul", dense, some)  # zeros for a text without a token
         return pooled
 
 

@@ -225,7 +225,7 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published
 
 def whitening_name(method: str | None, dim: int | None, beta: float, shrinkage: Shrinkage) -> list[str]:
     """Return the settings of a whitening that differ from the defaults, as parts of a name."""
-    parts = [] if method == "pca" else [method or "raw"]
+    parts = [] if method in ("pca", "default") else [method or "raw"]
     if beta != 1:
         parts.append(f"b{beta:g}")
     if shrinkage not in ("none", 0):

@@ -10,7 +10,9 @@ import pytest
 
 from support.sizes import LAYERS, WIDTH
 from whiten_export.graph.files import save_graph, save_with_outputs
-from whiten_export.graph.head import pool_graph, set_head, unwhitened_value
+from whiten_export.graph.head import set_head, unwhitened_value
+from whiten_export.graph.pooling import pool_graph
+from whiten_export.proof.composition import Composition
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime.bundle.graph_scan import scan_graph
@@ -18,7 +20,7 @@ from whiten_runtime.bundle.graph_scan import scan_graph
 
 def _graph(directory: Path, layers: tuple[int, ...], dimension: int = WIDTH) -> ir.Model:
     hidden = PyTorchModel(resolve(str(directory)), False, "cpu").hidden_states(layers, "mean")
-    model = pool_graph(hidden, "mean", WIDTH)
+    model = pool_graph(hidden, Composition(layers), WIDTH)
     set_head(model, (np.zeros(WIDTH), np.zeros((WIDTH, dimension))), False)
     return model
 

@@ -20,11 +20,13 @@ from whiten_export.graph.files import save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
-from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.graph.head import set_head
 from whiten_export.graph.partial_run import PartialRun
+from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline import export_model as pipeline
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
+from whiten_export.proof.composition import Composition
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
@@ -88,7 +90,7 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
     model = open_model(resolve(directory), SourceChoice(directory))
     width, random = model.record.hidden_size, np.random.default_rng(1)
     hidden = model.hidden_states((0, 1, LAYERS), "mean")  # as in test_families, so that it is traced once
-    graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), "mean", width)
+    graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), Composition((1, LAYERS)), width)
     set_head(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
     for half in (False, True):

@@ -1,5 +1,8 @@
 """Test the pooling and head that are appended to hidden states, against plain loops over tokens."""
 
+import dataclasses
+from typing import get_args
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -8,12 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whiten_export.graph.builder import HiddenStates, describe, describe_input
-from whiten_export.graph.head import pool_graph, set_head
-from whiten_export.proof.reference import Head, pool, token_weights
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_export.graph.head import set_head
+from whiten_export.graph.pooling import pool_graph
+from whiten_export.proof.composition import Composition
+from whiten_export.proof.modules import ACTIVATIONS, Dense, LayerNorm, Normalize, Truncate
+from whiten_export.proof.reference import Head, pool
+from whiten_runtime.bundle.manifest import Pooling, PoolingMode
 
 WIDTH, KEPT = 6, 4
-POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
+POOLINGS = tuple(mode for mode in get_args(PoolingMode) if mode != "sif")
+_RANDOM = np.random.default_rng(5)
+POOLER = Dense(
+    _RANDOM.normal(size=(WIDTH, WIDTH)).astype(np.float32), _RANDOM.normal(size=WIDTH).astype(np.float32), "Tanh"
+)
 
 
 def lookup(tables: list[np.ndarray]) -> HiddenStates:
@@ -31,48 +41,144 @@ def lookup(tables: list[np.ndarray]) -> HiddenStates:
     return HiddenStates(ir.Model(graph, ir_version=10), tuple(outputs))
 
 
-def loops(states: list[np.ndarray], mask: np.ndarray, pooling: Pooling) -> np.ndarray:
+def pooled_by_loops(vectors: list[np.ndarray], positions: list[int], mode: str) -> np.ndarray:
+    """Pool the vectors of a text's tokens, at these positions from 1 on, by the definition."""
+    if not vectors:
+        return np.zeros(WIDTH)
+    match mode:
+        case "mean":
+            return sum(vectors) / len(vectors)
+        case "cls":
+            return vectors[0]
+        case "last":
+            return vectors[-1]
+        case "max":
+            return np.array([max(vector[axis] for vector in vectors) for axis in range(WIDTH)])
+        case "cls_avg":
+            return (vectors[0] + sum(vectors) / len(vectors)) / 2
+        case "mean_sqrt_len":
+            return sum(vectors) / len(vectors) ** 0.5
+        case "weightedmean":
+            weighted = [position * vector for position, vector in zip(positions, vectors, strict=True)]
+            return sum(weighted) / sum(positions)
+        case "pooler":
+            return np.tanh(vectors[0] @ POOLER.weight.astype(np.float64) + POOLER.bias)
+    raise AssertionError(mode)
+
+
+def loops(
+    states: list[np.ndarray], mask: np.ndarray, pooling: Pooling, weights: tuple[float, ...] | None = None
+) -> np.ndarray:
     """Compute the definition, token by token."""
     rows = []
+    shares = weights or (1.0,) * len(states)
     for text in range(len(mask)):
-        real = [position for position in range(mask.shape[1]) if mask[text, position]]
-        chosen = {"mean": real, "cls": real[:1], "last": real[-1:]}[pooling]
+        chosen = [position for position in range(mask.shape[1]) if mask[text, position] == 1]
         layers = []
-        for state in states:
+        for state, share in zip(states, shares, strict=True):
             vectors = [state[text, position].astype(np.float64) for position in chosen]
-            layers.append(sum(vectors, np.zeros(WIDTH)) / max(len(vectors), 1))
-        rows.append(sum(layers) / len(layers))
+            parts = [pooled_by_loops(vectors, [one + 1 for one in chosen], mode) for mode in pooling.split("+")]
+            layers.append(share * np.concatenate(parts))
+        rows.append(sum(layers) / sum(shares))
     return np.stack(rows)
 
 
-@settings(max_examples=60, deadline=None)
+def run_graph(graph: ir.Model, ids: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    return found
+
+
+def right_padded(lengths: list[int]) -> np.ndarray:
+    return (np.arange(max(*lengths, 1)) < np.array(lengths)[:, None]).astype(np.int64)
+
+
+@settings(max_examples=100, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=6),
     layers=st.integers(1, 3),
-    pooling=st.sampled_from(POOLINGS),
+    pooling=st.lists(st.sampled_from(POOLINGS), min_size=1, max_size=3, unique=True).map("+".join),
+    weigh=st.booleans(),
+    left_out=st.integers(0, 4),
     normalize=st.booleans(),
     whiten=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_graph_and_reference_equal_the_definition(
-    lengths: list[int], layers: int, pooling: Pooling, normalize: bool, whiten: bool, seed: int
+    lengths: list[int],
+    layers: int,
+    pooling: Pooling,
+    weigh: bool,
+    left_out: int,
+    normalize: bool,
+    whiten: bool,
+    seed: int,
 ) -> None:
     generator = np.random.default_rng(seed)
     tables = [generator.normal(size=(11, WIDTH)).astype(np.float32) for _ in range(layers)]
-    mask = (np.arange(max(*lengths, 1)) < np.array(lengths)[:, None]).astype(np.int64)
+    mask = right_padded(lengths)
+    mask[:, :left_out] *= 2
     ids = generator.integers(0, 11, mask.shape)
-    affine = (generator.normal(size=WIDTH), generator.normal(size=(WIDTH, KEPT))) if whiten else None
-    want = loops([table[ids] for table in tables], mask, pooling)
-    pooled = pool([table[ids] for table in tables], token_weights(mask, pooling))
-    np.testing.assert_allclose(pooled.mean(axis=0), want, atol=1e-12)
+    width = WIDTH * len(pooling.split("+"))
+    affine = (generator.normal(size=width), generator.normal(size=(width, KEPT))) if whiten else None
+    weights = tuple(generator.uniform(0.1, 2, layers).tolist()) if weigh else None
+    composition = Composition(tuple(range(layers)), pooling, weights, include_prompt=left_out == 0)
+    want = loops([table[ids] for table in tables], mask, pooling, weights)
+    if "pooler" not in pooling:
+        pooled = pool([table[ids] for table in tables], mask, pooling)
+        np.testing.assert_allclose(composition(pooled), want, atol=1e-12)
     want = Head.of(affine, normalize)(want)
-    graph = pool_graph(lookup(tables), pooling, WIDTH)
+    hidden = dataclasses.replace(lookup(tables), pooler=POOLER)
+    graph = pool_graph(hidden, composition, WIDTH)
     set_head(graph, None, not normalize)  # the next call replaces this head
     set_head(graph, affine, normalize)
-    session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
-    got, tokens = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    got, tokens = run_graph(graph, ids, mask)
     np.testing.assert_allclose(got, want, atol=1e-5)
     np.testing.assert_array_equal(tokens, got[:, None])
+
+
+def test_a_network_sees_the_tokens_of_a_prompt_that_is_left_out_of_the_pooling() -> None:
+    """The mask of such tokens is 2, which a network would take for more than a token."""
+    ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
+    cast = ir.node("Cast", [mask], {"to": ir.DataType.FLOAT.value}, name="cast")
+    axis = ir.Value(name="axis", const_value=ir.tensor(np.array([2]), name="axis"))
+    wide = ir.node("Unsqueeze", [cast.outputs[0], axis], name="wide")
+    state = describe(wide.outputs[0], "hidden_states.0", "batch_size", "sequence_length", 1)
+    graph = ir.Graph([ids, mask], [state], nodes=[cast, wide], initializers=[axis], opset_imports={"": 20}, name="g")
+    composition = Composition((0,), "mean_sqrt_len", include_prompt=False)
+    model = pool_graph(HiddenStates(ir.Model(graph, ir_version=10), (state,)), composition, 1)
+    set_head(model, None, False)
+    got, _ = run_graph(model, np.zeros((1, 6), np.int64), np.array([[2, 2, 1, 1, 1, 1]]))
+    np.testing.assert_allclose(got, [[2.0]])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_modules_equal_those_of_torch(activation: str) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    linear, norm, other = torch.nn.Linear(WIDTH, 9), torch.nn.LayerNorm(9), torch.nn.Linear(9, 9, bias=False)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    weight, bias = linear.weight.detach().numpy().T, linear.bias.detach().numpy()
+    modules = (
+        Dense(np.ascontiguousarray(weight), bias, activation),
+        LayerNorm(norm.weight.detach().numpy(), norm.bias.detach().numpy()),
+        Normalize(),
+        Dense(np.ascontiguousarray(other.weight.detach().numpy().T), None, activation, np.eye(9, dtype=np.float32)),
+        Truncate(5),
+    )
+    table = np.random.default_rng(0).normal(size=(11, WIDTH)).astype(np.float32)
+    with torch.no_grad():
+        function = getattr(torch.nn, activation)()
+        x = torch.nn.functional.normalize(norm(function(linear(torch.from_numpy(table)))), dim=1)
+        want = (function(other(x)) + x)[:, :5].numpy()
+    composition = Composition((0,), "cls", modules=modules)
+    ids = np.arange(11)[:, None]
+    np.testing.assert_allclose(composition(table[None].astype(np.float64)), want, atol=1e-6)
+    graph = pool_graph(lookup([table]), composition, WIDTH)
+    set_head(graph, None, False)
+    np.testing.assert_allclose(run_graph(graph, ids, np.ones_like(ids))[0], want, atol=1e-6)
 
 
 def test_normalised_vectors_have_length_one() -> None:
@@ -85,7 +191,7 @@ def test_normalised_vectors_have_length_one() -> None:
 def test_unused_layers_are_removed(layers: int) -> None:
     hidden = lookup([np.ones((3, WIDTH), np.float32)] * layers)
     chosen = HiddenStates(hidden.model, hidden.states[:1])
-    model = pool_graph(chosen, "mean", WIDTH)
+    model = pool_graph(chosen, Composition((0,)), WIDTH)
     set_head(model, None, False)
     graph = model.graph
     assert [name for name in graph.initializers if name.startswith("table")] == ["table.0"]

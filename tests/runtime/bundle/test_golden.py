@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.manifests import contained
 from whiten_runtime import Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import GATES
@@ -32,7 +33,8 @@ def test_golden_bundles_pass_all_checks(golden: Path, name: str) -> None:
     manifest = open_bundle(golden / name).manifest
     assert manifest.format_version == 1
     assert manifest.parity is not None
-    assert json.loads(manifest.to_json()) == json.loads((golden / name / "whiten.json").read_text("utf-8"))
+    stored = json.loads((golden / name / "whiten.json").read_text("utf-8"))
+    assert contained(stored, json.loads(manifest.to_json()))
 
 
 def test_float32_bundle_gives_the_stored_vectors(golden: Path, expected: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from support.bundles import copy_bundle, rewrite_file
 from support.cli import invoke
+from support.manifests import contained
 from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
 
@@ -78,7 +79,7 @@ def test_embed_reports_truncated_texts(tiny_bundle: Path) -> None:
 
 def test_info_and_verify(tiny_bundle: Path) -> None:
     manifest = json.loads((tiny_bundle / "whiten.json").read_text())
-    assert json.loads(run("info", tiny_bundle, "--json").stdout) == manifest
+    assert contained(manifest, json.loads(run("info", tiny_bundle, "--json").stdout))
     words = run("info", tiny_bundle).stdout
     assert "bert, 4 layers of 32" in words
     assert "pca" in words
