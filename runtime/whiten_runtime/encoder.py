@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,9 +137,10 @@ class Encoder:
             float32 [n, k], or [k] for a single string.
 
         Raises:
+            UsageError: the bundle holds another route of a model that has one for queries and one for documents.
             WhitenError: as in `encode`.
         """
-        return self._encode_for(QUERY, texts, prompt_name, prompt, options)
+        return self._encode_for("query", texts, prompt_name, prompt, options)
 
     def encode_document(
         self, texts: str | Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None, **options: Any
@@ -156,9 +157,10 @@ class Encoder:
             float32 [n, k], or [k] for a single string.
 
         Raises:
+            UsageError: the bundle holds another route of a model that has one for queries and one for documents.
             WhitenError: as in `encode`.
         """
-        return self._encode_for(DOCUMENT, texts, prompt_name, prompt, options)
+        return self._encode_for("document", texts, prompt_name, prompt, options)
 
     def encode_both(
         self,
@@ -338,14 +340,17 @@ class Encoder:
 
     def _encode_for(
         self,
-        names: tuple[str, ...],
+        task: Literal["query", "document"],
         texts: str | Iterable[str],
         prompt_name: str | None,
         prompt: str | None,
         options: dict[str, Any],
     ) -> NDArray[np.float32]:
+        route = self.manifest.route
+        if route in ("query", "document") and route != task:
+            raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
         if prompt_name is None and prompt is None:
-            prompt = self._embedder.prompts.for_task(*names)
+            prompt = self._embedder.prompts.for_task(*(QUERY if task == "query" else DOCUMENT))
         return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
 
     def _vectors(

@@ -72,11 +72,13 @@ def test_casing_is_set_by_the_catalogue(
 
 def test_recommended_pooling_is_the_default(snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path]) -> None:
     shutil.copytree(checkpoint("bert"), snapshot("simcse"))
-    command = ("simcse", "--layers", "4", "--whitening", "none")
+    command = ("simcse", "--layers", "3", "--whitening", "none")
     assert run(*command).exit_code == 0
-    assert manifest("bundles/simcse-l4-cls-raw")["pooling"] == "cls"
+    assert manifest("bundles/simcse-l3-pooler-raw")["pooling"] == "pooler"
     assert run(*command, "--pooling", "mean").exit_code == 0
-    assert manifest("bundles/simcse-l4-raw")["pooling"] == "mean"
+    assert manifest("bundles/simcse-l3-raw")["pooling"] == "mean"
+    assert run("simcse").exit_code == 0
+    assert manifest("bundles/simcse")["normalize"]
 
 
 def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path], corpus_file: Path) -> None:

@@ -27,7 +27,7 @@ class SourceChoice:
         device: device of PyTorch and onnxruntime: "cpu", "cuda" or "cuda:N".
         max_words: number of words of a file of word vectors to keep, the first and so the most frequent ones.
         frequencies: file of "word count" lines for "sif"; None takes the words' order as their rank.
-        route: route of a Router of sentence-transformers, such as "query"; None for its default one.
+        route: route of a Router of sentence-transformers, such as "query"; None if it has no Router.
 
     Raises:
         UsageError: a choice cannot be used as given.

@@ -124,6 +124,8 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
     max_norm_error: float | None = None
     """Largest |norm / norm of the reference vector - 1|; None in bundles that were made before it was measured."""
+    mean_norm_error: float | None = None
+    """Mean of the same; None in such bundles."""
     provider: str = "CPUExecutionProvider"
     """Execution provider of onnxruntime that computed the vectors."""
 

@@ -82,6 +82,11 @@ def test_default_max_length_is_at_most_512(tmp_path: Path) -> None:
     assert run(directory, *options, tmp_path / "b", "--max-length", 600).exit_code == 0
     assert Encoder(tmp_path / "b").max_seq_length == 600
     (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 700}))
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    described = [{"idx": 0, "path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
+    (directory / "modules.json").write_text(json.dumps(described))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     assert run(directory, *options, tmp_path / "c").exit_code == 0
     assert Encoder(tmp_path / "c").max_seq_length == 700
 

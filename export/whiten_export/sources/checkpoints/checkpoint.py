@@ -91,7 +91,7 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False, 
         model: catalogue name, directory, file of word vectors, or hub id.
         revision: branch, tag or commit on the hub; None for the catalogue's, else the newest.
         remote_code: also download Python files.
-        route: route of a Router of sentence-transformers; None for the default one, if it has a Router.
+        route: route of a Router of sentence-transformers; None if it has no Router, or one with a single route.
 
     Raises:
         UsageError: no such model, nothing that can be exported, or a module that is not supported.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from whiten_export.proof.modules import ACTIVATIONS, Dense, LayerNorm
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import WhitenError
 
 State = dict[str, NDArray[np.float32]]
 
@@ -34,8 +34,8 @@ def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
     """Read a Dense, and return it with its weight files.
 
     Raises:
-        UsageError: it has an activation function or a setting that is not supported.
-        WhitenError: a file is missing or cannot be read.
+        WhitenError: it has an activation function or a setting that is not supported, or a file is missing or cannot be
+            read.
     """
     path = folder / "config.json"
     settings = dict(read_json(path))
@@ -44,13 +44,13 @@ def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
     name = activation.rsplit(".", 1)[-1]
     if not activation.startswith(_TORCH) or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise UsageError(f"{path}: activation_function '{activation}' is not supported; wanted {known} of torch.nn")
+        raise WhitenError(f"{path}: activation_function '{activation}' is not supported; wanted {known} of torch.nn")
     for place in ("module_input_name", "module_output_name"):
         if settings.pop(place, None) not in (None, "sentence_embedding"):
-            raise UsageError(f"{path}: {place} is not sentence_embedding, which is not supported")
+            raise WhitenError(f"{path}: {place} is not sentence_embedding, which is not supported")
     before, after = settings.pop("in_features", None), settings.pop("out_features", None)
     if settings:
-        raise UsageError(f"{path}: has the setting '{next(iter(settings))}', which is not supported")
+        raise WhitenError(f"{path}: has the setting '{next(iter(settings))}', which is not supported")
     state, file = _read_state(folder)
     wanted = {"linear.weight": (after, before)} | ({"linear.bias": (after,)} if bias else {})
     if residual and before != after:
@@ -90,7 +90,7 @@ def read_layer_weights(folder: Path) -> tuple[int, tuple[float, ...], tuple[Path
     _check_state(state, {"layer_weights": (count + 1 - first,)}, file)
     weights = tuple(float(weight) for weight in state["layer_weights"])
     if not sum(weights):
-        raise UsageError(f"{file}: the layer weights sum to 0, so their average does not exist")
+        raise WhitenError(f"{file}: the layer weights sum to 0, so their average does not exist")
     return first, weights, (file,)
 
 
@@ -123,7 +123,7 @@ def _check_state(state: State, wanted: dict[str, tuple[Any, ...]], file: Path) -
             found = state[name].shape if name in state else "nothing"
             raise WhitenError(f"{file}: {name} is {found}, but its config.json says {shape}; copy the model again")
     if surplus := state.keys() - wanted.keys():
-        raise UsageError(f"{file}: has the weight '{min(surplus)}', which is not supported")
+        raise WhitenError(f"{file}: has the weight '{min(surplus)}', which is not supported")
 
 
 def weight_file(folder: Path) -> Path:

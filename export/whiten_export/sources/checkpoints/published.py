@@ -3,7 +3,6 @@
 Everything that is read and not understood is an error with its name: a module left out would change every vector.
 """
 
-import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from whiten_export.sources.checkpoints.module_files import (
     weight_file,
 )
 from whiten_runtime.bundle.manifest import Pooling, Similarity, pooling_modes
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, WhitenError
 
 MODULES_FILE = "modules.json"
 
@@ -99,20 +98,20 @@ def read_published(root: Path, route: str | None = None) -> Published:
 
     Args:
         root: folder with `modules.json`.
-        route: route of its Router; None for the default one, if there is a Router.
+        route: route of its Router; None if there is no Router, or one with a single route.
 
     Raises:
-        UsageError: a module or a setting is not supported, or the route does not exist.
-        WhitenError: a file is missing or cannot be read.
+        UsageError: the route does not exist.
+        WhitenError: a module or a setting is not supported, or a file is missing or cannot be read.
     """
     chosen, steps = _route(root, list(_steps(root)), route)
     published = replace(_first(root, steps[0]), route=chosen)
     for step in steps[1:]:
         published = _with(published, step, root)
     if not published.static and not any(step.kind == "Pooling" for step in steps):
-        raise UsageError(f"{root / MODULES_FILE}: has no Pooling, so it gives no sentence vectors")
+        raise WhitenError(f"{root / MODULES_FILE}: has no Pooling, so it gives no sentence vectors")
     if published.first_layer is not None and "max" in pooling_modes(published.pooling):
-        raise UsageError(f"{root / MODULES_FILE}: pooling max after WeightedLayerPooling is not supported")
+        raise WhitenError(f"{root / MODULES_FILE}: pooling max after WeightedLayerPooling is not supported")
     settings = _settings(root)
     if (kept := settings.pop("truncate_dim")) is not None:
         published = replace(published, modules=(*published.modules, Truncate(kept)))
@@ -134,11 +133,11 @@ def _listed(root: Path) -> list[dict[str, Any]]:
     path = root / MODULES_FILE
     listed = read_json(path)
     if not isinstance(listed, list) or not all(isinstance(step, dict) and "type" in step for step in listed):
-        raise UsageError(f"{path}: is not a list of modules with a type each")
+        raise WhitenError(f"{path}: is not a list of modules with a type each")
     for step in listed:
         folder = Path(str(step.get("path", "")))
         if folder.is_absolute() or ".." in folder.parts:
-            raise UsageError(f"{path}: the path '{folder}' leads out of the folder")
+            raise WhitenError(f"{path}: the path '{folder}' leads out of the folder")
     return sorted(listed, key=lambda step: int(step.get("idx", 0)))
 
 
@@ -150,7 +149,7 @@ def _steps(root: Path) -> Iterator[_Step]:
 def _kind(class_path: str, file: Path) -> str:
     """Return the last part of a class path; earlier parts moved between versions."""
     if not class_path.startswith(_OURS):
-        raise UsageError(
+        raise WhitenError(
             f"{file}: module '{class_path}' is not one of sentence-transformers, so its vectors cannot be reproduced"
         )
     return class_path.rsplit(".", 1)[-1]
@@ -178,35 +177,21 @@ def _route(root: Path, steps: list[_Step], wanted: str | None) -> tuple[str | No
             continue
         config = _router_config(step.folder)
         if config is None:
-            raise UsageError(f"{step.folder}: the Router has no router_config.json; copy the model again")
+            raise WhitenError(f"{step.folder}: the Router has no router_config.json; copy the model again")
         types, structure = config["types"], config["structure"]
-        chosen = wanted or _default_route(config)
+        chosen = wanted if wanted is not None or len(structure) > 1 else next(iter(structure))
         if chosen not in structure:
-            routes = ", ".join(structure)
-            asked = "none was chosen" if chosen is None else f"'{chosen}' is not among them"
-            raise UsageError(f"'{root}' has the routes {routes}, and {asked}; name one with --route")
+            asked = "" if chosen is None else f"; '{chosen}' is not among them"
+            raise UsageError(f"'{root}' has the routes {', '.join(structure)}{asked}; name one with --route")
         found += [_Step(_kind(types[name], step.folder), step.folder / name) for name in structure[chosen]]
     return chosen, found
-
-
-def _default_route(config: Mapping[str, Any]) -> str | None:
-    """Return the route of a text without a task, as sentence-transformers' Router resolves it."""
-    parameters = config.get("parameters") or {}
-    mappings = {ast.literal_eval(key): value for key, value in (parameters.get("route_mappings") or {}).items()}
-    for key in ((None, "text"), (None, None)):
-        if key in mappings:
-            return str(mappings[key])
-    default = parameters.get("default_route")
-    if default is None and parameters.get("allow_empty_key", True):
-        default = next(iter(config["structure"]), None)
-    return default
 
 
 def _first(root: Path, step: _Step) -> Published:
     if step.kind == "StaticEmbedding":
         return Published(step.folder, static=True, files=(weight_file(step.folder),))
     if step.kind != "Transformer":
-        raise UsageError(
+        raise WhitenError(
             f"{root / MODULES_FILE}: the first module is {step.kind}; wanted Transformer or StaticEmbedding"
         )
     path = next((step.folder / name for name in _CONFIGS if (step.folder / name).is_file()), None)
@@ -222,19 +207,19 @@ def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
         for name in (old, new or "config_kwargs"):
             for key in settings.pop(name, None) or {}:
                 if key not in _HARMLESS:
-                    raise UsageError(f"{path}: {name} sets {key}, which is not supported")
+                    raise WhitenError(f"{path}: {name} sets {key}, which is not supported")
     task = settings.pop("transformer_task", "feature-extraction")
     if task != "feature-extraction":
-        raise UsageError(f"{path}: transformer_task is '{task}'; wanted feature-extraction")
+        raise WhitenError(f"{path}: transformer_task is '{task}'; wanted feature-extraction")
     text = (settings.pop("modality_config", None) or {}).get("text")
     if text is not None and (text.get("method"), text.get("method_output_name")) != ("forward", "last_hidden_state"):
-        raise UsageError(f"{path}: a text's vectors come from {text}; wanted last_hidden_state of forward")
+        raise WhitenError(f"{path}: a text's vectors come from {text}; wanted last_hidden_state of forward")
     output = settings.pop("module_output_name", None) or "token_embeddings"
     if output != "token_embeddings":
-        raise UsageError(f"{path}: module_output_name is '{output}'; wanted token_embeddings")
+        raise WhitenError(f"{path}: module_output_name is '{output}'; wanted token_embeddings")
     settings.pop("unpad_inputs", None)
     if unknown := [name for name, value in settings.items() if value not in (None, {}, False)]:
-        raise UsageError(f"{path}: has the setting '{unknown[0]}', which is not supported")
+        raise WhitenError(f"{path}: has the setting '{unknown[0]}', which is not supported")
 
 
 def _with(published: Published, step: _Step, root: Path) -> Published:
@@ -255,7 +240,7 @@ def _with(published: Published, step: _Step, root: Path) -> Published:
     elif step.kind == "Normalize":
         module, files = _normalize(step.folder), ()
     else:
-        raise UsageError(f"{root / MODULES_FILE}: module {step.kind} is not supported here, so nothing is exported")
+        raise WhitenError(f"{root / MODULES_FILE}: module {step.kind} is not supported here, so nothing is exported")
     return replace(published, modules=(*published.modules, module), files=published.files + files)
 
 
@@ -264,7 +249,7 @@ def _normalize(folder: Path) -> Module:
     settings = read_json(path) if path.is_file() and folder.name else {}
     for name in ("module_input_name", "module_output_name"):
         if settings.get(name, "sentence_embedding") not in (None, "sentence_embedding"):
-            raise UsageError(f"{path}: {name} is '{settings[name]}'; wanted sentence_embedding")
+            raise WhitenError(f"{path}: {name} is '{settings[name]}'; wanted sentence_embedding")
     return Normalize()
 
 
@@ -279,7 +264,7 @@ def _pooling(path: Path) -> dict[str, Any]:
         listed = [named] if isinstance(named, str) else list(named)
         modes = [_MODE_NAMES.get(mode, mode) for mode in listed]
     if unknown := [mode for mode in modes if mode not in _MODES.values()] or list(settings):
-        raise UsageError(f"{path}: has '{unknown[0]}', which is not a pooling or a setting that is supported")
+        raise WhitenError(f"{path}: has '{unknown[0]}', which is not a pooling or a setting that is supported")
     return {"pooling": "+".join(modes or ["mean"]), "include_prompt": include_prompt}
 
 
@@ -289,21 +274,21 @@ def _settings(root: Path) -> dict[str, Any]:
     settings = dict(read_json(path)) if path.is_file() else {}
     kind = settings.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
-        raise UsageError(f"{path}: model_type is '{kind}'; wanted SentenceTransformer")
+        raise WhitenError(f"{path}: model_type is '{kind}'; wanted SentenceTransformer")
     prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
     for name, text in prompts.items():
         if "{text}" in text:
-            raise UsageError(f"{path}: prompt '{name}' contains {{text}}, which here is the place of the text")
+            raise WhitenError(f"{path}: prompt '{name}' contains {{text}}, which here is the place of the text")
     default = settings.get("default_prompt_name")
     if default is not None and default not in prompts:
         if default not in ("query", "document"):
-            raise UsageError(f"{path}: default_prompt_name is '{default}', which is not one of its prompts")
+            raise WhitenError(f"{path}: default_prompt_name is '{default}', which is not one of its prompts")
         default = None
     similarity = settings.get("similarity_fn_name") or "cosine"
     if similarity == "dot_score":
         similarity = "dot"
     if similarity not in get_args(Similarity):
-        raise UsageError(f"{path}: similarity_fn_name is '{similarity}'; wanted {', '.join(get_args(Similarity))}")
+        raise WhitenError(f"{path}: similarity_fn_name is '{similarity}'; wanted {', '.join(get_args(Similarity))}")
     return {
         "prompts": prompts,
         "default_prompt_name": default,

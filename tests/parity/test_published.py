@@ -1,0 +1,182 @@
+"""Test that embedding models come out as published: every folder through the command, beside sentence-transformers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from packaging.version import Version
+from sentence_transformers import SentenceTransformer
+from support.published import PUBLISHED, SPECIAL, save_published
+
+from support.cli import invoke
+from support.once import once
+from whiten_export.commands.export import export
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
+from whiten_models.catalogue import find
+from whiten_runtime import Encoder, UsageError
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.inference.prompts import DOCUMENT
+
+ROWS = PUBLISHED | SPECIAL
+TEXTS = [
+    "The cat sits on the mat.",
+    "Interest rates rose again in March, the bank said.",
+    "a",
+    "  two blanks before, two after  ",
+    "今日天気 über den SEE",
+    "Wind and rain, words and words. " * 40,
+]
+
+REFUSED = {
+    "unknown-module": "my_code",
+    "cnn": "CNN",
+    "dense-custom-activation": "activation_function",
+    "dense-of-tokens": "module_input_name",
+}
+"""Folders that hold what is not supported, with the name that the message has."""
+
+
+def loads(name: str) -> bool:
+    row = ROWS[name]
+    return row.opens and Version(transformers.__version__) >= Version(row.minimum)
+
+
+ROUTES = {
+    "router": ("query", "document"),
+    "router-static": ("query", "document"),
+    "router-shared": ("query", "document"),
+}
+ROUTES |= {"router-tail": ("query", "document"), "asym": ("query", "doc")}
+
+SUPPORTED = [name for name, row in ROWS.items() if not row.plain and name not in REFUSED and loads(name)]
+OPENED = [name for name in SUPPORTED if name not in ROUTES]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return lambda name: once(tmp_path_factory, f"published-{name}", lambda path: save_published(name, path))
+
+
+def peer(folder: Path) -> SentenceTransformer:
+    import torch
+
+    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).eval()
+
+
+def check(encoder: Encoder, model: SentenceTransformer, **task: str) -> None:
+    """Compare vectors without a prompt, with each prompt by its name, of queries, and of one text and several."""
+    plain = model.encode(TEXTS, batch_size=1, **task)
+    got = encoder.encode(TEXTS)
+    agreement = compare(got, plain)
+    assert GATES["fp32"].passes(agreement), agreement
+    assert GATES["fp32"].passes(compare(np.stack([encoder.encode(text) for text in TEXTS]), plain))
+    assert encoder.prompts.items() >= {key: text for key, text in model.prompts.items() if text}.items()
+    for key in encoder.prompts:
+        if key in model.prompts:
+            want = model.encode(TEXTS, prompt_name=key, batch_size=1, **task)
+            assert GATES["fp32"].passes(compare(encoder.encode(TEXTS, prompt_name=key), want)), key
+    if not task:
+        want = model.encode_query(TEXTS, batch_size=1)
+        assert GATES["fp32"].passes(compare(encoder.encode_query(TEXTS), want))
+        document = next((key for key in DOCUMENT if key in encoder.prompts), None)
+        want = model.encode(TEXTS, prompt=encoder.prompts.get(document or "", ""), batch_size=1)
+        assert GATES["fp32"].passes(compare(encoder.encode_document(TEXTS), want))
+    scores = model.similarity(plain, plain).numpy()
+    np.testing.assert_allclose(encoder.similarity(got, got), scores, rtol=1e-3, atol=1e-3 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_folder_gives_the_vectors_of_sentence_transformers(
+    folder: Callable[[str], Path], name: str, tmp_path: Path
+) -> None:
+    result = invoke(export, folder(name), "--out", tmp_path / "bundle")
+    assert result.exit_code == 0, result.stderr
+    with Encoder(tmp_path / "bundle") as encoder:
+        assert encoder.manifest.published is not None
+        assert GATES["fp32"].passes(encoder.verify())
+        check(encoder, peer(folder(name)))
+
+
+@pytest.mark.parametrize(("name", "message"), REFUSED.items())
+def test_what_is_not_understood_is_refused_by_name(
+    folder: Callable[[str], Path], name: str, message: str, tmp_path: Path
+) -> None:
+    result = invoke(export, folder(name), "--out", tmp_path / "bundle")
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error")]
+    assert (result.exit_code, len(errors)) == (1, 1), result.stderr
+    assert message in errors[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_each_route_of_a_router_is_a_bundle(folder: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+    for route in ROUTES[name]:
+        result = invoke(export, folder(name), "--route", route, "--out", tmp_path / route)
+        assert result.exit_code == 0, result.stderr
+        with Encoder(tmp_path / route) as encoder:
+            assert encoder.manifest.route == route
+            check(encoder, peer(folder(name)), task=route)
+            if route == "query":
+                with pytest.raises(UsageError, match="--route document"):
+                    encoder.encode_document("a")
+    for wrong in ((), ("--route", "image")):
+        refused = invoke(export, folder(name), *wrong, "--out", tmp_path / "other")
+        assert (refused.exit_code, "has the routes" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_naming_layers_says_what_is_kept_and_what_is_replaced(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """The Dense belongs to the last layer and is left out with others; a whitening takes the place of Normalize."""
+    options = ("--max-sentences", "400", "--out")
+    result = invoke(export, folder("labse"), "--layers", "0,1", *options, tmp_path / "layers")
+    assert result.exit_code == 0, result.stderr
+    line = next(line for line in result.stderr.splitlines() if "as published" in line)
+    for words in ("kept cls pooling", "by layers 0, 1", "Dense(", "by nothing", "Normalize by the whitening"):
+        assert words in line, line
+    described = json.loads((tmp_path / "layers" / "whiten.json").read_text())
+    assert (described["modules"], described["normalize"], described["published"]) == ([], False, None)
+    assert described["whitening"]["method"] == "pca"
+    result = invoke(export, folder("labse"), "--whitening", "pca", *options, tmp_path / "whitened")
+    assert result.exit_code == 0, result.stderr
+    with Encoder(tmp_path / "whitened") as encoder:
+        manifest = encoder.manifest
+        assert (len(manifest.modules), manifest.normalize, manifest.whitening is not None) == (1, False, True)
+        assert manifest.published is not None  # up to the whitening
+        raw = peer(folder("labse")).encode(TEXTS, batch_size=1)
+        whitening = np.linalg.lstsq(np.c_[raw, np.ones(len(raw))], encoder.encode(TEXTS), rcond=None)[0]
+        assert whitening.shape[0] == raw.shape[1] + 1
+
+
+def test_published_model_is_kept_where_no_whitening_is_named(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    for options in (("--whitening", "none"), ("--whitening", "auto"), ("--layers", "-1", "--whitening", "none")):
+        out = tmp_path / "-".join(options).replace(" ", "")
+        result = invoke(export, folder("bge-small"), *options, "--out", out)
+        assert result.exit_code == 0, result.stderr
+        with Encoder(out) as encoder:
+            assert encoder.manifest.normalize
+            want = peer(folder("bge-small")).encode(TEXTS, batch_size=1)
+            assert GATES["fp32"].passes(compare(encoder.encode(TEXTS), want))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+@pytest.mark.parametrize("name", ["labse", "e5-small", "potion"])
+def test_lower_precisions_keep_direction_and_norm(
+    folder: Callable[[str], Path], name: str, precision: str, tmp_path: Path
+) -> None:
+    recipe = Recipe.of(str(folder(name)), precision=precision)
+    with Encoder(export_bundle(recipe, tmp_path / "bundle").path) as encoder:
+        want = peer(folder(name)).encode(TEXTS, batch_size=1)
+        assert GATES[precision].passes(compare(encoder.encode(TEXTS), want))  # type: ignore[index]
+
+
+def test_rows_stand_for_the_catalogue() -> None:
+    """The modules of a folder are those of its row in the catalogue, but for their sizes."""
+    for name, row in PUBLISHED.items():
+        entry = find(name)
+        if entry is None or not entry.modules:
+            continue
+        kinds = [type(module).__name__ for module in row.modules if type(module).__name__ != "Transformer"]
+        assert [text.split("(")[0] for text in entry.modules] == kinds, name
