@@ -22,7 +22,7 @@ SLOW = (
     *("tests/export/graph/test_fuse_cuda.py", "tests/export/test_outputs.py", "tests/export/pipeline/test_refit.py"),
     *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
     *("tests/export/sources/test_onnx_encoder.py", "tests/export/sources/test_sources.py"),
-    "tests/export/sources/test_xlm_tokenizer.py",
+    *("tests/export/sources/test_xlm_tokenizer.py", "tests/test_support_published.py"),
 )
 """Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
 
