@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from support.sizes import LAYERS, MAX_LENGTH, WIDTH
 from support.vocabularies import (
@@ -15,6 +15,9 @@ from support.vocabularies import (
     write_word_bpe,
     write_wordpiece,
 )
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -267,7 +270,6 @@ def save_checkpoint(family: str, directory: Path, widened: int = 1) -> Path:
         directory: where to.
         widened: how many times `WIDTH` a hidden state has; the noise is divided by the root of it.
     """
-    import torch
     import transformers
 
     made = FAMILIES[family]
@@ -281,10 +283,37 @@ def save_checkpoint(family: str, directory: Path, widened: int = 1) -> Path:
     config = transformers.AutoConfig.for_model(
         made.model_type, vocab_size=len(vocabulary) + made.unused, **sizes, **ids
     )
-    torch.manual_seed(1)
-    network = transformers.AutoModel.from_config(config)
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            parameter.add_(torch.randn_like(parameter) * made.noise / widened**0.5 * (0.1 if made.small in name else 1))
+    network = random_network(config, noise=made.noise, small=made.small, widened=widened)
     network.save_pretrained(directory)
     return directory
+
+
+def random_network(
+    config: "PretrainedConfig",
+    network: str = "AutoModel",
+    *,
+    noise: float,
+    small: str = "-",
+    widened: int = 1,
+    seed: int = 1,
+) -> "PreTrainedModel":
+    """Make a network of random weights with noise on every parameter.
+
+    Args:
+        config: of transformers.
+        network: class of transformers that makes it, an `Auto` class or the network's own.
+        noise: standard deviation of what is added to every parameter; it is divided by the root of `widened`.
+        small: part of the names of parameters that get a tenth of it.
+        widened: how many times `WIDTH` a hidden state has.
+        seed: of weights and noise.
+    """
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    made = getattr(transformers, network)
+    random = made.from_config(config) if network.startswith("Auto") else made(config)
+    with torch.no_grad():
+        for name, parameter in random.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * noise / widened**0.5 * (0.1 if small in name else 1))
+    return random

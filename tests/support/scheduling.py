@@ -5,6 +5,7 @@ import pytest
 LONGEST_FIRST = (
     "tests/clients/",
     "tests/parity/test_families.py",
+    "tests/parity/test_published.py",
     "tests/export/graph/test_fuse_cuda.py",
     "tests/export/sources/test_adapter.py",
     "tests/evaluation/sweep/",
@@ -24,11 +25,16 @@ SLOW = (
     *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
     *("tests/export/sources/test_adapter_errors.py", "tests/export/sources/test_onnx_encoder.py"),
     *("tests/export/sources/test_sources.py", "tests/export/sources/test_xlm_tokenizer.py"),
+    "tests/test_support_published.py",
 )
 """Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
 
-BY_FAMILY = ("tests/parity/test_families.py", "tests/export/graph/test_fuse_cuda.py")
-"""Files whose tests take the family of networks as their first parameter, and share nothing between families."""
+BY_FAMILY = (
+    "tests/parity/test_families.py",
+    "tests/parity/test_published.py",
+    "tests/export/graph/test_fuse_cuda.py",
+)
+"""Files whose tests take a family of networks, or of models, as their first parameter, and share nothing between them."""
 
 
 def is_slow(path: str) -> bool:

@@ -21,18 +21,23 @@ Writer = Callable[[Path], Vocabulary]
 
 
 def wordpiece(specials: tuple[str, ...] = BERT_TOKENS, lowercase: bool = True) -> Tokenizer:
-    training = _word_tokenizer(models.WordPiece(unk_token="[UNK]"), lowercase)
+    return Tokenizer.from_str(_trained_wordpiece(specials, lowercase))
+
+
+@cache
+def _trained_wordpiece(specials: tuple[str, ...], lowercase: bool) -> str:
+    training = word_tokenizer(models.WordPiece(unk_token="[UNK]"), lowercase)
     inner = {f"##{letter}" for word in _words(training) for letter in word[1:]}
     trainer = trainers.WordPieceTrainer(
         vocab_size=SIZE, special_tokens=[*specials, *sorted(inner)], show_progress=False
     )
     training.train_from_iterator(training_text(), trainer)
-    tokenizer = _word_tokenizer(models.WordPiece(training.get_vocab(), unk_token="[UNK]"), lowercase)
+    tokenizer = word_tokenizer(models.WordPiece(training.get_vocab(), unk_token="[UNK]"), lowercase)
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_special_tokens(list(specials))
     if "[CLS]" in specials:
-        tokenizer.post_processor = _ends(tokenizer, "[CLS]", "[SEP]")
-    return tokenizer
+        tokenizer.post_processor = with_ends(tokenizer, "[CLS]", "[SEP]")
+    return tokenizer.to_str()
 
 
 def byte_bpe(specials: tuple[str, ...] = ROBERTA_TOKENS, ends: tuple[str, str] | None = ("<s>", "</s>")) -> Tokenizer:
@@ -47,7 +52,7 @@ def byte_bpe(specials: tuple[str, ...] = ROBERTA_TOKENS, ends: tuple[str, str] |
     )
     tokenizer.train_from_iterator(training_text(), trainer)
     if ends is not None:
-        tokenizer.post_processor = _ends(tokenizer, *ends)
+        tokenizer.post_processor = with_ends(tokenizer, *ends)
     return tokenizer
 
 
@@ -67,7 +72,7 @@ def write_byte_bpe(directory: Path, specials: tuple[str, ...] = (), last: tuple[
 
 def write_word_bpe(directory: Path) -> Vocabulary:
     """Write XLM's vocab.json and merges.txt: characters, the last of a word with `</w>`; merges with their counts."""
-    tokenizer = _word_tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"), lowercase=True)
+    tokenizer = word_tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"), lowercase=True)
     last = {f"{word[-1]}</w>" for word in _words(tokenizer)}
     trainer = trainers.BpeTrainer(
         vocab_size=SIZE, special_tokens=[*XLM_TOKENS, *sorted(last)], end_of_word_suffix="</w>", show_progress=False
@@ -128,7 +133,7 @@ def _sentencepiece_model(options: tuple[tuple[str, str | int | float | bool], ..
     return written.getvalue()
 
 
-def _word_tokenizer(model: models.Model, lowercase: bool) -> Tokenizer:
+def word_tokenizer(model: models.Model, lowercase: bool) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -141,7 +146,7 @@ def _words(tokenizer: Tokenizer) -> set[str]:
     return {word for text in texts for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
 
 
-def _ends(tokenizer: Tokenizer, first: str, last: str) -> processors.TemplateProcessing:
+def with_ends(tokenizer: Tokenizer, first: str, last: str) -> processors.TemplateProcessing:
     ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
     pair = f"{first} $A {last} $B:1 {last}:1"
     return processors.TemplateProcessing(single=f"{first} $A {last}", pair=pair, special_tokens=ids)
