@@ -34,7 +34,7 @@ BY_FAMILY = (
     "tests/parity/test_published.py",
     "tests/export/graph/test_fuse_cuda.py",
 )
-"""Files whose tests take a family of networks, or of models, as their first parameter, and share nothing between them."""
+"""Files whose tests take a family of networks or models as their first parameter, and share nothing between them."""
 
 
 def is_slow(path: str) -> bool:

@@ -262,7 +262,9 @@ def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Repo
         return None
     tokenizer = Tokenizer(stage / TOKENIZER_FILE, longest)
     texts = expected.probes.texts
-    with_tokens = tuple(text for text, ids in zip(texts, tokenizer.tokenize(texts), strict=True) if ids)
+    counts = [len(ids) for ids in tokenizer.tokenize(texts)]
+    most = longest if plan.model.record.model_type == "static" else max(counts)  # static embeddings truncate nothing
+    with_tokens = tuple(text for text, count in zip(texts, counts, strict=True) if 0 < count <= most)
     requests = (Request("", with_tokens), *(request for request in expected.requests if TEXT not in request.prompt))
     if len(requests) <= len(expected.requests):
         return None  # templates are not sentence-transformers'
