@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from support.published import PUBLISHED, SPECIAL, save_published
 
-ROWS = PUBLISHED | SPECIAL
+ROWS = {**PUBLISHED, **SPECIAL}
 TEXTS = [
     "The cat sits on the mat.",
     "Interest rates rose again in March, the bank said.",

@@ -24,4 +24,4 @@ def save_published(name: str, directory: Path) -> Path:
         name: of the row.
         directory: where to; it is made if it is missing.
     """
-    return save((PUBLISHED | SPECIAL)[name], directory)
+    return save(PUBLISHED.get(name) or SPECIAL[name], directory)

@@ -14,6 +14,10 @@ _VERSIONS = {
 }
 
 
+_SEED = 1
+"""Seed of the first module's weights: equal networks of two rows have equal weights, and are traced once in the tests."""
+
+
 @dataclass(frozen=True)
 class Published:
     """What is needed to make the folder of a model.
@@ -47,12 +51,11 @@ class Published:
 def save(row: Published, directory: Path) -> Path:
     """Write the folder of a model, and return the directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    seed = 1  # equal networks are then equal, and are traced once
     width = 0
     listed = []
     for index, module in enumerate(row.modules):
         path = _path(index, module)
-        width = module.write(Place(directory / path, width, row.generation, seed + index))
+        width = module.write(Place(directory / path, width, row.generation, _SEED + index))
         listed.append({"idx": index, "name": str(index), "path": path, "type": class_path(module, row.generation)})
     if row.plain:
         (directory / "sentence_bert_config.json").unlink(missing_ok=True)

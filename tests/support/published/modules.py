@@ -59,7 +59,7 @@ class Place:
 
 
 class Module(Protocol):
-    """Writes a module's files, and names its class."""
+    """Writes the files of a module."""
 
     def write(self, place: Place) -> int:
         """Write the module's files and return the width of what it gives."""
@@ -92,7 +92,7 @@ class Transformer:
         place.directory.mkdir(parents=True, exist_ok=True)
         vocabulary = self.tokenizer.save(place.directory, self.length if place.generation == 6 else self.stated)
         self.network.save(place.directory, vocabulary, place.seed)
-        settings = {"max_seq_length": self.length, "do_lower_case": self.lowercase}
+        settings: dict[str, Any] = {"max_seq_length": self.length, "do_lower_case": self.lowercase}
         if place.generation == 6:  # both are in the tokenizer
             states = {"method": "forward", "method_output_name": "last_hidden_state"}
             settings = {

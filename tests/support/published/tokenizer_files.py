@@ -57,11 +57,13 @@ class TokenizerFiles:
                 tokenizer.enable_truncation(self.truncation)
                 tokenizer.enable_padding(length=self.truncation, pad_token=self.config["pad_token"])
             tokenizer.save(str(directory / "tokenizer.json"))
-        described = {"content": "", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
-        decoder = {ids[token]: described | {"content": token, "special": True} for token in self.added}
-        config = self.config | {"model_max_length": length} | ({"added_tokens_decoder": decoder} if decoder else {})
+        config = {**self.config, "model_max_length": length}
+        if self.added:
+            flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False) | {"special": True}
+            config["added_tokens_decoder"] = {ids[token]: {"content": token, **flags} for token in self.added}
         _write(directory / "tokenizer_config.json", config)
-        _write(directory / "special_tokens_map.json", {k: v for k, v in config.items() if k.endswith("_token") and v})
+        named = {key: value for key, value in config.items() if key.endswith("_token") and isinstance(value, str)}
+        _write(directory / "special_tokens_map.json", named)
         return ids
 
 
