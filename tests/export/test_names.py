@@ -8,35 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
-from huggingface_hub import constants
 
 from support.cli import invoke
+from support.hub_cache import COMMIT
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find
 from whiten_runtime import Encoder
 
-COMMIT = "1234567890" * 4
-
-
 run = partial(invoke, export)
-
-
-@pytest.fixture
-def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Return a function that makes a name's repository in the hub's cache, and returns the folder for its files."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.chdir(tmp_path)
-
-    def get(name: str) -> Path:
-        entry = find(name)
-        assert entry is not None
-        repository = tmp_path / "hub" / f"models--{entry.checkpoint.replace('/', '--')}"
-        (repository / "refs").mkdir(parents=True)
-        (repository / "refs" / "main").write_text(COMMIT)
-        return repository / "snapshots" / COMMIT
-
-    return get
 
 
 def manifest(bundle: str) -> dict[str, object]:
