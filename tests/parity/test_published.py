@@ -9,10 +9,10 @@ import pytest
 import transformers
 from packaging.version import Version
 from sentence_transformers import SentenceTransformer
-from support.published import PUBLISHED, SPECIAL, save_published
 
 from support.cli import invoke
 from support.once import once
+from support.published import PUBLISHED, SPECIAL, save_published
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def peer(folder: Path) -> SentenceTransformer:
     import torch
 
-    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).eval()
+    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).float().eval()
 
 
 def check(encoder: Encoder, model: SentenceTransformer, **task: str) -> None:

@@ -228,7 +228,7 @@ def _expected(
     plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Reporter, single_precision: bool = False
 ) -> Expected:
     longest = min(plan.max_seq_length, LONGEST_PROBE)
-    tokenizer = Tokenizer(stage / TOKENIZER_FILE, longest, plan.model.tokenizer.truncation_side)
+    tokenizer = _tokenizer(plan, stage)
     texts = probe_texts(longest)
     probes, *prompted = (
         _tokenized(plan, tokenizer, request) for request in (Request("", texts), *_prompted(plan, texts))
@@ -257,19 +257,17 @@ def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Tokenized:
 
 def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Reporter) -> ParityRecord | None:
     """Compare the reference with the program that the model was published for, if layers and modules are its own."""
-    composed, longest = plan.composed, min(plan.max_seq_length, LONGEST_PROBE)
+    composed = plan.composed
     if not composed.keeps_modules or composed.own is None:
         return None
-    tokenizer = Tokenizer(stage / TOKENIZER_FILE, longest)
     texts = expected.probes.texts
-    counts = [len(ids) for ids in tokenizer.tokenize(texts)]
-    most = longest if plan.model.record.model_type == "static" else max(counts)  # static embeddings truncate nothing
-    with_tokens = tuple(text for text, count in zip(texts, counts, strict=True) if 0 < count <= most)
+    ids = _tokenizer(plan, stage).tokenize(texts)
+    with_tokens = tuple(text for text, row in zip(texts, ids, strict=True) if row)
     requests = (Request("", with_tokens), *(request for request in expected.requests if TEXT not in request.prompt))
     if len(requests) <= len(expected.requests):
         return None  # templates are not sentence-transformers'
     report.stage("checking the reference against the published model")
-    published = plan.model.published(requests, longest)
+    published = plan.model.published(requests, plan.max_seq_length)
     if published is None:
         return None
     agreement = compare_published(expected, published, requests, composed.own.normalize, plan.model.record.model)
