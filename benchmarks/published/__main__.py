@@ -21,7 +21,7 @@ class Document(msgspec.Struct, frozen=True):
     rows: tuple[Figures, ...]
 
 
-def measure_all(out: Path, names: list[str]) -> None:
+def measure_all(out: Path, names: list[str], precisions: list[str]) -> None:
     """Measure the rows of these names, or all, and write their figures."""
     from importlib.metadata import version
 
@@ -39,7 +39,7 @@ def measure_all(out: Path, names: list[str]) -> None:
         setattr(pytorch, "trace", traced)  # noqa: B010
         for entry in catalogue():
             if not names or entry.name in names:
-                rows.append(measure(entry, Path(folder)))
+                rows.append(measure(entry, Path(folder), precisions))
                 print(f"{len(rows)} {entry.name}: {rows[-1].failure or rows[-1].cosines}", file=sys.stderr)
                 versions = {name: version(name) for name in ("transformers", "sentence-transformers", "torch")}
                 out.write_bytes(msgspec.json.encode(Document(versions, tuple(rows))))
@@ -76,9 +76,10 @@ def main() -> None:
     parser.add_argument("what", choices=["measure", "table"])
     parser.add_argument("first", type=Path)
     parser.add_argument("rest", nargs="*")
+    parser.add_argument("--precision", action="append", choices=PRECISIONS, help="Measure this one; all by default.")
     arguments = parser.parse_args()
     if arguments.what == "measure":
-        measure_all(arguments.first, arguments.rest)
+        measure_all(arguments.first, arguments.rest, arguments.precision or list(PRECISIONS))
         return
     newer, older = (
         msgspec.json.decode(Path(file).read_bytes(), type=Document) for file in (arguments.first, *arguments.rest)

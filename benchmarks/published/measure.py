@@ -1,7 +1,7 @@
 """Export a row of the catalogue in each precision with the real command, and compare it with sentence-transformers."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class Case:
     modules: str
 
 
-def measure(entry: Entry, work: Path) -> Figures:
+def measure(entry: Entry, work: Path, precisions: Sequence[str] = PRECISIONS) -> Figures:
     """Make the folder of an entry, export it in each precision, and return its figures."""
     if entry.source in ("words", "vectors"):
         return _failed(entry, "no network")
@@ -79,7 +79,7 @@ def measure(entry: Entry, work: Path) -> Figures:
     cosines: dict[str, float] = {}
     differences: dict[str, float] = {}
     prompts, reference = 0, ""
-    for precision in PRECISIONS:
+    for precision in precisions:
         out = work / "bundle"
         shutil.rmtree(out, ignore_errors=True)
         arguments = [str(case.folder), *case.options, "--precision", precision, "--out", str(out)]

@@ -153,10 +153,10 @@ def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Repo
     requests = (Request("", with_tokens), *(request for request in expected.requests if TEXT not in request.prompt))
     if len(requests) <= len(expected.requests):
         return None  # templates are not sentence-transformers'
-    report.stage("checking the reference against the published model")
     published = plan.model.published(requests, plan.max_seq_length)
     if published is None:
         return None
+    report.stage(f"comparing the reference with {published.name}")
     agreement = compare_published(expected, published, requests, composed.own.normalize, plan.model.record.model)
     return parity_record(published.name, agreement)
 
