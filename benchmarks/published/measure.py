@@ -111,6 +111,8 @@ def _case(entry: Entry, folder: Path) -> Case:
     assert family in FAMILIES, family
     save_checkpoint(family, folder)
     network = modules.Transformer(str(folder), max_seq_length=48)
+    if network.tokenizer.pad_token is None:  # GPT-2 and LLaMA have none; each text is alone
+        network.tokenizer.pad_token = network.tokenizer.eos_token
     pooling = modules.Pooling(network.get_embedding_dimension(), pooling_mode="mean")
     peer = _float32(SentenceTransformer(modules=[network, pooling], device="cpu"))
     options = ("--layers", "-1", "--pooling", "mean", "--whitening", "none", "--max-length", "48")
