@@ -79,6 +79,18 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Return a function that makes a name's repository in the hub's cache, and returns the folder for its files."""
+    from huggingface_hub import constants
+
+    from support.hub_cache import make_snapshot
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    return lambda name: make_snapshot(tmp_path / "hub", name)
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function that makes a small random checkpoint of a family."""

@@ -23,7 +23,7 @@ PACKAGES = {
 ROOMS = {
     "whiten_runtime": (
         *("errors", "checks", "reporter", "bundle", "ort", "files", "inference"),
-        *("vector_whitener", "encoder", "commands"),
+        *("opened", "vector_whitener", "encoder", "commands"),
     ),
     "whiten_whitening": (
         *("moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "estimator", "selection", "drift"),

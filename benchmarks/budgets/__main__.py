@@ -16,8 +16,8 @@ from statistics import median
 from benchmarks.machine import made_by
 from benchmarks.timing import interleaved, median_ratio, seconds
 from whiten_runtime import Encoder
-from whiten_runtime.encoder import _restore as open_encoder
 from whiten_runtime.files.texts import read_texts
+from whiten_runtime.opened import reopen
 from whiten_runtime.ort.processor import available_cpus
 from whiten_runtime.ort.session import SessionOptions, Tuning
 
@@ -96,7 +96,7 @@ def main() -> None:
     print(made_by("budgets", f"{len(texts)} texts, medians of {arguments.rounds} interleaved rounds"))
     for bundle in arguments.bundles:
         # Without `little_work`, small graphs would have one thread for few texts in any case.
-        with open_encoder(bundle, SessionOptions(tuning=Tuning(little_work=0)), True, False) as encoder:
+        with reopen(Encoder, bundle, SessionOptions(tuning=Tuning(little_work=0)), True, False) as encoder:
             encoder.encode(texts[:64])
             large = large_calls(encoder, texts, arguments.rounds)
             few = few_texts(encoder, texts, arguments.rounds)

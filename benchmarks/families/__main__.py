@@ -34,6 +34,8 @@ def main(names: tuple[str, ...], out: Path | None, tables: tuple[Path, ...]) -> 
     remember_traces()
     rows = []
     for entry in catalogue():
+        if entry.modules or entry.source == "static":
+            continue  # benchmarks.published compares those with sentence-transformers
         if not names or entry.name in names:
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(measure(entry, Path(folder)))

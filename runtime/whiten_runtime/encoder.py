@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.checks import checked_texts
@@ -19,12 +17,16 @@ from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY
 from whiten_runtime.inference.vectors import similarity_matrix
+from whiten_runtime.opened import OpenedBundle
 from whiten_runtime.ort.placement import Placement
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
 from whiten_runtime.ort.session import SessionOptions
 
+_WARM = 512
+"""Number of tokens of the long text of a warm-up, at most: the memory of attention grows with its square."""
 
-class Encoder:
+
+class Encoder(OpenedBundle):
     """Embeds texts with a bundle. Thread-safe, picklable, usable in forked children; never uses the network.
 
     Args:
@@ -277,21 +279,11 @@ class Encoder:
         return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
 
     def warmup(self) -> None:
-        """Run the shortest and the longest text, so that the next call does not pay first-time costs."""
+        """Run a short and a long text, so that the next call does not pay first-time costs."""
         pad = self._bundle.manifest.pad_token_id
-        for length in (1, self.max_seq_length):
+        for length in (1, min(self.max_seq_length, _WARM)):
             for _ in self._engine.run([[pad] * length]):
                 pass
-
-    @property
-    def manifest(self) -> Manifest:
-        """Return the bundle's manifest."""
-        return self._bundle.manifest
-
-    @property
-    def dimension(self) -> int:
-        """Return the number of coordinates of a vector."""
-        return self._bundle.manifest.dimension
 
     @property
     def max_seq_length(self) -> int:
@@ -327,17 +319,6 @@ class Encoder:
         """Free the model. The encoder cannot be used afterwards."""
         self._embedder.close()
 
-    def __enter__(self) -> "Encoder":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, self._arguments
-
     def _encode_for(
         self,
         task: Literal["query", "document"],
@@ -365,10 +346,3 @@ class Encoder:
     ) -> EncodeOptions:
         self._engine.check_open()
         return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate, prompt)
-
-
-def _restore(path: Path, options: SessionOptions, verify_hashes: bool, cuda_graphs: bool) -> Encoder:
-    """Open an encoder again in the process that unpickles it."""
-    encoder = Encoder.__new__(Encoder)
-    encoder._open(path, options, verify_hashes, cuda_graphs)
-    return encoder

@@ -2,27 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.errors import BundleError, TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.vectors import unit
+from whiten_runtime.opened import OpenedBundle
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
 
 _ROWS_AT_ONCE = 4096
 
 
-class VectorWhitener:
+class VectorWhitener(OpenedBundle):
     """Whitens vectors with a bundle that `whiten-export --from-vectors` wrote. Thread-safe, usable in forked children.
 
     Args:
@@ -118,34 +116,13 @@ class VectorWhitener:
         return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
 
     @property
-    def manifest(self) -> Manifest:
-        """Return the bundle's manifest."""
-        return self._bundle.manifest
-
-    @property
     def width(self) -> int:
         """Return the number of coordinates of a vector before whitening, d."""
         return self.manifest.source.hidden_size
 
-    @property
-    def dimension(self) -> int:
-        """Return the number of coordinates of a whitened vector, k."""
-        return self.manifest.dimension
-
     def close(self) -> None:
         """Free the graph. The whitener cannot be used afterwards."""
         self._session.close()
-
-    def __enter__(self) -> "VectorWhitener":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, self._arguments
 
     def _transform(
         self, table: NDArray[np.float32], options: EncodeOptions, advance: Callable[[int], object]
@@ -158,10 +135,3 @@ class VectorWhitener:
             result[start : start + len(part)] = rows[:, : options.width]
             advance(len(part))
         return unit(result) if options.normalize else result
-
-
-def _restore(path: Path, options: SessionOptions, verify_hashes: bool) -> VectorWhitener:
-    """Open a whitener again in the process that unpickles it."""
-    whitener = VectorWhitener.__new__(VectorWhitener)
-    whitener._open(path, options, verify_hashes)
-    return whitener

@@ -102,6 +102,8 @@ def test_mteb_scores_equal_scipy_and_scikit_learn(
     assert 0.55 < accuracy < 0.99
     assert scores["accuracy"] == pytest.approx(accuracy, abs=0.006)  # one text; mteb shuffles those to learn from
     assert (scores["embed_dim"], scores["max_tokens"]) == known
+    retrieval = ["passage: ", "query: ", "passage: "]
+    assert scores["prompts"] == ["alike: ", "similar: ", "alike: ", "class: ", "class: ", "class: ", *retrieval]
     assert scores["model_name"] == f"whiten/{encoder.manifest.name}"
 
 

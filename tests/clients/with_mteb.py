@@ -1,6 +1,7 @@
 """Run in the clients' environment, with whiten's folders in PYTHONPATH: BUNDLE DATA.json OUT.json."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTaskClassification, AbsTaskSTS
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import EncoderProtocol
+from mteb.types import PromptType
 
 from whiten_evaluation.mteb_model import MtebModel
 
@@ -60,7 +62,26 @@ model = MtebModel(bundle)
 assert isinstance(model, EncoderProtocol)
 result = mteb.evaluate(model, tasks=[Pairs(), Labels()], cache=None, show_progress_bar=False)
 sts, classification = (task.scores["test"][0] for task in result.task_results)
+PROMPTS = {"query": "query: ", "passage": "passage: ", "Labels": "class: ", "STS-query": "similar: ", "STS": "alike: "}
+
+
+def prompted(folder: Path) -> list[str]:
+    """Return the prompts that a bundle with many applies to the tasks: none said, query and document of each."""
+    shutil.copytree(bundle, folder)
+    manifest = json.loads((folder / "whiten.json").read_text("utf-8"))
+    (folder / "whiten.json").write_text(json.dumps(manifest | {"prompts": PROMPTS, "default_prompt_name": "passage"}))
+    with_prompts = MtebModel(folder)
+    applied: list[str] = []
+    with_prompts.model.encode = lambda texts, prompt, **options: applied.append(prompt)  # type: ignore[method-assign]
+    retrieval = described("Other", "Retrieval", "ndcg_at_10")
+    for task in (Pairs.metadata, Labels.metadata, retrieval):
+        for kind in (None, PromptType.query, PromptType.document):
+            with_prompts.encode([], task_metadata=task, hf_split="test", hf_subset="default", prompt_type=kind)
+    return applied
+
+
 scores = {
+    "prompts": prompted(Path(out).with_name("prompted")),
     "sts": {name: sts[name] for name in ("cosine_spearman", "spearman")},
     "accuracy": classification["accuracy"],
     "embed_dim": model.mteb_model_meta.embed_dim,

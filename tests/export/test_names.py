@@ -8,35 +8,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
-from huggingface_hub import constants
+from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke
+from support.hub_cache import COMMIT
+from support.published import save_published
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find
 from whiten_runtime import Encoder
 
-COMMIT = "1234567890" * 4
-
-
 run = partial(invoke, export)
-
-
-@pytest.fixture
-def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Return a function that makes a name's repository in the hub's cache, and returns the folder for its files."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.chdir(tmp_path)
-
-    def get(name: str) -> Path:
-        entry = find(name)
-        assert entry is not None
-        repository = tmp_path / "hub" / f"models--{entry.checkpoint.replace('/', '--')}"
-        (repository / "refs").mkdir(parents=True)
-        (repository / "refs" / "main").write_text(COMMIT)
-        return repository / "snapshots" / COMMIT
-
-    return get
 
 
 def manifest(bundle: str) -> dict[str, object]:
@@ -79,6 +60,19 @@ def test_recommended_pooling_is_the_default(snapshot: Callable[[str], Path], che
     assert manifest("bundles/simcse-l3-raw")["pooling"] == "mean"
     assert run("simcse").exit_code == 0
     assert manifest("bundles/simcse")["normalize"]
+
+
+def test_embedding_model_is_exported_as_published_by_its_hub_id(snapshot: Callable[[str], Path]) -> None:
+    folder = save_published("bge-small", snapshot("bge-small"))
+    result = run("BAAI/bge-small-en-v1.5")
+    assert result.exit_code == 0, result.stderr
+    described = manifest("bundles/bge-small")
+    assert (described["layers"], described["pooling"], described["normalize"]) == ([2], "cls", True)
+    assert (described["whitening"], described["published"] is not None) == (None, True)
+    with Encoder("bundles/bge-small") as encoder:
+        want = SentenceTransformer(str(folder), device="cpu").encode(["A text."])
+        np.testing.assert_allclose(encoder.encode(["A text."]), want, atol=1e-5)
+        assert encoder.prompts["query"].startswith("Represent this sentence")
 
 
 def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path], corpus_file: Path) -> None:

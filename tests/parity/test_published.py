@@ -9,17 +9,23 @@ import pytest
 import transformers
 from packaging.version import Version
 from sentence_transformers import SentenceTransformer
-from support.published import PUBLISHED, SPECIAL, save_published
 
 from support.cli import invoke
 from support.once import once
+from support.published import PUBLISHED, SPECIAL, save_published
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
+from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.choice import SourceChoice
+from whiten_export.sources.max_length import choose_max_seq_length
+from whiten_export.sources.opening import open_model
+from whiten_export.writing.client_files import write_tokenizer
 from whiten_models.catalogue import find
 from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.prompts import DOCUMENT
+from whiten_runtime.inference.tokenizer import Tokenizer
 
 ROWS = PUBLISHED | SPECIAL
 TEXTS = [
@@ -64,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def peer(folder: Path) -> SentenceTransformer:
     import torch
 
-    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).eval()
+    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).float().eval()
 
 
 def check(encoder: Encoder, model: SentenceTransformer, **task: str) -> None:
@@ -74,6 +80,8 @@ def check(encoder: Encoder, model: SentenceTransformer, **task: str) -> None:
     agreement = compare(got, plain)
     assert GATES["fp32"].passes(agreement), agreement
     assert GATES["fp32"].passes(compare(np.stack([encoder.encode(text) for text in TEXTS]), plain))
+    padded = model.encode(TEXTS, batch_size=len(TEXTS), **task)  # on the side that the checkpoint says
+    assert GATES["fp32"].passes(compare(got, padded))
     assert encoder.prompts.items() >= {key: text for key, text in model.prompts.items() if text}.items()
     for key in encoder.prompts:
         if key in model.prompts:
@@ -170,6 +178,31 @@ def test_lower_precisions_keep_direction_and_norm(
     with Encoder(export_bundle(recipe, tmp_path / "bundle").path) as encoder:
         want = peer(folder(name)).encode(TEXTS, batch_size=1)
         assert GATES[precision].passes(compare(encoder.encode(TEXTS), want))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", [name for name in OPENED if name in PUBLISHED])
+def test_tokens_are_those_of_sentence_transformers(folder: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+    """Texts around the maximum length, and the tokens that end a text: once, where the model's tokenizer adds them."""
+    model = peer(folder(name))
+    checkpoint = resolve(str(folder(name)))
+    source = open_model(checkpoint, SourceChoice(str(folder(name)), pooling=checkpoint.pooling))
+    length = choose_max_seq_length(checkpoint, source.positions, source.tokenizer, None)
+    write_tokenizer(tmp_path, source.tokenizer, length)
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", length, source.tokenizer.truncation_side)
+    words = ["a"] * 70
+    texts = [*TEXTS, *(" ".join(words[:count]) for count in range(1, 70))]
+    got = [source.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
+    if source.record.model_type == "static":
+        want = [found.ids for found in model[0].tokenizer.encode_batch(texts, add_special_tokens=False)]
+    else:
+        features = [model.preprocess([text]) for text in texts]
+        want = [found["input_ids"][0][found["attention_mask"][0] > 0].tolist() for found in features]
+        assert length == model.max_seq_length
+        assert {len(row) for row in got} > {length - 1, length}
+        last = model.tokenizer.eos_token_id
+        if last is not None and any(row[-1] == last for row in want):
+            assert all(row.count(last) == 1 for row in got[len(TEXTS) :])
+    assert got == want
 
 
 def test_rows_stand_for_the_catalogue() -> None:

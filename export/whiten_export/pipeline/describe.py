@@ -21,6 +21,7 @@ _RECORDED = (
     "whiten",
     "torch",
     "transformers",
+    "sentence-transformers",
     "tokenizers",
     "onnx",
     "onnx-ir",

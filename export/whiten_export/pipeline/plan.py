@@ -17,6 +17,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
 from whiten_runtime.inference.prompts import Prompts
+from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import check_sample_count
 from whiten_whitening.selection import Choice, fine_tuned
@@ -68,6 +69,10 @@ class Plan:
     def width(self) -> int:
         """Return the number of coordinates before whitening."""
         return self.composition.width(self.model.record.hidden_size)
+
+    def tokenizer(self, path: Path) -> Tokenizer:
+        """Return the bundle's tokenizer, from its `tokenizer.json`."""
+        return Tokenizer(path, self.max_seq_length, self.model.tokenizer.truncation_side)
 
     @property
     def prompts(self) -> Prompts:

@@ -47,6 +47,17 @@ def run(checkpoint: Callable[[str], Path], data_folder: Path, cache: Path, tmp_p
     return invoke
 
 
+def test_every_pooling_can_be_swept(run: Callable[..., Result], tmp_path: Path) -> None:
+    """Each is checked against its definition before it is scored."""
+    poolings = ("max", "weightedmean", "mean_sqrt_len", "cls_avg", "pooler")
+    options = [part for pooling in poolings for part in ("--pooling", pooling)]
+    result = run("--no-speed", "--layers", "1,-1", *options)
+    assert result.exit_code == 0, result.stderr
+    document = json.loads((tmp_path / "out" / "sweep.json").read_text("utf-8"))
+    for pooling in poolings:
+        assert found(document, pooling, "none")
+
+
 def found(document: dict, pooling: str, whitening: str) -> dict[tuple[int, ...], float | None]:
     return {
         tuple(score["layers"]): score["average"]

@@ -16,10 +16,10 @@ from support.bundles import copy_bundle
 from whiten_runtime import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.encoder import _restore as restore
 from whiten_runtime.inference import batching, engine, graph_file, loading
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.opened import reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 
 NO_LITTLE_WORK = Tuning(little_work=0)
@@ -128,7 +128,7 @@ def test_engine_works_after_its_model_file_is_replaced(
 
 def test_warmup_creates_only_the_session_of_queries(tiny_bundle: Path, created: list[int | None]) -> None:
     options = SessionOptions(threads=2, tuning=NO_LITTLE_WORK)
-    with restore(tiny_bundle, options, True, False) as encoder:
+    with reopen(Encoder, tiny_bundle, options, True, False) as encoder:
         encoder.warmup()
         encoder.encode("a query")
         encoder.encode(["two", "short ones"])

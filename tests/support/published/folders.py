@@ -15,7 +15,7 @@ _VERSIONS = {
 
 
 _SEED = 1
-"""Seed of the first module's weights: equal networks of two rows have equal weights, and are traced once in the tests."""
+"""Seed of the first module's weights. Networks of two rows that are alike are equal, and so are traced once."""
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,10 @@ def encode_published(
                 local_files_only=True,
                 model_kwargs={"dtype": torch.float32},
             )
-            model.eval()
-            if not published.static:
-                model.max_seq_length = max_seq_length
+            model.float().eval()
+            for module in model.modules():
+                if type(module).__name__ == "Transformer":  # static embeddings have no such limit
+                    module.max_seq_length = max_seq_length
             task = {} if published.route is None else {"task": published.route}
             vectors = [
                 model.encode(list(request.texts), prompt=request.prompt, batch_size=1, show_progress_bar=False, **task)
