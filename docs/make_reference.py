@@ -133,9 +133,18 @@ def _class(node: ast.ClassDef) -> Iterator[str]:
     yield from _docstring(ast.get_docstring(node) or "")
     described = [f"- `{line}`: {text}" for line, text in fields if text]
     yield from [*described, ""] if described else ()
-    for method in methods:
+    inherited = [item for item in _inherited(node.name) if item.name not in {method.name for method in methods}]
+    for method in (*methods, *inherited):
         if not method.name.startswith("_"):
             yield from _function(method, "###", f"{node.name}.", method.name)
+
+
+def _inherited(name: str) -> Iterator[Function]:
+    """Yield the methods of a class's bases that are ours and have no section of their own."""
+    for base in getattr(whiten, name).__mro__[1:]:
+        if base.__module__.startswith("whiten") and base.__name__ not in whiten.__all__:
+            tree = ast.parse(inspect.getsource(base))
+            yield from (item for item in ast.walk(tree) if isinstance(item, Function))
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
