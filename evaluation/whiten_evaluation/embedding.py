@@ -137,7 +137,10 @@ def check_bundles(
         manifest = read_manifest(bundle)
         if manifest.input != "text":
             raise BundleError(f"{bundle}: takes vectors, not texts; it cannot be evaluated on sentences")
-        Prompts.of(manifest).resolve(prompt_name)
+        try:
+            Prompts.of(manifest).resolve(prompt_name)
+        except UsageError as error:
+            raise UsageError(f"{bundle}: {error}") from None
         if whitening.source == "bundle":
             _kept(bundle, manifest, whitening.dimension)
         if whitening.source == "target":
@@ -196,7 +199,7 @@ def _kept(bundle: Path, manifest: Manifest, dimension: int | None) -> int | None
         return None
     if not 1 <= dimension <= manifest.dimension:
         raise UsageError(f"dim is {dimension}, but {bundle} has {manifest.dimension}; wanted 1 to {manifest.dimension}")
-    if not manifest.nested:
+    if not manifest.nested and dimension not in manifest.matryoshka_dimensions:
         method = manifest.whitening.method if manifest.whitening else "none"
         raise UsageError(
             f"dim {dimension} cannot be kept of {bundle}, whose whitening is {method}: its first coordinates mean no "

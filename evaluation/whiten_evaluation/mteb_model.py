@@ -75,7 +75,8 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
 
         A prompt is found by its name, in mteb's order: the task with the prompt type ("Name-query"), the task, the type
         of task with the prompt type, the type of task ("Classification"), the prompt type ("query" or "document").
-        Without any of them, the default prompt is applied.
+        Documents may have "passage" or "corpus" instead. Without any of them, queries and documents get no prompt,
+        unless the default one goes around the text, and other texts get the default prompt.
 
         Args:
             inputs: batches with the column "text".

@@ -142,7 +142,13 @@ def test_naming_layers_says_what_is_kept_and_what_is_replaced(folder: Callable[[
     result = invoke(export, folder("labse"), "--layers", "0,1", *options, tmp_path / "layers")
     assert result.exit_code == 0, result.stderr
     line = next(line for line in result.stderr.splitlines() if "as published" in line)
-    for words in ("kept cls pooling", "by layers 0, 1", "Dense(", "by nothing", "Normalize by the whitening"):
+    for words in (
+        "kept cls pooling",
+        "replaced layer 2 by layers 0, 1",
+        "Dense(",
+        "by nothing",
+        "Normalize by the whitening",
+    ):
         assert words in line, line
     described = json.loads((tmp_path / "layers" / "whiten.json").read_text())
     assert (described["modules"], described["normalize"], described["published"]) == ([], False, None)

@@ -29,6 +29,7 @@ class Own:
         default_prompt_name: name of the prompt that texts get if none is asked for.
         similarity_fn_name: similarity of two vectors.
         dimensions: numbers of leading coordinates to which vectors may be cut.
+        route: route of a Router; None without one.
     """
 
     layers: tuple[int, ...]
@@ -41,6 +42,7 @@ class Own:
     default_prompt_name: str | None = None
     similarity_fn_name: Similarity = "cosine"
     dimensions: tuple[int, ...] = ()
+    route: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Composed:
         keeps_modules: whether layers, pooling and modules are those of the authors.
         as_published: whether the finished vector is that of the authors.
         remark: what is kept and what is replaced, in one line; None if there is nothing to say.
+        normalize: normalisation that was asked for; None if it was left to the model.
     """
 
     recipe: Recipe
@@ -62,6 +65,7 @@ class Composed:
     keeps_modules: bool
     as_published: bool
     remark: str | None
+    normalize: bool | None = None
 
 
 def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Composed:
@@ -102,22 +106,17 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
         composition = dataclasses.replace(composition, layer_weights=own.layer_weights, modules=own.modules)
     as_published = keeps and own is not None and method is None and normalize == own.normalize
     remark = None if own is None or as_published else _remark(checkpoint.name, own, composition, resolved, keeps)
-    return Composed(resolved, composition, own, keeps, as_published, remark)
+    return Composed(resolved, composition, own, keeps, as_published, remark, graph.normalize)
 
 
-def unwhitened(composed: Composed, normalize: bool | None) -> Composed:
-    """Return the decisions for an export that turned out to need no whitening.
-
-    Args:
-        composed: the decisions so far.
-        normalize: normalisation that was asked for, or None.
-    """
-    own = composed.own
+def unwhitened(composed: Composed) -> Composed:
+    """Return the decisions for an export that turned out to need no whitening: Normalize is kept after all."""
+    own, recipe = composed.own, composed.recipe
     kept_norm = own is not None and own.normalize and composed.keeps_modules
-    recipe = composed.recipe
-    graph = dataclasses.replace(recipe.graph, normalize=kept_norm if normalize is None else normalize)
-    as_published = composed.keeps_modules and own is not None and graph.normalize == own.normalize
-    return dataclasses.replace(composed, recipe=dataclasses.replace(recipe, graph=graph), as_published=as_published)
+    normalize = kept_norm if composed.normalize is None else composed.normalize
+    as_published = own is not None and composed.keeps_modules and normalize == own.normalize
+    recipe = dataclasses.replace(recipe, graph=dataclasses.replace(recipe.graph, normalize=normalize))
+    return dataclasses.replace(composed, recipe=recipe, as_published=as_published)
 
 
 def _own(checkpoint: Checkpoint, count: int) -> Own | None:
@@ -157,13 +156,13 @@ def _own(checkpoint: Checkpoint, count: int) -> Own | None:
         default_prompt_name=published.default_prompt_name or default,
         similarity_fn_name=published.similarity_fn_name,
         dimensions=dimensions,
+        route=published.route,
     )
 
 
 def _remark(name: str, own: Own, composition: Composition, recipe: Recipe, keeps_modules: bool) -> str:
     """Say in one line what is kept of a model as published, and what is replaced by what."""
     whitening, normalize = recipe.whitening.method, bool(recipe.graph.normalize)
-    instead = "nothing" if whitening is None else "the whitening"
     kept: list[str] = []
     replaced: list[str] = []
 
@@ -176,14 +175,17 @@ def _remark(name: str, own: Own, composition: Composition, recipe: Recipe, keeps
     note(composition.layers == own.layers, _layers(own.layers), _layers(composition.layers))
     note(composition.pooling == own.pooling, f"{own.pooling} pooling", composition.pooling)
     if own.modules:
-        note(keeps_modules, ", ".join(map(str, own.modules)), "nothing, as it is for its own layer")
+        note(keeps_modules, ", ".join(map(str, own.modules)), "nothing, as it belongs to its own layer and pooling")
+    replaces_norm = own.normalize and not normalize
     if own.normalize:
-        note(normalize, "Normalize", instead)
-    elif whitening is not None or normalize:
-        replaced.append(f"nothing by {instead if whitening is not None else 'Normalize'}")
+        note(normalize, "Normalize", "nothing" if whitening is None else "the whitening")
     if own.prompts:
         kept.append(f"{len(own.prompts)} prompt{'s' if len(own.prompts) > 1 else ''}")
-    return f"{name} as published: kept {'; '.join(kept) or 'nothing'}. Replaced {'; '.join(replaced) or 'nothing'}."
+    added = ["the whitening"] if whitening is not None and not replaces_norm else []
+    added += ["Normalize"] if normalize and not own.normalize else []
+    parts = (("kept", kept), ("replaced", replaced), ("added", added))
+    said = [f"{verb} {'; '.join(what)}" for verb, what in parts if what]
+    return f"{name} as published: {'. '.join(said)}."
 
 
 def _layers(layers: tuple[int, ...]) -> str:

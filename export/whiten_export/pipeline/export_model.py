@@ -22,7 +22,7 @@ from whiten_export.graph.head import set_head
 from whiten_export.graph.int8 import halve_weights, quantize_int8
 from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline.choose_whitening import decide
-from whiten_export.pipeline.plan import Plan, make_plan
+from whiten_export.pipeline.plan import Plan, make_plan, without_whitening
 from whiten_export.pipeline.prove import compare_tokenizers, prove
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.writing.client_files import ClientSettings, write_client_files, write_tokenizer
@@ -81,6 +81,9 @@ def export_bundle(
         tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
         decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
         fitted = decision.fitted
+        if fitted is None and plan.recipe.whitening.method == "auto":
+            plan = without_whitening(plan)
+            choice = plan.recipe.graph
         affine = (fitted.mean, fitted.weight) if fitted is not None else None
         both = choice.outputs == "both" and affine is not None
         if choice.outputs == "both" and not both:

@@ -93,7 +93,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     """
     if out is not None:
         check_target(out, replace)
-    source, whitening, graph = recipe.source, recipe.whitening, recipe.graph
+    source, whitening = recipe.source, recipe.whitening
     report.stage(f"finding {source.model}")
     checkpoint = resolve(source.model, source.revision, source.trust_remote_code, source.route)
     source = dataclasses.replace(source, pooling=source.pooling or checkpoint.pooling)
@@ -131,7 +131,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
             )
         settled = fine_tuned(checkpoint.name)
         report.stage(settled.why)
-        composed = unwhitened(composed, graph.normalize)
+        composed = unwhitened(composed)
         recipe = composed.recipe
     if composed.remark is not None and not composed.as_published:
         report.stage(composed.remark)
@@ -156,3 +156,9 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         settled=settled,
         target=target,
     )
+
+
+def without_whitening(plan: Plan) -> Plan:
+    """Return the plan of an export whose whitening, which was left to it, turned out to be none."""
+    composed = unwhitened(plan.composed)
+    return dataclasses.replace(plan, recipe=composed.recipe, composed=composed)

@@ -38,7 +38,8 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | 
         from whiten_export.sources.onnx_files.onnx_encoder import OnnxEncoder
 
         return OnnxEncoder(checkpoint)
-    for package in ("torch", "transformers"):
+    needed = ("torch", "transformers", *(("sentence-transformers",) if checkpoint.published else ()))
+    for package in needed:
         try:
             version(package)
         except PackageNotFoundError:
@@ -52,7 +53,7 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | 
 
 def _check_words(choice: SourceChoice) -> None:
     if choice.pooling not in ("mean", "sif"):
-        raise UsageError(f"pooling {choice.pooling} picks one token; wanted mean or sif for word vectors")
+        raise UsageError(f"pooling {choice.pooling} is not for word vectors; wanted mean or sif")
     if choice.frequencies is not None and choice.pooling != "sif":
         raise UsageError("frequencies are for --pooling sif; leave one out or add the other")
 

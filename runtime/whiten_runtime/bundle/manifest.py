@@ -188,8 +188,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parity: ParityRecord | None
     """Agreement with the reference; None only while a bundle is being made."""
     published: ParityRecord | None = None
-    """Agreement of the reference with the program that the model was published for, such as sentence-transformers; None
-    if the bundle differs from the published model, for instance by its layers or its whitening."""
+    """Agreement of the reference, before whitening, with the program that the model was published for, such as
+    sentence-transformers; None if its layers, pooling or modules are not those of the published model."""
     files: dict[str, FileRecord]
     """Files by POSIX path relative to the bundle: all except the manifest."""
 

@@ -236,6 +236,8 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         hub_id=None,
         revision=None,
         entry=None,
+        root=None,
+        published=None,
         adapter=adapter,
         merged_into=f"{origin}@{found.revision}" if found.revision else origin,
     )

