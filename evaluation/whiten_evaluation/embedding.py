@@ -200,6 +200,9 @@ def _kept(bundle: Path, manifest: Manifest, dimension: int | None) -> int | None
     if not 1 <= dimension <= manifest.dimension:
         raise UsageError(f"dim is {dimension}, but {bundle} has {manifest.dimension}; wanted 1 to {manifest.dimension}")
     if not manifest.nested and dimension not in manifest.matryoshka_dimensions:
+        if manifest.matryoshka_dimensions:
+            allowed = ", ".join(map(str, manifest.matryoshka_dimensions))
+            raise UsageError(f"dim is {dimension}; the model of {bundle} was trained for vectors cut to {allowed}")
         method = manifest.whitening.method if manifest.whitening else "none"
         raise UsageError(
             f"dim {dimension} cannot be kept of {bundle}, whose whitening is {method}: its first coordinates mean no "

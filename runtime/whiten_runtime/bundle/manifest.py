@@ -274,7 +274,7 @@ def _check(manifest: Manifest, path: Path) -> None:
         if (value := getattr(manifest, field)) < bound:
             raise BundleError(f"{path}: {field} is {value}, which must be at least {bound}")
     try:
-        pooling_modes(manifest.pooling or "mean")
+        pooling_modes("mean" if manifest.pooling is None else manifest.pooling)
     except UsageError as error:
         raise BundleError(f"{path}: {error}; upgrade whiten, or export the model again") from None
     default = manifest.default_prompt_name

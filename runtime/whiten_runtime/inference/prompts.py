@@ -48,7 +48,7 @@ class Prompts:
             raise UsageError(f"prompt and prompt_name '{prompt_name}' were both given; leave one out")
         if prompt is None:
             name = self.default if prompt_name is None else prompt_name
-            if name is not None and name not in self.texts:
+            if name is not None and not (isinstance(name, str) and name in self.texts):
                 known = ", ".join(f"'{one}'" for one in self.texts) or "none"
                 raise UsageError(f"prompt_name is '{name}', but the bundle's prompts are: {known}; or pass prompt=TEXT")
             prompt = "" if name is None else self.texts[name]

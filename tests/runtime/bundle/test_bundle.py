@@ -12,7 +12,7 @@ from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.manifests import contained
 from whiten_runtime import BundleError, Encoder, IntegrityError, UnsafeModelError
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.manifest import Manifest, pooling_modes, read_manifest
 
 
 @pytest.fixture
@@ -51,7 +51,18 @@ def test_missing_bundle_is_refused(tmp_path: Path) -> None:
     [
         (lambda m: m.update(format_version=2), "bundle format 2.*upgrade whiten"),
         (lambda m: m.pop("layers"), "layers"),
-        (lambda m: m.update(pooling="sum"), "pooling"),
+        (lambda m: m.update(pooling="sum"), "pooling is 'sum'; wanted mean, cls, .*, or several joined by .*upgrade"),
+        (lambda m: m.update(pooling=""), "pooling is ''"),
+        (lambda m: m.update(pooling="mean+mean"), "pooling is 'mean.mean'; wanted different modes"),
+        (lambda m: m.update(pooling="sif+cls"), "pooling is 'sif.cls'; wanted different modes, and sif alone"),
+        (lambda m: m.update(pooling="cls+ mean"), "pooling is ' mean'"),
+        (lambda m: m.update(prompts={"query": "q: "}, default_prompt_name="sts"), "default_prompt_name is 'sts'"),
+        (lambda m: m.update(default_prompt_name=""), "default_prompt_name is ''"),
+        (lambda m: m.update(prompts={"query": None}), "prompts"),
+        (lambda m: m.update(layer_weights=[1.0]), "1 layer_weights for 2 layers"),
+        (lambda m: m.update(layer_weights=[]), "0 layer_weights for 2 layers"),
+        (lambda m: m.update(truncation_side="middle"), "truncation_side"),
+        (lambda m: m.update(similarity_fn_name="hamming"), "similarity_fn_name"),
         (lambda m: m.update(dimension="many"), "dimension"),
         (lambda m: m.update(dimension=0), "dimension is 0"),
         (lambda m: m.update(pad_token_id=-1), "pad_token_id"),
@@ -67,6 +78,26 @@ def test_invalid_manifests_are_refused(bundle: Path, change: Callable[[dict[str,
         open_bundle(bundle)
     assert "whiten.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pooling": "cls+mean+max+weightedmean+mean_sqrt_len+last+cls_avg+pooler"},
+        {"pooling": "sif"},
+        {"prompts": {"": "a", "query": ""}, "default_prompt_name": ""},
+        {"layer_weights": [0.5, 2.0]},
+    ],
+)
+def test_valid_manifests_are_read(bundle: Path, change: dict[str, Any]) -> None:
+    edit_manifest(bundle, lambda manifest: manifest.update(change))
+    read = json.loads(read_manifest(bundle).to_json())
+    assert {name: read[name] for name in change} == change
+
+
+def test_modes_of_a_pooling_keep_their_order() -> None:
+    assert pooling_modes("mean") == ("mean",)
+    assert pooling_modes("max+cls+mean") == ("max", "cls", "mean")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"format_version": "1"}'])

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics.pairwise import paired_cosine_distances
 
-from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.bundle.manifest import ParityRecord, Precision
+from whiten_runtime.bundle.parity import GATES, Agreement, compare, in_words
 
 MATRICES = arrays(np.float64, (5, 7), elements=st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3))
 
@@ -19,6 +20,55 @@ def test_agreement_equals_scikit_learn(got: np.ndarray, want: np.ndarray) -> Non
     assert agreement.mean_cosine == pytest.approx(cosines.mean(), abs=1e-12)
     difference = (np.abs(got - want).max(axis=1) / np.linalg.norm(want, axis=1)).max()
     assert agreement.max_difference == pytest.approx(difference)
+
+
+@given(MATRICES, MATRICES)
+def test_errors_of_norms_equal_the_definition(got: np.ndarray, want: np.ndarray) -> None:
+    want[:, 0] = 1  # no zero vectors
+    agreement = compare(got, want)
+    errors = np.abs(np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1) - 1)
+    assert agreement.max_norm_error == pytest.approx(errors.max(), abs=1e-12)
+    assert agreement.mean_norm_error == pytest.approx(errors.mean(), abs=1e-12)
+
+
+def scaled(*errors: float) -> Agreement:
+    """Compare vectors with others of the same directions, whose norms are off by these shares."""
+    want = np.random.default_rng(0).normal(size=(len(errors), 16))
+    return compare(want * (1 + np.array(errors)[:, None]), want)
+
+
+@pytest.mark.parametrize(
+    ("precision", "passing", "failing"),
+    [
+        ("fp16", (0.019, -0.019), (0.021, 0)),
+        ("int8", (0.049, 0, 0, 0), (0.051, 0, 0, 0)),
+        ("int8", (0.019, -0.019), (0.021, -0.021)),
+    ],
+)
+def test_norms_are_bounded_where_rounding_may_scale_vectors(
+    precision: Precision, passing: tuple[float, ...], failing: tuple[float, ...]
+) -> None:
+    assert GATES[precision].passes(scaled(*passing))
+    assert not GATES[precision].passes(scaled(*failing))
+    assert scaled(*failing).min_cosine == pytest.approx(1)
+
+
+def test_norms_of_zero_vectors_are_equal_to_those_of_zero_vectors_only() -> None:
+    zero, other = np.zeros((2, 3)), np.array([[0, 0, 0], [0, 0, 1e-9]])
+    assert compare(zero, zero).max_norm_error == compare(zero, zero).mean_norm_error == 0
+    assert compare(other, zero).max_norm_error == np.inf
+    assert compare(zero, other).max_norm_error == 1
+    assert not any(gate.passes(compare(other, zero)) or gate.passes(compare(zero, other)) for gate in GATES.values())
+
+
+def test_agreements_and_gates_name_the_norm_in_words() -> None:
+    assert "worst norm 2.1e-02 off, 1 vectors" in str(scaled(0.021))
+    older = ParityRecord(reference="torch", vectors=1, min_cosine=1, mean_cosine=1, max_difference=0)
+    assert "norm 0" not in in_words(older)
+    assert in_words(older).endswith("worst difference 0.0e+00 of the norm, 1 vectors")
+    assert str(GATES["int8"]) == "cosine >= 0.98, 0.99 on average, norm within 5%, 2% on average"
+    assert str(GATES["fp16"]) == "cosine >= 0.9999, norm within 2%"
+    assert str(GATES["fp32"]) == "cosine >= 0.999999, difference <= 0.0001 of the norm"
 
 
 def test_cosines_near_one_keep_their_digits() -> None:
@@ -39,7 +89,7 @@ def test_nonfinite_vectors_never_pass(bad: float) -> None:
     got = want.copy()
     got[1, 2] = bad
     with np.errstate(invalid="ignore"):
-        assert not GATES["fp32"].passes(compare(got, want))
+        assert not any(gate.passes(compare(got, want)) for gate in GATES.values())
 
 
 def test_one_wrong_coordinate_fails_the_gate() -> None:

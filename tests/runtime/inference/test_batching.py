@@ -65,6 +65,24 @@ def test_padding_is_on_the_right_and_masked(ids: list[list[int]], pad: int) -> N
         assert mask.tolist() == [1] * len(row) + [0] * (width - len(row))
 
 
+@given(
+    st.lists(st.lists(st.integers(1, 9), max_size=7), min_size=1, max_size=6),
+    st.integers(0, 3),
+    st.integers(1, 12),
+    st.integers(0, 9),
+)
+def test_tokens_of_the_prompt_have_a_mask_of_two(ids: list[list[int]], pad: int, least: int, prompt: int) -> None:
+    feed = pad_batch(ids, pad, least, prompt)
+    plain = pad_batch(ids, pad, least)
+    np.testing.assert_array_equal(feed["input_ids"], plain["input_ids"])
+    assert feed["input_ids"].shape[1] == max(least, *map(len, ids))
+    assert {array.dtype for array in feed.values()} == {np.dtype(np.int64)}
+    for row, mask in zip(ids, feed["attention_mask"], strict=True):
+        left_out = min(prompt, len(row))
+        padding = feed["input_ids"].shape[1] - len(row)
+        assert mask.tolist() == [2] * left_out + [1] * (len(row) - left_out) + [0] * padding
+
+
 def test_longest_texts_come_first() -> None:
     groups = plan_batches([3, 100, 7], 100)
     assert [group.tolist() for group in groups] == [[1], [2, 0]]

@@ -1,15 +1,17 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
+from tokenizers import processors
 
 from support.vocabularies import byte_bpe, wordpiece
 from whiten_runtime import BundleError
+from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 LIMIT = 9
@@ -33,6 +35,65 @@ def test_cut_equals_truncation_of_the_backend(tokenizer_file: Path, texts: list[
     backend.no_padding()
     backend.enable_truncation(LIMIT)
     assert [ours.cut(ids) for ids in ours.tokenize(texts)] == [backend.encode(text).ids for text in texts]
+
+
+BEFORE, AFTER = ("[B1]", "[B2]"), ("[A1]", "[A2]")
+
+
+def surrounded(path: Path, before: int, after: int) -> Path:
+    """Write a tokenizer that puts so many special tokens before a text, and so many after it."""
+    backend = byte_bpe((*BEFORE, *AFTER), None)
+    specials = [*BEFORE[:before], "$A", *AFTER[:after]]
+    backend.post_processor = processors.TemplateProcessing(
+        single=" ".join(specials),
+        pair=" ".join([*specials, "$B:1"]),
+        special_tokens=[(token, backend.token_to_id(token)) for token in (*BEFORE, *AFTER)],
+    )
+    backend.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def surrounding(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path]:
+    """Tokenizers by the numbers of special tokens before and after a text."""
+    folder = tmp_path_factory.mktemp("surrounding")
+    pairs = [(before, after) for before in range(3) for after in range(3)]
+    return {pair: surrounded(folder / f"{pair}.json", *pair) for pair in pairs}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.text(max_size=60), max_size=5),
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.sampled_from(["left", "right"]),
+    st.integers(1, 20),
+)
+def test_cut_from_either_side_equals_truncation_of_the_backend(
+    surrounding: dict[tuple[int, int], Path], texts: list[str], pair: tuple[int, int], side: Side, room: int
+) -> None:
+    limit = sum(pair) + room
+    ours = Tokenizer(surrounding[pair], limit, side)
+    backend = Backend.from_file(str(surrounding[pair]))
+    backend.enable_truncation(limit, direction=side)
+    assert [ours.cut(ids) for ids in ours.tokenize(texts)] == [backend.encode(text).ids for text in texts]
+
+
+@pytest.mark.parametrize("pair", [(0, 0), (1, 1), (2, 0), (0, 1), (1, 2)])
+def test_prompt_is_counted_with_the_special_tokens_before_it(
+    surrounding: dict[tuple[int, int], Path], pair: tuple[int, int]
+) -> None:
+    tokenizer = Tokenizer(surrounding[pair], 40)
+    (alone,) = tokenizer.tokenize(["query: "])
+    assert tokenizer.prompt_tokens("query: ") == len(alone) - pair[1]
+    assert tokenizer.prompt_tokens("") == 0
+
+
+def test_prompt_that_is_too_long_leaves_the_special_tokens_after_it(
+    surrounding: dict[tuple[int, int], Path],
+) -> None:
+    """As in sentence-transformers, which truncates the prompt before it counts."""
+    for side in get_args(Side):
+        assert Tokenizer(surrounding[1, 1], LIMIT, side).prompt_tokens("word " * 50) == LIMIT - 1
 
 
 def test_lone_surrogates_are_replaced(tokenizer_file: Path) -> None:

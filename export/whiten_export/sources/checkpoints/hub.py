@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from whiten_export.sources.checkpoints.published import MODULES_FILE, module_folders
+from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import UsageError, WhitenError
 
@@ -55,7 +55,7 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
             return Path(hf_hub_download(name, entry.file, revision=revision, local_files_only=local))
         descriptions = (*_DESCRIPTIONS, *(("*.py",) if remote_code else ()))
         directory = fetch(name, descriptions, local)
-        folders = module_folders(directory) if (directory / MODULES_FILE).is_file() else ("",)
+        folders = weight_folders(directory) if (directory / MODULES_FILE).is_file() else ("",)
         for patterns in _WEIGHTS:
             if without := [folder for folder in folders if not _weights(directory / folder)]:
                 inside = [f"{folder}/{pattern}".lstrip("/") for folder in without for pattern in patterns]

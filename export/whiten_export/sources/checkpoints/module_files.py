@@ -30,6 +30,18 @@ def read_json(path: Path) -> Any:
         raise WhitenError(f"{path}: cannot be read ({error}); copy the model again") from None
 
 
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON file of settings by name.
+
+    Raises:
+        WhitenError: it is missing or not JSON, or holds something else.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise WhitenError(f"{path}: holds a {type(content).__name__}; wanted settings by name")
+    return content
+
+
 def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
     """Read a Dense, and return it with its weight files.
 
@@ -38,7 +50,7 @@ def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
             read.
     """
     path = folder / "config.json"
-    settings = dict(read_json(path))
+    settings = read_settings(path)
     bias, residual = settings.pop("bias", True), settings.pop("use_residual", False)
     activation = str(settings.pop("activation_function", f"{_TORCH}activation.Tanh"))
     name = activation.rsplit(".", 1)[-1]
@@ -49,8 +61,7 @@ def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
         if settings.pop(place, None) not in (None, "sentence_embedding"):
             raise WhitenError(f"{path}: {place} is not sentence_embedding, which is not supported")
     before, after = settings.pop("in_features", None), settings.pop("out_features", None)
-    if settings:
-        raise WhitenError(f"{path}: has the setting '{next(iter(settings))}', which is not supported")
+    _check_none_left(settings, path)
     state, file = _read_state(folder)
     wanted = {"linear.weight": (after, before)} | ({"linear.bias": (after,)} if bias else {})
     if residual and before != after:
@@ -72,7 +83,10 @@ def read_layer_norm(folder: Path) -> tuple[LayerNorm, tuple[Path, ...]]:
     Raises:
         WhitenError: a file is missing or cannot be read.
     """
-    width = read_json(folder / "config.json").get("dimension")
+    path = folder / "config.json"
+    settings = read_settings(path)
+    width = settings.pop("dimension", None)
+    _check_none_left(settings, path)
     state, file = _read_state(folder)
     _check_state(state, {"norm.weight": (width,), "norm.bias": (width,)}, file)
     return LayerNorm(state["norm.weight"], state["norm.bias"]), (file,)
@@ -84,13 +98,18 @@ def read_layer_weights(folder: Path) -> tuple[int, tuple[float, ...], tuple[Path
     Raises:
         WhitenError: a file is missing or cannot be read.
     """
-    settings = read_json(folder / "config.json")
-    first, count = int(settings.get("layer_start", 4)), int(settings.get("num_hidden_layers", 12))
+    path = folder / "config.json"
+    settings = read_settings(path)
+    first, count = settings.get("layer_start", 4), settings.get("num_hidden_layers", 12)
+    for name, value in (("layer_start", first), ("num_hidden_layers", count)):
+        if not isinstance(value, int) or value < 0:
+            raise WhitenError(f"{path}: {name} is {value!r}; wanted a whole number of at least 0")
     state, file = _read_state(folder)
     _check_state(state, {"layer_weights": (count + 1 - first,)}, file)
     weights = tuple(float(weight) for weight in state["layer_weights"])
-    if not sum(weights):
-        raise WhitenError(f"{file}: the layer weights sum to 0, so their average does not exist")
+    if not sum(weights) or not np.isfinite(weights).all():
+        why = "sum to 0" if np.isfinite(weights).all() else "are not finite"
+        raise WhitenError(f"{file}: the layer weights {why}, so their average does not exist")
     return first, weights, (file,)
 
 
@@ -105,16 +124,33 @@ def read_static(folder: Path) -> tuple[NDArray[np.float32], Path]:
     state, file = _read_state(folder)
     if "embedding.weight" in state:
         _check_state(state, {"embedding.weight": state["embedding.weight"].shape}, file)
-        return state["embedding.weight"], file
-    table, mapping, weights = (state.pop(name, None) for name in ("embeddings", "mapping", "weights"))
-    if table is None or state:
-        other = next(iter(state), "no tensor")
+        return _checked_table(state, "embedding.weight", file), file
+    mapping, weights = state.pop("mapping", None), state.pop("weights", None)
+    if list(state) != ["embeddings"]:
+        other = next((name for name in state if name != "embeddings"), "no tensor")
         raise WhitenError(f"{file}: has {other}; wanted embedding.weight, or embeddings with mapping and weights")
+    table = _checked_table(state, "embeddings", file)
     if mapping is not None:
-        table = table[mapping.astype(np.int64)]
+        rows = mapping.astype(np.int64)
+        if rows.ndim != 1 or (rows != mapping).any() or not ((rows >= 0) & (rows < len(table))).all():
+            raise WhitenError(f"{file}: mapping does not name one of the {len(table)} rows for each token")
+        table = table[rows]
     if weights is not None:
+        if weights.shape != (len(table),):
+            raise WhitenError(f"{file}: weights has the shape {weights.shape}; wanted {(len(table),)}, one a token")
         table = table * weights[:, None]
     return np.ascontiguousarray(table), file
+
+
+def _checked_table(state: State, name: str, file: Path) -> NDArray[np.float32]:
+    if state[name].ndim != 2:
+        raise WhitenError(f"{file}: {name} has the shape {state[name].shape}; wanted rows of equal width")
+    return state[name]
+
+
+def _check_none_left(settings: dict[str, Any], path: Path) -> None:
+    if settings:
+        raise WhitenError(f"{path}: has the setting '{next(iter(settings))}', which is not supported")
 
 
 def _check_state(state: State, wanted: dict[str, tuple[Any, ...]], file: Path) -> None:
@@ -148,9 +184,12 @@ def _read_state(folder: Path) -> tuple[State, Path]:
         tensors = deserialize(  # type: ignore[no-untyped-call]
             file.read_bytes()
         )
-        return {name: _array(tensor) for name, tensor in tensors}, file
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise WhitenError(f"{file}: cannot be read ({error}); copy the model again") from None
+    for name, tensor in tensors:
+        if tensor["dtype"] not in (*_DTYPES, "BF16"):
+            raise WhitenError(f"{file}: {name} holds {tensor['dtype']}, which is not supported")
+    return {name: _array(tensor) for name, tensor in tensors}, file
 
 
 def _array(tensor: Any) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 Everything that is read and not understood is an error with its name: a module left out would change every vector.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -11,17 +11,16 @@ from typing import Any, get_args
 from whiten_export.proof.modules import Module, Normalize, Truncate
 from whiten_export.sources.checkpoints.module_files import (
     read_dense,
-    read_json,
     read_layer_norm,
     read_layer_weights,
+    read_settings,
     weight_file,
 )
+from whiten_export.sources.checkpoints.steps import MODULES_FILE, Step, read_steps
 from whiten_runtime.bundle.manifest import Pooling, Similarity, pooling_modes
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import WhitenError
+from whiten_runtime.inference.prompts import TEXT
 
-MODULES_FILE = "modules.json"
-
-_OURS = "sentence_transformers."
 _CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -40,6 +39,9 @@ _MODES = {
 
 _MODE_NAMES = {"mean_sqrt_len_tokens": "mean_sqrt_len", "lasttoken": "last"}
 """Poolings that newer files call by another name than here."""
+
+_ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
+"""Settings of a Transformer that hold arguments for transformers, by their older and newer names."""
 
 _HARMLESS = {
     *("attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "unpad_inputs", "use_safetensors"),
@@ -87,12 +89,6 @@ class Published:
     files: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Step:
-    kind: str
-    folder: Path
-
-
 def read_published(root: Path, route: str | None = None) -> Published:
     """Read `modules.json` and all that it names.
 
@@ -104,11 +100,13 @@ def read_published(root: Path, route: str | None = None) -> Published:
         UsageError: the route does not exist.
         WhitenError: a module or a setting is not supported, or a file is missing or cannot be read.
     """
-    chosen, steps = _route(root, list(_steps(root)), route)
+    chosen, steps = read_steps(root, route)
     published = replace(_first(root, steps[0]), route=chosen)
+    pooled = published.static
     for step in steps[1:]:
-        published = _with(published, step, root)
-    if not published.static and not any(step.kind == "Pooling" for step in steps):
+        published = _with(published, step, pooled, root)
+        pooled = pooled or step.kind == "Pooling"
+    if not pooled:
         raise WhitenError(f"{root / MODULES_FILE}: has no Pooling, so it gives no sentence vectors")
     if published.first_layer is not None and "max" in pooling_modes(published.pooling):
         raise WhitenError(f"{root / MODULES_FILE}: pooling max after WeightedLayerPooling is not supported")
@@ -120,74 +118,7 @@ def read_published(root: Path, route: str | None = None) -> Published:
     return replace(published, **settings)
 
 
-def module_folders(root: Path) -> tuple[str, ...]:
-    """Return the paths of the folders that `modules.json` and its Routers name, without checking what they hold."""
-    named = [str(step.get("path", "")) for step in _listed(root)]
-    for folder in tuple(named):
-        if config := _router_config(root / folder):
-            named += [f"{folder}/{name}".strip("/") for name in config.get("types", {})]
-    return tuple(named)
-
-
-def _listed(root: Path) -> list[dict[str, Any]]:
-    path = root / MODULES_FILE
-    listed = read_json(path)
-    if not isinstance(listed, list) or not all(isinstance(step, dict) and "type" in step for step in listed):
-        raise WhitenError(f"{path}: is not a list of modules with a type each")
-    for step in listed:
-        folder = Path(str(step.get("path", "")))
-        if folder.is_absolute() or ".." in folder.parts:
-            raise WhitenError(f"{path}: the path '{folder}' leads out of the folder")
-    return sorted(listed, key=lambda step: int(step.get("idx", 0)))
-
-
-def _steps(root: Path) -> Iterator[_Step]:
-    for step in _listed(root):
-        yield _Step(_kind(str(step["type"]), root / MODULES_FILE), root / str(step.get("path", "")))
-
-
-def _kind(class_path: str, file: Path) -> str:
-    """Return the last part of a class path; earlier parts moved between versions."""
-    if not class_path.startswith(_OURS):
-        raise WhitenError(
-            f"{file}: module '{class_path}' is not one of sentence-transformers, so its vectors cannot be reproduced"
-        )
-    return class_path.rsplit(".", 1)[-1]
-
-
-def _router_config(folder: Path) -> dict[str, Any] | None:
-    for name in ("router_config.json", "config.json"):
-        if (folder / name).is_file() and "structure" in (config := read_json(folder / name)):
-            return dict(config)
-    return None
-
-
-def _route(root: Path, steps: list[_Step], wanted: str | None) -> tuple[str | None, list[_Step]]:
-    """Replace a Router by the modules of one route."""
-    routers = [step for step in steps if step.kind in ("Router", "Asym")]
-    if not routers:
-        if wanted is not None:
-            raise UsageError(f"route '{wanted}' was asked for, but '{root}' has no Router; leave --route out")
-        return None, steps
-    found: list[_Step] = []
-    chosen: str | None = None
-    for step in steps:
-        if step not in routers:
-            found.append(step)
-            continue
-        config = _router_config(step.folder)
-        if config is None:
-            raise WhitenError(f"{step.folder}: the Router has no router_config.json; copy the model again")
-        types, structure = config["types"], config["structure"]
-        chosen = wanted if wanted is not None or len(structure) > 1 else next(iter(structure))
-        if chosen not in structure:
-            asked = "" if chosen is None else f"; '{chosen}' is not among them"
-            raise UsageError(f"'{root}' has the routes {', '.join(structure)}{asked}; name one with --route")
-        found += [_Step(_kind(types[name], step.folder), step.folder / name) for name in structure[chosen]]
-    return chosen, found
-
-
-def _first(root: Path, step: _Step) -> Published:
+def _first(root: Path, step: Step) -> Published:
     if step.kind == "StaticEmbedding":
         return Published(step.folder, static=True, files=(weight_file(step.folder),))
     if step.kind != "Transformer":
@@ -195,7 +126,7 @@ def _first(root: Path, step: _Step) -> Published:
             f"{root / MODULES_FILE}: the first module is {step.kind}; wanted Transformer or StaticEmbedding"
         )
     path = next((step.folder / name for name in _CONFIGS if (step.folder / name).is_file()), None)
-    settings = {} if path is None else dict(read_json(path))
+    settings = {} if path is None else read_settings(path)
     length = settings.pop("max_seq_length", None)
     lower = bool(settings.pop("do_lower_case", False))
     _check_transformer(settings, path)
@@ -203,16 +134,16 @@ def _first(root: Path, step: _Step) -> Published:
 
 
 def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
-    for old, new in (("model_args", "model_kwargs"), ("tokenizer_args", "processor_kwargs"), ("config_args", "")):
-        for name in (old, new or "config_kwargs"):
-            for key in settings.pop(name, None) or {}:
-                if key not in _HARMLESS:
-                    raise WhitenError(f"{path}: {name} sets {key}, which is not supported")
+    for name in _ARGUMENTS:
+        if changing := [key for key in _named(settings, name, path) if key not in _HARMLESS]:
+            raise WhitenError(f"{path}: {name} sets {changing[0]}, which is not supported")
+        settings.pop(name, None)
     task = settings.pop("transformer_task", "feature-extraction")
     if task != "feature-extraction":
         raise WhitenError(f"{path}: transformer_task is '{task}'; wanted feature-extraction")
-    text = (settings.pop("modality_config", None) or {}).get("text")
-    if text is not None and (text.get("method"), text.get("method_output_name")) != ("forward", "last_hidden_state"):
+    text = _named(_named(settings, "modality_config", path), "text", path)
+    settings.pop("modality_config", None)
+    if text and (text.get("method"), text.get("method_output_name")) != ("forward", "last_hidden_state"):
         raise WhitenError(f"{path}: a text's vectors come from {text}; wanted last_hidden_state of forward")
     output = settings.pop("module_output_name", None) or "token_embeddings"
     if output != "token_embeddings":
@@ -222,14 +153,21 @@ def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
         raise WhitenError(f"{path}: has the setting '{unknown[0]}', which is not supported")
 
 
-def _with(published: Published, step: _Step, root: Path) -> Published:
-    """Return what the modules so far and one more give."""
+def _with(published: Published, step: Step, pooled: bool, root: Path) -> Published:
+    """Return what the modules so far and one more give.
+
+    Args:
+        published: the modules so far.
+        step: the next one.
+        pooled: whether one of those so far is a Pooling, or pools as a static embedding does.
+        root: folder with `modules.json`.
+    """
     if step.kind == "Dropout":
         return published
     if step.kind == "Pooling" and not published.static and not published.modules:
         return replace(published, **_pooling(step.folder / "config.json"))
     files: tuple[Path, ...]
-    if step.kind == "WeightedLayerPooling" and not published.static and not published.modules:
+    if step.kind == "WeightedLayerPooling" and not pooled and not published.modules:
         first, weights, files = read_layer_weights(step.folder)
         return replace(published, first_layer=first, layer_weights=weights, files=published.files + files)
     module: Module
@@ -246,7 +184,7 @@ def _with(published: Published, step: _Step, root: Path) -> Published:
 
 def _normalize(folder: Path) -> Module:
     path = folder / "config.json"
-    settings = read_json(path) if path.is_file() and folder.name else {}
+    settings = read_settings(path) if path.is_file() else {}
     for name in ("module_input_name", "module_output_name"):
         if settings.get(name, "sentence_embedding") not in (None, "sentence_embedding"):
             raise WhitenError(f"{path}: {name} is '{settings[name]}'; wanted sentence_embedding")
@@ -254,33 +192,36 @@ def _normalize(folder: Path) -> Module:
 
 
 def _pooling(path: Path) -> dict[str, Any]:
-    settings = dict(read_json(path))
+    settings = read_settings(path)
     for name in ("word_embedding_dimension", "embedding_dimension"):
         settings.pop(name, None)
     include_prompt = bool(settings.pop("include_prompt", True))
     modes = [mode for key, mode in _MODES.items() if settings.pop(key, False)]
     named = settings.pop("pooling_mode", None)
     if named is not None:
-        listed = [named] if isinstance(named, str) else list(named)
-        modes = [_MODE_NAMES.get(mode, mode) for mode in listed]
+        modes = [_MODE_NAMES.get(str(mode), str(mode)) for mode in (named if isinstance(named, list) else [named])]
     if unknown := [mode for mode in modes if mode not in _MODES.values()] or list(settings):
         raise WhitenError(f"{path}: has '{unknown[0]}', which is not a pooling or a setting that is supported")
+    if len(set(modes)) < len(modes):
+        raise WhitenError(f"{path}: has the pooling '{'+'.join(modes)}'; wanted different ones")
     return {"pooling": "+".join(modes or ["mean"]), "include_prompt": include_prompt}
 
 
 def _settings(root: Path) -> dict[str, Any]:
     """Return prompts, similarity and truncation from `config_sentence_transformers.json`."""
     path = root / "config_sentence_transformers.json"
-    settings = dict(read_json(path)) if path.is_file() else {}
+    settings = read_settings(path) if path.is_file() else {}
     kind = settings.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise WhitenError(f"{path}: model_type is '{kind}'; wanted SentenceTransformer")
-    prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
+    prompts = {name: "" if text is None else text for name, text in _named(settings, "prompts", path).items()}
     for name, text in prompts.items():
-        if "{text}" in text:
-            raise WhitenError(f"{path}: prompt '{name}' contains {{text}}, which here is the place of the text")
+        if not isinstance(text, str):
+            raise WhitenError(f"{path}: prompt '{name}' is {text!r}; wanted a text")
+        if TEXT in text:
+            raise WhitenError(f"{path}: prompt '{name}' contains {TEXT}, which here is the place of the text")
     default = settings.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and not (isinstance(default, str) and default in prompts):
         if default not in ("query", "document"):
             raise WhitenError(f"{path}: default_prompt_name is '{default}', which is not one of its prompts")
         default = None
@@ -289,9 +230,20 @@ def _settings(root: Path) -> dict[str, Any]:
         similarity = "dot"
     if similarity not in get_args(Similarity):
         raise WhitenError(f"{path}: similarity_fn_name is '{similarity}'; wanted {', '.join(get_args(Similarity))}")
+    kept = settings.get("truncate_dim")
+    if kept is not None and (isinstance(kept, bool) or not isinstance(kept, int) or kept < 1):
+        raise WhitenError(f"{path}: truncate_dim is {kept!r}; wanted a whole number of at least 1")
     return {
         "prompts": prompts,
         "default_prompt_name": default,
         "similarity_fn_name": similarity,
-        "truncate_dim": settings.get("truncate_dim"),
+        "truncate_dim": kept,
     }
+
+
+def _named(settings: dict[str, Any], name: str, path: Path | None) -> dict[str, Any]:
+    """Return a setting that holds others by name; an empty one where it is missing."""
+    value = settings.get(name) or {}
+    if not isinstance(value, dict):
+        raise WhitenError(f"{path}: {name} is {value!r}; wanted settings by name")
+    return value

@@ -1,0 +1,70 @@
+"""Test which prompts and how many coordinates of a bundle are evaluated."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.bundles import copy_bundle, edit_manifest
+from support.vectors import ROUNDING, worst
+from whiten_evaluation.embedding import WhiteningSource, check_bundles, embed_texts
+from whiten_runtime import Encoder, UsageError
+
+TEXTS = ("a text", "another text of some words", "a text")
+CUT = WhiteningSource("bundle", dimension=8)
+
+
+@pytest.fixture
+def changed(tiny_bundle: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies the bundle and changes some fields of its manifest."""
+
+    def get(**changes: Any) -> Path:
+        copy = copy_bundle(tiny_bundle, tmp_path)
+        edit_manifest(copy, lambda manifest: manifest.update(changes))
+        return copy
+
+    return get
+
+
+@pytest.mark.parametrize(("name", "prompt"), [(None, "similar: "), ("query", "query: ")])
+def test_texts_get_the_prompt_that_is_asked_for(
+    changed: Callable[..., Path], tiny: Encoder, name: str | None, prompt: str
+) -> None:
+    bundle = changed(prompts={"query": "query: ", "sts": "similar: "}, default_prompt_name="sts")
+    check_bundles([bundle], WhiteningSource(), {}, name)
+    found = embed_texts(bundle, TEXTS, WhiteningSource(), prompt_name=name)
+    assert list(found.rows) == ["a text", "another text of some words"]
+    assert worst(found.of(TEXTS), tiny.encode([prompt + text for text in TEXTS])) < ROUNDING
+
+
+def test_unknown_prompt_is_refused_before_a_bundle_is_loaded(changed: Callable[..., Path]) -> None:
+    with pytest.raises(UsageError, match="the bundle's prompts are: 'query'"):
+        check_bundles([changed(prompts={"query": "query: "})], WhiteningSource(), {}, "sts")
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(
+    changed: Callable[..., Path], tiny: Encoder, normalize: bool
+) -> None:
+    bundle = changed(whitening=None, matryoshka_dimensions=[16, 8], normalize=normalize)
+    check_bundles([bundle], CUT, {})
+    want = tiny.encode(TEXTS)[:, :8]
+    if normalize:
+        want /= np.linalg.norm(want, axis=1, keepdims=True)
+    assert worst(embed_texts(bundle, TEXTS, CUT).of(TEXTS), want) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"whitening": None, "matryoshka_dimensions": [16, 4]}, "cut to 16, 4"),
+        ({"whitening": None}, "whitening is none"),
+    ],
+)
+def test_other_dimensions_of_vectors_without_whitening_are_refused(
+    changed: Callable[..., Path], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_bundles([changed(**changes)], CUT, {})

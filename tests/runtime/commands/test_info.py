@@ -1,0 +1,104 @@
+"""Test what `whiten info` says about a bundle."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.bundles import copy_bundle, edit_manifest
+from support.cli import ok
+
+PARITY = {
+    "reference": "sentence-transformers 6.2.0, float32",
+    "vectors": 80,
+    "min_cosine": 1.0,
+    "mean_cosine": 1.0,
+    "max_difference": 3e-7,
+    "max_norm_error": 2e-7,
+    "mean_norm_error": 1e-7,
+}
+
+
+def rows(bundle: Path, tmp_path: Path, **changes: Any) -> list[tuple[str, str]]:
+    """Return the rows of the table that `whiten info` prints of a bundle with some fields of its manifest changed."""
+    copy = copy_bundle(bundle, tmp_path)
+    edit_manifest(copy, lambda manifest: manifest.update(changes))
+    lines = ok("info", copy).stdout.splitlines()
+    start = len(lines[0]) - len(lines[0].removeprefix("bundle").lstrip())
+    return [(line[:start].rstrip(), line[start:]) for line in lines]
+
+
+def test_a_whitened_bundle_says_nothing_of_what_it_does_not_have(golden: Path, tmp_path: Path) -> None:
+    found = dict(rows(golden / "bundle-v1", tmp_path))
+    assert found["layers"] == "1, 4, mean pooling"
+    assert found["max length"] == "48 tokens"
+    for name in ("route", "modules", "prompt", "similarity", "may be cut to", ""):
+        assert name not in found
+    assert "norm " not in found["parity"].replace("of the norm", "")
+
+
+def test_a_published_model_is_described_in_full(golden: Path, tmp_path: Path) -> None:
+    found = rows(
+        golden / "bundle-v1",
+        tmp_path,
+        layers=[2, 3, 4],
+        layer_weights=[0.5, 1.0, 1 / 3],
+        pooling="cls+mean",
+        include_prompt=False,
+        modules=["Dense(64 -> 48, Tanh)", "LayerNorm"],
+        prompts={"query": "query:\n ", "sts": ""},
+        default_prompt_name="query",
+        route="document",
+        whitening=None,
+        matryoshka_dimensions=[24, 16],
+        similarity_fn_name="dot",
+        truncation_side="left",
+        normalize=True,
+        published=PARITY,
+    )
+    for row in [
+        ("layers", "2, 3, 4 (weights 0.5, 1, 0.333), cls+mean pooling, without the prompt's tokens"),
+        ("route", "document"),
+        ("modules", "Dense(64 -> 48, Tanh), LayerNorm"),
+        ("prompt", "query, the default: 'query:\\n '"),
+        ("prompt", "sts: ''"),
+        ("whitening", "none"),
+        ("vectors", "32 dimensions, L2-normalised"),
+        ("max length", "48 tokens, truncated from the left"),
+        ("similarity", "dot"),
+        ("may be cut to", "24, 16 dimensions"),
+    ]:
+        assert row in found
+    published = next(text for name, text in found if not name and "sentence-transformers" in text)
+    assert published.startswith("cosine 1 - 0.0e+00 on average")
+    assert "worst norm 2.0e-07 off" in published
+    assert published.endswith("of that against sentence-transformers 6.2.0, float32")
+
+
+def test_both_outputs_are_described_with_their_dimensions(golden: Path, tmp_path: Path) -> None:
+    found = dict(rows(golden / "bundle-v1-int8", tmp_path, unwhitened_dimension=48, dimension=8))
+    assert found["vectors"] == "8 dimensions, L2-normalised, and 48 before whitening"
+
+
+def test_prompt_of_any_characters_takes_one_line(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    plain = rows(golden / "bundle-v1", tmp_path / "a", prompts={"query": "q"})
+    (tmp_path / "b").mkdir()
+    found = rows(golden / "bundle-v1", tmp_path / "b", prompts={"query": "x\n\u2028y\x1b[31m"})
+    assert len(found) == len(plain)
+    assert ("prompt", r"query: 'x\n\u2028y\x1b[31m'") in found
+
+
+def test_vectors_have_no_layers_and_no_prompts(golden: Path, tmp_path: Path) -> None:
+    found = dict(rows(golden / "bundle-v1-vectors", tmp_path))
+    assert found["takes"].startswith("vectors of ")
+    assert "layers" not in found
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_json_gives_every_field(golden: Path, tmp_path: Path, side: str) -> None:
+    copy = copy_bundle(golden / "bundle-v1", tmp_path)
+    edit_manifest(copy, lambda manifest: manifest.update(truncation_side=side, prompts={"query": "q: "}))
+    printed = ok("info", copy, "--json").stdout
+    assert f'"truncation_side": "{side}"' in printed
+    assert '"prompts": {' in printed

@@ -1,0 +1,60 @@
+"""Folders of sentence-transformers with hand-written files, without a network and without PyTorch."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+OLD = "sentence_transformers.models."
+
+
+def write_json(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), "utf-8")
+    return path
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path)
+    return path
+
+
+def write_modules(root: Path, *kinds: str, first: str = "") -> Path:
+    """Write modules.json: the first module in `first`, the others in 1_Kind, 2_Kind and so on.
+
+    Args:
+        root: folder of the model.
+        kinds: names of classes; one with a dot is a whole class path.
+        first: path of the first module.
+    """
+    listed = []
+    for index, kind in enumerate(kinds):
+        name = kind if "." in kind else OLD + kind
+        path = first if index == 0 else f"{index}_{kind.rsplit('.', 1)[-1]}"
+        listed.append({"idx": index, "name": str(index), "path": path, "type": name})
+    write_json(root / "modules.json", listed)
+    return root
+
+
+def write_pooling(root: Path, *, path: str = "1_Pooling", **settings: Any) -> Path:
+    """Write a Pooling; without settings, that of the mean."""
+    content = {"word_embedding_dimension": 4} | (settings or {"pooling_mode_mean_tokens": True})
+    return write_json(root / path / "config.json", content)
+
+
+def write_dense(
+    folder: Path, before: int, after: int, tensors: Mapping[str, np.ndarray] | None = None, **settings: Any
+) -> dict[str, np.ndarray]:
+    """Write a Dense, and return its weights: random ones, with those given in place of them."""
+    generator = np.random.default_rng(before + after)
+    made = {"linear.weight": generator.normal(size=(after, before)).astype(np.float32)}
+    if settings.get("bias", True):
+        made["linear.bias"] = generator.normal(size=after).astype(np.float32)
+    made |= tensors or {}
+    write_json(folder / "config.json", {"in_features": before, "out_features": after} | settings)
+    write_tensors(folder / "model.safetensors", made)
+    return made
