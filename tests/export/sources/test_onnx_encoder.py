@@ -258,3 +258,31 @@ def test_incomplete_and_damaged_config_are_refused(encoder_directory: Path, tmp_
 def test_bundle_is_refused_as_a_model(tiny_bundle: Path) -> None:
     result = run(tiny_bundle)
     assert (result.exit_code, "is a bundle already" in result.stderr) == (2, True)
+
+
+def test_files_of_sentence_transformers_beside_a_graph_are_obeyed(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The graph gives hidden states; pooling, normalisation and prompts are those of the folder."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    folder = save_encoder(checkpoint("bert"), tmp_path / "onnx", (LAYERS,), rename_last)
+    listed = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    content = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(listed)
+    ]
+    (folder / "modules.json").write_text(json.dumps(content))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "find: "}}))
+    result = run(folder, "--out", tmp_path / "bundle")
+    assert result.exit_code == 0, result.stderr
+    parts = [modules.Transformer(str(checkpoint("bert"))), modules.Pooling(WIDTH, "cls"), modules.Normalize()]
+    peer = SentenceTransformer(modules=parts, device="cpu")
+    with Encoder(tmp_path / "bundle") as encoder:
+        assert encoder.manifest.published is None  # its reference is the graph
+        for prompt in ("", "find: "):
+            want = peer.encode(["A text.", "Another one"], prompt=prompt, batch_size=1)
+            np.testing.assert_allclose(encoder.encode(["A text.", "Another one"], prompt=prompt), want, atol=1e-5)
