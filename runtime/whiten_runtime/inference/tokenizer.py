@@ -67,8 +67,8 @@ class Tokenizer:
         return ids[:kept] + ids[len(ids) - self._suffix :]
 
     def prompt_tokens(self, prompt: str) -> int:
-        """Return the number of tokens that a prompt alone takes, without special tokens after it."""
-        return len(self.tokenize([prompt])[0]) - self._suffix if prompt else 0
+        """Return the number of tokens that a prompt alone takes, truncated and without special tokens after it."""
+        return len(self.cut(self.tokenize([prompt])[0])) - self._suffix if prompt else 0
 
 
 @contextmanager
