@@ -237,6 +237,8 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         revision=None,
         entry=None,
         adapter=adapter,
+        root=None,
+        published=None,  # what the base's authors publish is another model
         merged_into=f"{origin}@{found.revision}" if found.revision else origin,
     )
 

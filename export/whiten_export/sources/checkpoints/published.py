@@ -138,7 +138,7 @@ def _listed(root: Path) -> list[dict[str, Any]]:
         folder = Path(str(step.get("path", "")))
         if folder.is_absolute() or ".." in folder.parts:
             raise WhitenError(f"{path}: the path '{folder}' leads out of the folder")
-    return sorted(listed, key=lambda step: int(step.get("idx", 0)))
+    return listed
 
 
 def _steps(root: Path) -> Iterator[_Step]:
@@ -211,7 +211,10 @@ def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
     task = settings.pop("transformer_task", "feature-extraction")
     if task != "feature-extraction":
         raise WhitenError(f"{path}: transformer_task is '{task}'; wanted feature-extraction")
-    text = (settings.pop("modality_config", None) or {}).get("text")
+    modalities = settings.pop("modality_config", None) or {}
+    if "message" in modalities:
+        raise WhitenError(f"{path}: modality_config has message: texts go through a chat template, not supported here")
+    text = modalities.get("text")
     if text is not None and (text.get("method"), text.get("method_output_name")) != ("forward", "last_hidden_state"):
         raise WhitenError(f"{path}: a text's vectors come from {text}; wanted last_hidden_state of forward")
     output = settings.pop("module_output_name", None) or "token_embeddings"
