@@ -13,6 +13,9 @@ from whiten_export.proof.modules import Dense
 OWN = "whiten."
 """Prefix of the names of initialisers that follow the hidden states; they stay float32 in every precision."""
 
+ATTENDED = "whiten.attention_mask"
+"""Mask of a graph whose pooling leaves prompts out: 1 for all tokens, those of a prompt too."""
+
 
 @dataclass(frozen=True)
 class HiddenStates:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant
+from whiten_export.graph.builder import ATTENDED, constant
 from whiten_export.graph.partial_run import PartialRun
 from whiten_runtime.checks import needing
 
@@ -133,7 +133,9 @@ def _lengths(model: ir.Model, before: ir.Node, starts: bool) -> ir.Value:
     the last one ends. Only CUDA's memory-efficient attention takes this, and float16 with aligned heads always uses
     that kernel. All of it is computed from the mask, so that nothing is copied from the CPU.
     """
-    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    masks = [value for value in model.graph.inputs if value.name == "attention_mask"]
+    masks += [value for node in model.graph for value in node.outputs if value.name == ATTENDED]
+    mask = masks[-1]  # in which tokens of a prompt are 1 as well, where the pooling leaves them out
     axis = constant(model.graph, "lengths.axis", np.array([1]))
     tape = Tape()
 

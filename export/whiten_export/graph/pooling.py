@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import OWN, GraphBuilder, HiddenStates, constant, describe
+from whiten_export.graph.builder import ATTENDED, OWN, GraphBuilder, HiddenStates, constant, describe
 from whiten_export.graph.modules import append_module
 from whiten_export.proof.composition import Composition
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
@@ -165,7 +165,7 @@ def _attend_to_prompts(model: ir.Model) -> None:
     users = list(mask.uses())
     tape = Tape()
     attended = tape.op("Min", [mask, constant(graph, "whiten.token", np.int64(1))])
-    attended.name = "whiten.attention_mask"
+    attended.name = ATTENDED
     tape.nodes[0].name = "whiten_attention_mask"
     for node, index in users:
         node.replace_input_with(index, attended)

@@ -67,7 +67,7 @@ class Tokenizer:
         return ids[:kept] + ids[len(ids) - self._suffix :]
 
     def prompt_tokens(self, prompt: str) -> int:
-        """Return the number of tokens that a prompt alone takes, truncated, without special tokens after it."""
+        """Return the number of tokens that a prompt alone takes, truncated and without special tokens after it."""
         return len(self.cut(self.tokenize([prompt])[0])) - self._suffix if prompt else 0
 
 

@@ -36,6 +36,7 @@ from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.commands.info import describe
+from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.doctor import ProviderCheck
 from whiten_runtime.ort.session import SessionOptions, create_session
@@ -105,6 +106,25 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
     got = compare(outputs(graph, tmp_path / "half" / "model.onnx", model.vocab_size), want)
     assert GATES["fp16"].passes(got), got
     assert got.max_difference > 1e-6  # something was rounded
+
+
+def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    directory = str(checkpoint("bert", 4))
+    model = open_model(resolve(directory), SourceChoice(directory))
+    composition = Composition((LAYERS,), include_prompt=False)
+    graph = pool_graph(model.hidden_states((LAYERS,), "mean"), composition, model.record.hidden_size)
+    set_head(graph, None, False)
+    batch = pad_batch([[5, 6, 7, 8, 9], [9, 7, 5], [8, 6, 5, 7]], 0, prompt_tokens=2)
+
+    def vectors() -> NDArray[np.float32]:
+        save_graph(graph, tmp_path / "model.onnx")
+        return Engine(tmp_path / "model.onnx", 0).run_batch(batch)
+
+    want = vectors()
+    assert fuse_for_cuda(graph, MAX_LENGTH) == LAYERS
+    assert GATES["fp32"].passes(compare(vectors(), want))
 
 
 def check_attention(graph: ir.Model, family: str, half: bool) -> None:

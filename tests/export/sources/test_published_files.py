@@ -185,8 +185,6 @@ def test_modules_that_cannot_be_reproduced_are_refused(tmp_path: Path, kinds: tu
         ([{"type": OLD + "Transformer", "path": "../x"}], "the path '../x' leads out of the folder"),
         ([{"type": OLD + "Transformer", "path": "a/../../x"}], "leads out of the folder"),
         ([{"type": OLD + "Transformer", "path": "/etc"}], "the path '/etc' leads out of the folder"),
-        ([{"type": OLD + "Transformer", "path": "", "idx": "first"}], "idx"),
-        ([{"type": OLD + "Transformer", "path": "", "idx": None}], "idx"),
     ],
 )
 def test_a_broken_list_of_modules_is_refused(tmp_path: Path, content: Any, found: str) -> None:

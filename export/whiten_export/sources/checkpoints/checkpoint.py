@@ -237,9 +237,9 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         hub_id=None,
         revision=None,
         entry=None,
-        root=None,
-        published=None,
         adapter=adapter,
+        root=None,
+        published=None,  # what the base's authors publish is another model
         merged_into=f"{origin}@{found.revision}" if found.revision else origin,
     )
 

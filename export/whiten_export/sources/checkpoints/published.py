@@ -141,7 +141,10 @@ def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
     task = settings.pop("transformer_task", "feature-extraction")
     if task != "feature-extraction":
         raise WhitenError(f"{path}: transformer_task is '{task}'; wanted feature-extraction")
-    text = _named(_named(settings, "modality_config", path), "text", path)
+    modalities = _named(settings, "modality_config", path)
+    if "message" in modalities:
+        raise WhitenError(f"{path}: modality_config has message: texts go through a chat template, not supported here")
+    text = _named(modalities, "text", path)
     settings.pop("modality_config", None)
     if text and (text.get("method"), text.get("method_output_name")) != ("forward", "last_hidden_state"):
         raise WhitenError(f"{path}: a text's vectors come from {text}; wanted last_hidden_state of forward")

@@ -99,11 +99,9 @@ def _listed(root: Path) -> list[dict[str, Any]]:
     listed = read_json(path)
     if not isinstance(listed, list) or not all(isinstance(step, dict) and "type" in step for step in listed):
         raise WhitenError(f"{path}: is not a list of modules with a type each")
-    for index, step in enumerate(listed):
+    for step in listed:  # sentence-transformers applies modules in the order of the list, whatever their idx
         _check_inside(step.get("path", ""), path)
-        if not isinstance(step.setdefault("idx", index), int):
-            raise WhitenError(f"{path}: a module's idx is {step['idx']!r}; wanted a number")
-    return sorted(listed, key=lambda step: int(step["idx"]))
+    return listed
 
 
 def _read_router(folder: Path) -> _Router | None:

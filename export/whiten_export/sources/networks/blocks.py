@@ -34,7 +34,7 @@ def check_blocks(
     """Check hidden states against what goes into the network's blocks and comes out of them.
 
     Hidden state l is what block l + 1 reads; the last hidden state is what the last block gives, or a norm of it.
-    Networks whose blocks cannot be found or watched are not checked.
+    Networks whose blocks cannot be found, or run without being called (SqueezeBERT's), are not checked.
 
     Args:
         network: the network.
@@ -43,7 +43,7 @@ def check_blocks(
         model_type: name of the architecture, for messages.
 
     Returns:
-        Number of blocks that were watched; 0 where that is not possible.
+        Number of blocks that were watched; 0 where none can be.
 
     Raises:
         WhitenError: a hidden state is not what its block reads or gives.
@@ -67,14 +67,15 @@ def check_blocks(
             given.append(value.detach())
 
     hooks.append(blocks[-1].register_forward_hook(keep))
+    device = next(network.parameters()).device
     try:
         for ids in _PROBES:
             seen.clear()
             given.clear()
-            row = torch.tensor([ids])
+            row = torch.tensor([ids], device=device)
             states = states_of(row, torch.ones_like(row))
             if not seen:
-                return 0  # SqueezeBERT calls `forward` of its blocks, which no hook sees
+                return 0
             _compare(states, seen, given, model_type)
     finally:
         for hook in hooks:

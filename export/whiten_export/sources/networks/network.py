@@ -19,7 +19,9 @@ from whiten_runtime.errors import WhitenError
 _UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
 """Names of weights that no hidden state depends on."""
 
-_BUFFERS = re.compile(r"(^|\.)(position_ids|inv_freq|masked_bias|token_type_ids|attn\.bias|relative_position_bucket)$")
+_BUFFERS = re.compile(
+    r"(^|\.)(position_ids|inv_freq|masked_bias|token_type_ids|attn(\.attention)?\.bias|relative_position_bucket)$"
+)
 """Names of constants that older checkpoints stored among the weights."""
 
 

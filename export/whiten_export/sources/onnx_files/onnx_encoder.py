@@ -128,7 +128,7 @@ class OnnxReference:
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
-        states = self._session.run(self._outputs, feed_of(self._inputs, input_ids, attention_mask))
+        states = self._session.run(self._outputs, feed_of(self._inputs, input_ids, np.minimum(attention_mask, 1)))
         return pool(states, attention_mask, self._pooling)
 
 
