@@ -1,6 +1,8 @@
 """Check that a network's hidden states are what its blocks compute, by watching the blocks while it runs."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,7 +36,7 @@ def check_blocks(
     """Check hidden states against what goes into the network's blocks and comes out of them.
 
     Hidden state l is what block l + 1 reads; the last hidden state is what the last block gives, or a norm of it.
-    Networks whose blocks cannot be found, or run without being called (SqueezeBERT's), are not checked.
+    Networks whose blocks cannot be found, or never run, are not checked.
 
     Args:
         network: the network.
@@ -52,23 +54,9 @@ def check_blocks(
     if blocks is None:
         return 0
     seen: list[Tensor] = []
-
-    def watch(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        value = arguments[0] if arguments else keywords.get("hidden_states")
-        if isinstance(value, Tensor):
-            seen.append(value.detach())
-
-    hooks = [block.register_forward_pre_hook(watch, with_kwargs=True) for block in blocks]
     given: list[Tensor] = []
-
-    def keep(_: nn.Module, __: Any, output: Any) -> None:
-        value = output[0] if isinstance(output, tuple) else output
-        if isinstance(value, Tensor):
-            given.append(value.detach())
-
-    hooks.append(blocks[-1].register_forward_hook(keep))
     device = next(network.parameters()).device
-    try:
+    with _watching(blocks, seen, given):
         for ids in _PROBES:
             seen.clear()
             given.clear()
@@ -77,10 +65,44 @@ def check_blocks(
             if not seen:
                 return 0
             _compare(states, seen, given, model_type)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return len(blocks)
+
+
+@contextmanager
+def _watching(blocks: Sequence[nn.Module], seen: list[Tensor], given: list[Tensor]) -> Iterator[None]:
+    """Record what each block reads and what the last one gives.
+
+    The blocks' `forward` is replaced meanwhile, because PyTorch's hooks miss blocks whose network calls it directly, as
+    SqueezeBERT's does.
+    """
+    before = [vars(block).get("forward") for block in blocks]
+    for block in blocks:
+        block.forward = _recording(block.forward, seen, given if block is blocks[-1] else None)
+    try:
+        yield
+    finally:
+        for block, forward in zip(blocks, before, strict=True):
+            if forward is None:
+                del block.forward
+            else:
+                block.forward = forward
+
+
+def _recording(forward: Callable[..., Any], seen: list[Tensor], given: list[Tensor] | None) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        read = arguments[0] if arguments else keywords.get("hidden_states")
+        if isinstance(read, Tensor):
+            seen.append(read.detach())
+        output = forward(*arguments, **keywords)
+        value = output[0] if isinstance(output, tuple) else output
+        if isinstance(value, dict):
+            value = next(iter(value.values()), None)
+        if given is not None and isinstance(value, Tensor):
+            given.append(value.detach())
+        return output
+
+    return run
 
 
 def _compare(states: Sequence[Tensor], seen: Sequence[Tensor], given: Sequence[Tensor], model_type: str) -> None:
@@ -89,11 +111,20 @@ def _compare(states: Sequence[Tensor], seen: Sequence[Tensor], given: Sequence[T
             f"this {model_type} network runs {len(seen)} blocks for {len(states)} hidden states; wanted one fewer"
         )
     for layer, (state, read) in enumerate(zip(states, seen, strict=False)):
+        read = _as_rows(read, state)
         if state.shape != read.shape or not _close(state, read):
             raise WhitenError(f"hidden state {layer} of this {model_type} network is not what block {layer + 1} reads")
     last = states[-1]
-    if given and given[-1].shape == last.shape and not _close(last, given[-1]) and not _normed(last, given[-1]):
+    gave = _as_rows(given[-1], last) if given else last
+    if gave.shape == last.shape and not _close(last, gave) and not _normed(last, gave):
         raise WhitenError(f"the last hidden state of this {model_type} network is not what its last block gives")
+
+
+def _as_rows(value: Tensor, state: Tensor) -> Tensor:
+    """Return a block's input or output with a row for each token: SqueezeBERT's blocks, convolutions, have columns."""
+    if value.shape != state.shape and value.ndim == 3 and value.transpose(1, 2).shape == state.shape:
+        return value.transpose(1, 2)
+    return value
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
