@@ -23,6 +23,7 @@ from whiten_export.graph.head import set_head
 from whiten_export.graph.int8 import halve_weights, quantize_int8
 from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline.choose_whitening import Decision, decide
+from whiten_export.pipeline.compose import unwhitened
 from whiten_export.pipeline.describe import parity_record
 from whiten_export.pipeline.plan import Plan, make_plan
 from whiten_export.pipeline.provenance import describe_export
@@ -108,6 +109,10 @@ def export_bundle(
         tokenizer = _tokenizer(plan, stage)
         decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
         fitted = decision.fitted
+        if fitted is None:  # auto may decide so only now
+            composed = unwhitened(plan.composed, recipe.graph.normalize)
+            plan = dataclasses.replace(plan, composed=composed, recipe=composed.recipe)
+            choice = plan.recipe.graph
         affine = (fitted.mean, fitted.weight) if fitted is not None else None
         both = choice.outputs == "both" and affine is not None
         if choice.outputs == "both" and not both:
