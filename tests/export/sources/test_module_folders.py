@@ -18,6 +18,7 @@ from whiten_runtime import WhitenError
 @pytest.fixture
 def copied(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Callable[[str], Path]:
     """Return a function that copies a folder, to be changed."""
+
     def copy(name: str) -> Path:
         kept = once(tmp_path_factory, f"published-{name}", lambda path: save_published(name, path))
         return shutil.copytree(kept, tmp_path / name)
