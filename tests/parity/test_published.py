@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import transformers
 from packaging.version import Version
+from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke
 from support.once import once
 from support.published import PUBLISHED, SPECIAL, save_published
 from whiten_export.commands.export import export
+from whiten_export.pipeline import choose_whitening
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.checkpoints.checkpoint import resolve
@@ -26,6 +28,7 @@ from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.prompts import DOCUMENT
 from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_whitening.selection import Choice
 
 ROWS = PUBLISHED | SPECIAL
 TEXTS = [
@@ -159,9 +162,26 @@ def test_naming_layers_says_what_is_kept_and_what_is_replaced(folder: Callable[[
         manifest = encoder.manifest
         assert (len(manifest.modules), manifest.normalize, manifest.whitening is not None) == (1, False, True)
         assert manifest.published is not None  # up to the whitening
-        raw = peer(folder("labse")).encode(TEXTS, batch_size=1)
-        whitening = np.linalg.lstsq(np.c_[raw, np.ones(len(raw))], encoder.encode(TEXTS), rcond=None)[0]
-        assert whitening.shape[0] == raw.shape[1] + 1
+        *modules, _ = peer(folder("labse"))  # all but Normalize
+        raw = SentenceTransformer(modules=modules, device="cpu").encode(TEXTS, batch_size=1)
+        stored = load_file(tmp_path / "whitened" / "whitening.safetensors")
+        assert GATES["fp32"].passes(compare(encoder.encode(TEXTS), (raw - stored["mean"]) @ stored["W"]))
+    assert "equals   sentence-transformers" not in result.stderr
+    assert "before the whitening" in result.stderr
+
+
+def test_vectors_that_auto_does_not_whiten_are_normalised_as_published(
+    folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose_whitening, "choose_by_pairs", lambda *arguments: Choice(None, "not whitened", ()))
+    pairs = tmp_path / "pairs.tsv"
+    lines = "".join(f"{number % 5}.0\tThe cat {number}.\tA dog {number}.\n" for number in range(30))
+    pairs.write_text(f"score\tsentence1\tsentence2\n{lines}", "utf-8")
+    recipe = Recipe.of(str(folder("bge-small")), whitening="auto", dev=str(pairs), max_sentences=300)
+    with Encoder(export_bundle(recipe, tmp_path / "bundle").path) as encoder:
+        assert (encoder.manifest.normalize, encoder.manifest.whitening) == (True, None)
+        want = peer(folder("bge-small")).encode(TEXTS, batch_size=1)
+        assert GATES["fp32"].passes(compare(encoder.encode(TEXTS), want))
 
 
 def test_published_model_is_kept_where_no_whitening_is_named(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -221,7 +221,8 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
     if whitening and (measured := isotropy_in_words(whitening)):
         lines.append(f"  isotropy {measured}")
     if manifest.published is not None:
-        lines.append(f"  equals   {manifest.published.reference}: {in_words(manifest.published)}")
+        name = f"{manifest.published.reference}{', before the whitening' if whitening else ''}"
+        lines.append(f"  {'model' if whitening else 'equals':<8} {name}: {in_words(manifest.published)}")
     return "\n".join([*lines, f"  parity   {in_words(parity)} (gate: {gate})", f"  use it   {usage}"])
 
 

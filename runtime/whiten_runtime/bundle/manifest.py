@@ -188,8 +188,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parity: ParityRecord | None
     """Agreement with the reference; None only while a bundle is being made."""
     published: ParityRecord | None = None
-    """Agreement of the reference, before whitening, with the program that the model was published for, such as
-    sentence-transformers; None if its layers, pooling or modules are not those of the published model."""
+    """Agreement of the reference before whitening, normalised as its authors do, with the program that the model was
+    published for, such as sentence-transformers; None if the layers, the pooling or the modules are not the model's
+    own, and after a refit."""
     files: dict[str, FileRecord]
     """Files by POSIX path relative to the bundle: all except the manifest."""
 
