@@ -103,12 +103,15 @@ def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
     except Exception as error:  # tokenizers raises Exception itself
         raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())}); copy the model again") from None
     own.no_padding()
+    own.no_truncation()
     content = json.loads(text)
     truncation = content.get("truncation")
+    from_left = bool(truncation) and truncation.get("direction") == "Left"
     content["post_processor"] = None
 
     def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
-        return [found.ids[:max_length] for found in own.encode_batch(list(texts), add_special_tokens=False)]
+        rows = [found.ids for found in own.encode_batch(list(texts), add_special_tokens=False)]
+        return [row[max(0, len(row) - max_length) :] if from_left else row[:max_length] for row in rows]
 
     return SourceTokenizer(
         json=json.dumps(content, ensure_ascii=False),
@@ -116,4 +119,5 @@ def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
         pad_token_id=0,
         specials={"pad_token": str(own.id_to_token(0))},
         stated_length=int(truncation["max_length"]) if truncation else _LENGTH,
+        truncation_side="left" if from_left else "right",
     )

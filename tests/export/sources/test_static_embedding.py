@@ -1,0 +1,107 @@
+"""Test tables of token vectors: their tokenizer, their graph and what is refused. Nothing needs torch."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from tokenizers import Tokenizer
+
+from support.module_files import write_modules, write_tensors
+from support.vocabularies import wordpiece
+from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.lookup.static_embedding import StaticEmbedding
+from whiten_runtime import WhitenError
+
+WIDTH = 5
+TEXTS = ["", "a text", "word " * 30]
+Made = Callable[..., Path]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """Return a function that writes the folder of a static embedding."""
+
+    def make(rows: int | None = None, change: Callable[[Tokenizer], object] = lambda tokenizer: None) -> Path:
+        tokenizer = wordpiece()
+        change(tokenizer)
+        folder = write_modules(tmp_path / "potion", "StaticEmbedding", "Normalize")
+        tokenizer.save(str(folder / "tokenizer.json"))
+        count = tokenizer.get_vocab_size() if rows is None else rows
+        table = np.random.default_rng(1).normal(size=(count, WIDTH)).astype(np.float32)
+        write_tensors(folder / "model.safetensors", {"embedding.weight": table})
+        return folder
+
+    return make
+
+
+def opened(folder: Path) -> StaticEmbedding:
+    return StaticEmbedding(resolve(str(folder)), "cpu")
+
+
+def test_texts_get_no_special_tokens(made: Made) -> None:
+    tokenizer = opened(made()).tokenizer
+    written = Tokenizer.from_str(tokenizer.json)
+    assert tokenizer.special_tokens == 0
+    assert tokenizer.own_ids(TEXTS, 1000) == [written.encode(text).ids for text in TEXTS]
+    assert tokenizer.own_ids([""], 1000) == [[]]
+    assert [len(ids) for ids in tokenizer.own_ids(TEXTS, 3)][-1] == 3
+
+
+def test_padding_of_the_tokenizer_is_left_out(made: Made) -> None:
+    tokenizer = opened(made(change=lambda own: own.enable_padding(length=50))).tokenizer
+    assert tokenizer.own_ids([""], 1000) == [[]]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_truncation_of_the_tokenizer_is_kept(made: Made, side: str) -> None:
+    folder = made(change=lambda own: own.enable_truncation(4, direction=side))
+    tokenizer = opened(folder).tokenizer
+    assert (tokenizer.stated_length, tokenizer.truncation_side) == (4, side)
+    plain = Tokenizer.from_str(tokenizer.json)
+    plain.no_truncation()
+    ids = plain.encode(TEXTS[-1], add_special_tokens=False).ids
+    for length in (4, 3, 10):
+        kept = ids[:length] if side == "right" else ids[-length:]
+        assert tokenizer.own_ids(TEXTS[-1:], length) == [kept]
+
+
+def test_texts_of_any_length_are_taken_where_the_tokenizer_sets_no_limit(made: Made) -> None:
+    assert opened(made()).tokenizer.stated_length == 1 << 20
+
+
+def test_the_graph_and_the_reference_look_up_the_same_rows(made: Made) -> None:
+    model = opened(made())
+    hidden = model.hidden_states((0,), "mean")
+    graph = ir.Model(hidden.model.graph, ir_version=10)
+    graph.graph.outputs[:] = list(hidden.states)
+    session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    ids, mask = np.array([[5, 6, 7], [8, 0, 0]]), np.array([[1, 1, 1], [1, 0, 0]])
+    (states,) = session.run([hidden.states[0].name], {"input_ids": ids, "attention_mask": mask})
+    pooled = model.reference((0,), "mean").pooled(ids, mask)
+    np.testing.assert_allclose(pooled[0], [states[0].mean(axis=0), states[1, 0]], rtol=1e-6)
+    assert (model.record.model_type, model.record.hidden_size, model.record.num_hidden_layers) == ("static", WIDTH, 0)
+
+
+def test_a_table_with_too_few_rows_is_refused(made: Made) -> None:
+    folder = made(rows=50)
+    with pytest.raises(WhitenError, match=r"model\.safetensors: has 50 rows, but its tokenizer has a token of id \d+$"):
+        opened(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"model": {}}', b"\xff", b"[]"])
+def test_a_broken_tokenizer_is_refused_in_one_line(made: Made, content: bytes) -> None:
+    folder = made()
+    (folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(WhitenError, match="tokenizer.json: cannot be read") as caught:
+        opened(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_tokenizer_is_refused(made: Made) -> None:
+    folder = made()
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(WhitenError, match="tokenizer.json: cannot be read"):
+        opened(folder)
