@@ -10,7 +10,7 @@ from whiten_export.proof.modules import Module
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import resolve_layers
-from whiten_runtime.bundle.manifest import Similarity
+from whiten_runtime.bundle.manifest import Similarity, pooling_modes
 from whiten_runtime.errors import UsageError
 
 
@@ -88,6 +88,8 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
     else:
         layers = resolve_layers(model.default_layers, count, model.layers)
     pooling = source.pooling or checkpoint.pooling
+    if own is not None and not own.include_prompt and "pooler" in pooling_modes(pooling):
+        raise UsageError(f"pooling pooler takes the first token, but '{checkpoint.name}' leaves prompts out")
     keeps = own is not None and layers == own.layers and pooling == own.pooling
     method = whitening.method
     if method == "default":

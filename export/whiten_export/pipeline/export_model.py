@@ -150,11 +150,13 @@ def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: Ses
 
 def _client_settings(plan: Plan, dimension: int) -> ClientSettings:
     own, prompts = plan.composed.own, plan.prompts
+    # Other programs know no templates, and would pool a prompt that has to be left out.
+    texts = {name: text for name, text in prompts.texts.items() if TEXT not in text} if prompts.pooled else {}
     return ClientSettings(
         dimension=dimension,
         max_seq_length=plan.max_seq_length,
-        prompts={name: text for name, text in prompts.texts.items() if TEXT not in text},
-        default_prompt_name=None if TEXT in prompts.resolve() else prompts.default,
+        prompts=texts,
+        default_prompt_name=prompts.default if prompts.default in texts else None,
         similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
     )
 

@@ -118,6 +118,12 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
             f"texts will be cut to {max_seq_length} tokens of the {model.positions} that {checkpoint.name} takes; "
             "--max-length takes more, and attention's memory grows with its square"
         )
+    limits = (model.positions, model.tokenizer.stated_length, source.max_length)
+    if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not any(limits):
+        report.warn(
+            f"{checkpoint.name} states no maximum length, and sentence-transformers cuts no text of it; here texts are "
+            f"cut to {max_seq_length} tokens: --max-length takes more"
+        )
     if not model.supported:
         report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
     top_is_fine_tuned = record.sentence_similarity and layers[-1] == count

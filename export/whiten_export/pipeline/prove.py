@@ -35,6 +35,9 @@ from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap
 
+_ANY_PROMPT = "Represent the sentence: "
+"""Prompt with which models are checked that leave prompts out of the pooling, besides those that they name."""
+
 _LONGEST_TEXT = 1 << 16
 """Maximum number of words of the text on which truncation is compared."""
 
@@ -133,7 +136,10 @@ def _expected(
 
 
 def _prompted(plan: Plan, texts: tuple[str, ...]) -> tuple[Request, ...]:
-    return prompted_requests(texts[:-1], plan.prompts.texts)
+    prompts = dict(plan.prompts.texts)
+    if not plan.prompts.pooled:
+        prompts |= {"whiten": _ANY_PROMPT}  # callers bring prompts of their own
+    return prompted_requests(texts[:-1], prompts)
 
 
 def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Tokenized:

@@ -13,6 +13,9 @@ from whiten_runtime.errors import WhitenError
 _PROBES = ([5, 6, 7, 8, 9], [7, 5], [9, 8, 7, 6, 5, 4, 3, 2])
 """Token ids of the texts that blocks are watched with; every vocabulary has them."""
 
+_EPSILONS = (1e-12, 1e-8, 1e-6, 1e-5)
+"""Numbers that norms add to the variance, as networks have them."""
+
 _TOLERATED = 1e-5
 """Largest difference, relative to the largest coordinate, between a block's output and a hidden state."""
 
@@ -140,11 +143,13 @@ def _normed(state: Tensor, given: Tensor) -> bool:
     if state.shape[1] < 3:
         return True
     for rows in (given - given.mean(-1, keepdim=True), given):
-        unit = rows / rows.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-12)
-        x, y = unit[0] - unit[0].mean(0), state[0] - state[0].mean(0)
-        slope = (x * y).sum(0) / x.square().sum(0).clamp_min(1e-12)
-        if float((y - slope * x).abs().max()) <= 1e-3 * max(1.0, float(state.abs().max())):
-            return True
+        squares = rows.square().mean(-1, keepdim=True)
+        for epsilon in _EPSILONS:
+            unit = rows / (squares + epsilon).sqrt()
+            x, y = unit[0] - unit[0].mean(0), state[0] - state[0].mean(0)
+            slope = (x * y).sum(0) / x.square().sum(0).clamp_min(1e-12)
+            if float((y - slope * x).abs().max()) <= 1e-3 * max(1e-3, float(state.abs().max())):
+                return True
     return False
 
 
