@@ -89,15 +89,16 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serve the repositories to this process, which has an empty cache."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, file_download
 
     with serving(REPOSITORIES) as served:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setattr(constants, "ENDPOINT", served.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        )
+        template = f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        for module in (constants, file_download):  # older versions keep it twice
+            if hasattr(module, "HUGGINGFACE_CO_URL_TEMPLATE"):
+                monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         yield served
 
 
