@@ -137,6 +137,18 @@ def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pyte
     assert download("some/dense", None, False, None) == folder
 
 
+@pytest.mark.parametrize("kind", ["model-{}.safetensors", "pytorch_model-{}.bin"])
+def test_an_interrupted_download_is_completed(hub: Hub, kind: str) -> None:
+    parts = [kind.format(f"0000{part}-of-00002") for part in (1, 2)]
+    hub.repositories = {"some/large": {"config.json": b"{}"} | {name: name.encode() for name in parts}}
+    folder = download("some/large", None, False, None)
+    hub.fetched.clear()
+    (folder / parts[1]).resolve().unlink()
+    (folder / parts[1]).unlink()
+    assert download("some/large", None, False, None) == folder
+    assert (hub.fetched, (folder / parts[1]).read_bytes()) == ([parts[1]], parts[1].encode())
+
+
 @pytest.mark.parametrize(
     ("name", "revision", "kind", "message"),
     [

@@ -104,8 +104,8 @@ def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool
         folders = weight_folders(directory)
     elif any((directory / name).is_file() for name in _CONFIGS):
         folders = ("",)
-    for names in _WEIGHTS:
-        if wanting := [folder for folder in folders if not _has_weights(directory / folder)]:
+    for rank, names in enumerate(_WEIGHTS):  # those that are there may be a part of them: an interrupted download
+        if wanting := [folder for folder in folders if not _has_weights(directory / folder, _WEIGHTS[:rank])]:
             prefixes = [f"{glob.escape(folder)}/" if folder else "" for folder in wanting]
             fetch(commit, *(prefix + name for prefix in prefixes for name in names))
     if not folders or not _has_weights(directory / folders[0]):
@@ -116,8 +116,8 @@ def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool
     return directory
 
 
-def _has_weights(folder: Path) -> bool:
-    return any(True for names in _WEIGHTS for name in names for _ in folder.glob(name))
+def _has_weights(folder: Path, kinds: tuple[tuple[str, ...], ...] = _WEIGHTS) -> bool:
+    return any(True for names in kinds for name in names for _ in folder.glob(name))
 
 
 def is_hub_id(model: str) -> bool:
