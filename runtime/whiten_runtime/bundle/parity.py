@@ -75,7 +75,7 @@ class Gate:
 GATES: dict[Precision, Gate] = {
     "fp32": Gate(min_cosine=0.999999, mean_cosine=0.999999, max_difference=1e-4),
     "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf, max_norm_error=0.02),
-    "int8": Gate(0.98, 0.99, max_difference=np.inf, max_norm_error=0.05, mean_norm_error=0.02),
+    "int8": Gate(0.98, 0.99, max_difference=np.inf, max_norm_error=0.1, mean_norm_error=0.05),
 }
 
 

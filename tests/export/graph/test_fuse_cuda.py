@@ -23,7 +23,7 @@ from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
 from whiten_export.graph.head import set_head
 from whiten_export.graph.partial_run import PartialRun
 from whiten_export.graph.pooling import pool_graph
-from whiten_export.pipeline import export_model as pipeline
+from whiten_export.pipeline import prove
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.composition import Composition
@@ -202,7 +202,7 @@ def test_fused_operators_are_refused_in_a_cpu_bundle(bundle: Path, tmp_path: Pat
 def test_export_is_verified_on_cuda_if_it_works(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "check_provider", lambda ort, provider: ProviderCheck(provider[0], True))
+    monkeypatch.setattr(prove, "check_provider", lambda ort, provider: ProviderCheck(provider[0], True))
     recipe = Recipe.of(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
     with pytest.raises(Exception, match="CUDAExecutionProvider"):  # this machine has none
         export_bundle(recipe, tmp_path / "bundle")

@@ -41,8 +41,8 @@ def scaled(*errors: float) -> Agreement:
     ("precision", "passing", "failing"),
     [
         ("fp16", (0.019, -0.019), (0.021, 0)),
-        ("int8", (0.049, 0, 0, 0), (0.051, 0, 0, 0)),
-        ("int8", (0.019, -0.019), (0.021, -0.021)),
+        ("int8", (0.099, 0, 0, 0), (0.101, 0, 0, 0)),
+        ("int8", (0.049, -0.049), (0.051, -0.051)),
     ],
 )
 def test_norms_are_bounded_where_rounding_may_scale_vectors(
@@ -66,7 +66,7 @@ def test_agreements_and_gates_name_the_norm_in_words() -> None:
     older = ParityRecord(reference="torch", vectors=1, min_cosine=1, mean_cosine=1, max_difference=0)
     assert "norm 0" not in in_words(older)
     assert in_words(older).endswith("worst difference 0.0e+00 of the norm, 1 vectors")
-    assert str(GATES["int8"]) == "cosine >= 0.98, 0.99 on average, norm within 5%, 2% on average"
+    assert str(GATES["int8"]) == "cosine >= 0.98, 0.99 on average, norm within 10%, 5% on average"
     assert str(GATES["fp16"]) == "cosine >= 0.9999, norm within 2%"
     assert str(GATES["fp32"]) == "cosine >= 0.999999, difference <= 0.0001 of the norm"
 
