@@ -81,12 +81,8 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
     source, whitening, graph = recipe.source, recipe.whitening, recipe.graph
     count = model.record.num_hidden_layers
     own = _own(checkpoint, count)
-    if source.layers is not None:
-        layers = resolve_layers(source.layers, count, model.layers)
-    elif own is not None:
-        layers = resolve_layers(own.layers, count, model.layers)
-    else:
-        layers = resolve_layers(model.default_layers, count, model.layers)
+    usual = model.default_layers if own is None else own.layers
+    layers = resolve_layers(usual if source.layers is None else source.layers, count, model.layers)
     pooling = source.pooling or checkpoint.pooling
     if own is not None and not own.include_prompt and "pooler" in pooling_modes(pooling):
         raise UsageError(f"pooling pooler takes the first token, but '{checkpoint.name}' leaves prompts out")
@@ -95,8 +91,7 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
     if method == "default":
         as_is = own is not None and source.layers is None and not whitening.named
         method = None if as_is else "pca"
-    kept_norm = own is not None and own.normalize and keeps and method is None
-    normalize = kept_norm if graph.normalize is None else graph.normalize
+    normalize = _normalizes(own, keeps and method is None, graph.normalize)
     resolved = dataclasses.replace(
         recipe,
         source=dataclasses.replace(source, pooling=pooling),
@@ -114,11 +109,15 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
 def unwhitened(composed: Composed) -> Composed:
     """Return the decisions for an export that turned out to need no whitening: Normalize is kept after all."""
     own, recipe = composed.own, composed.recipe
-    kept_norm = own is not None and own.normalize and composed.keeps_modules
-    normalize = kept_norm if composed.normalize is None else composed.normalize
+    normalize = _normalizes(own, composed.keeps_modules, composed.normalize)
     as_published = own is not None and composed.keeps_modules and normalize == own.normalize
     recipe = dataclasses.replace(recipe, graph=dataclasses.replace(recipe.graph, normalize=normalize))
     return dataclasses.replace(composed, recipe=recipe, as_published=as_published)
+
+
+def _normalizes(own: Own | None, keeps: bool, asked: bool | None) -> bool:
+    """Return the normalisation that was asked for, else that of the authors if their vector is kept."""
+    return own is not None and own.normalize and keeps if asked is None else asked
 
 
 def _own(checkpoint: Checkpoint, count: int) -> Own | None:
