@@ -65,6 +65,8 @@ def print_table(newer: Document, older: Document) -> None:
 
 
 def _cell(row: Figures, precision: str) -> str:
+    if precision in row.refused:
+        return "refused by the gate" if "too much accuracy" in row.refused[precision] else row.refused[precision]
     if precision not in row.cosines:
         return "-"
     return f"{1 - row.cosines[precision]:.1e}, {row.differences[precision]:.1e}"

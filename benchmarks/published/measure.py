@@ -37,6 +37,7 @@ class Figures(msgspec.Struct, frozen=True):
         reference: program that the bundle was compared with.
         cosines: worst cosine by precision.
         differences: worst difference of a coordinate over the norm, by precision.
+        refused: error by precision, where the export refused it.
         failure: why there are no figures; None if there are.
     """
 
@@ -46,6 +47,7 @@ class Figures(msgspec.Struct, frozen=True):
     reference: str
     cosines: Mapping[str, float]
     differences: Mapping[str, float]
+    refused: Mapping[str, str] = {}
     failure: str | None = None
 
 
@@ -78,6 +80,7 @@ def measure(entry: Entry, work: Path, precisions: Sequence[str] = PRECISIONS) ->
     case = _case(entry, work / entry.name)
     cosines: dict[str, float] = {}
     differences: dict[str, float] = {}
+    refused: dict[str, str] = {}
     prompts, reference = 0, ""
     for precision in precisions:
         out = work / "bundle"
@@ -85,7 +88,8 @@ def measure(entry: Entry, work: Path, precisions: Sequence[str] = PRECISIONS) ->
         arguments = [str(case.folder), *case.options, "--precision", precision, "--out", str(out)]
         result = CliRunner().invoke(export, arguments)
         if result.exit_code:
-            return _failed(entry, result.stderr.strip().splitlines()[-1])
+            refused[precision] = result.stderr.strip().splitlines()[-1]
+            continue
         with Encoder(out) as encoder:
             agreements = _agreements(encoder, case.peer)
             reference = encoder.manifest.parity.reference if encoder.manifest.parity else ""
@@ -94,7 +98,7 @@ def measure(entry: Entry, work: Path, precisions: Sequence[str] = PRECISIONS) ->
         differences[precision] = max(agreement.max_difference for agreement in agreements)
     shutil.rmtree(case.folder)
     name = "sentence-transformers" if case.peer is not None else reference.split(",")[0]
-    return Figures(entry.name, case.modules, prompts, name, cosines, differences)
+    return Figures(entry.name, case.modules, prompts, name, cosines, differences, refused)
 
 
 def _case(entry: Entry, folder: Path) -> Case:
@@ -136,4 +140,4 @@ def _agreements(encoder: Encoder, peer: SentenceTransformer | None) -> list[Agre
 
 
 def _failed(entry: Entry, why: str) -> Figures:
-    return Figures(entry.name, ", ".join(entry.modules), 0, "", {}, {}, why)
+    return Figures(entry.name, ", ".join(entry.modules), 0, "", {}, {}, failure=why)
