@@ -1,5 +1,6 @@
 """Read and check the manifest, `whiten.json`: source, layers, pooling, whitening, parity and files of a bundle."""
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Literal, cast, get_args
 
@@ -9,6 +10,8 @@ from whiten_runtime.errors import BundleError, UsageError
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "whiten.json"
+SPACE_DIGITS = 16
+"""Number of hexadecimal digits of the id of a space."""
 
 Input = Literal["text", "vectors"]
 PoolingMode = Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len", "cls_avg", "pooler", "sif"]
@@ -67,6 +70,19 @@ class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Partition score over the sample's unit vectors; 1 is isotropic."""
 
 
+class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes how a map was rotated onto the space of another bundle, and how near it came."""
+
+    space: str
+    """Id of the space that the map was rotated onto."""
+    median_cosine: float
+    """Median cosine of the same sentence in both spaces."""
+    self_recall: float
+    """Share of the sentences whose nearest vector in the other space is their own."""
+    sentences: int
+    """Number of sentences that both were measured on."""
+
+
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Describes the affine map y = (x - mean) W at the end of the graph, and how it was fitted."""
 
@@ -91,6 +107,8 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
     isotropy_before: IsotropyRecord | None = None
     isotropy_after: IsotropyRecord | None = None
     """Isotropy of the same vectors before and after the map."""
+    alignment: AlignmentRecord | None = None
+    """Rotation of the map onto another bundle's space; None without one."""
 
 
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +160,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format_version: int
     name: str
+    space: str | None = None
+    """Id of the space of the vectors; None in bundles that were made before it was stored (`space.space_of`)."""
     source: Source
     input: Input = "text"
     """Input of the graph: token ids of texts, or precomputed embeddings."""
@@ -224,6 +244,11 @@ def pooling_modes(pooling: Pooling) -> tuple[PoolingMode, ...]:
     return cast(tuple[PoolingMode, ...], tuple(modes))
 
 
+def is_space(value: str) -> bool:
+    """Return whether a string is the id of a space: 16 lower-case hexadecimal digits."""
+    return re.fullmatch(f"[0-9a-f]{{{SPACE_DIGITS}}}", value) is not None
+
+
 class _Version(msgspec.Struct, frozen=True):
     format_version: int
 
@@ -270,6 +295,10 @@ def _check(manifest: Manifest, path: Path) -> None:
         parts = PurePosixPath(name)
         if not name or parts.is_absolute() or ".." in parts.parts or "\\" in name or ":" in name:
             raise BundleError(f"{path}: file name {name!r} would leave the bundle; the manifest was tampered with")
+    alignment = manifest.whitening and manifest.whitening.alignment
+    for space in (manifest.space, alignment.space if alignment else None):
+        if space is not None and not is_space(space):
+            raise BundleError(f"{path}: space is {space!r}; wanted {SPACE_DIGITS} hexadecimal digits; export it again")
     least = {"dimension": 1, "max_seq_length": 1 if manifest.input == "text" else 0, "pad_token_id": 0}
     for field, bound in least.items():
         if (value := getattr(manifest, field)) < bound:

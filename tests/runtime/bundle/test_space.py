@@ -1,0 +1,150 @@
+"""Test the id of a space: what keeps it, what changes it, and that it never changes for a bundle."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.bundles import copy_bundle, edit_manifest
+from whiten_runtime import BundleError
+from whiten_runtime.bundle.manifest import AlignmentRecord, CorpusRecord, FileRecord, Manifest, is_space, read_manifest
+from whiten_runtime.bundle.space import space_id, space_of
+
+replace = msgspec.structs.replace
+
+GOLDEN = {
+    "bundle-v1": "500464cf3102f3af",
+    "bundle-v1-int8": "261fe48cd9449784",
+    "bundle-v1-vectors": "854b21a3021c12b6",
+}
+"""Ids that vectors on people's disks may bear: they stay for ever."""
+
+OTHER = FileRecord(sha256="0" * 64, bytes=1)
+ONTO = AlignmentRecord(space="0" * 16, median_cosine=0.9, self_recall=1.0, sentences=10)
+
+
+@pytest.fixture(scope="module")
+def manifest(golden: Path) -> Manifest:
+    return read_manifest(golden / "bundle-v1")
+
+
+@pytest.mark.parametrize(("name", "space"), GOLDEN.items())
+def test_the_id_of_a_bundle_never_changes(golden: Path, name: str, space: str) -> None:
+    assert space_of(read_manifest(golden / name)) == space
+
+
+def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
+    """Return the manifest with fields set; those of its source and whitening are objects in `change`."""
+    parts = {
+        name: replace(getattr(manifest, name), **change[name])
+        for name in ("source", "whitening")
+        if isinstance(change.get(name), dict)
+    }
+    return replace(manifest, **change | parts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": {"weights_sha256": "0" * 64}},
+        {"source": {"merged_into": "bert"}},
+        {"layers": (1, 3)},
+        {"layer_weights": (1.0, 2.0)},
+        {"pooling": "cls"},
+        {"include_prompt": False},
+        {"modules": ("LayerNorm",)},
+        {"prompts": {"query": "q: "}},
+        {"prompts": {"query": "q: "}, "default_prompt_name": "query"},
+        {"route": "query"},
+        {"truncation_side": "left"},
+        {"normalize": True},
+        {"dimension": 8},
+        {"whitening": None},
+        {"whitening": {"method": "zca"}},
+        {"whitening": {"common_components": 1}},
+        {"whitening": {"beta": 0.5}},
+        {"whitening": {"shrinkage_estimator": "fixed"}},
+        {"whitening": {"eigenvalue_floor": 1e-3}},
+        {"whitening": {"corpus": (CorpusRecord(name="corpus.txt", sha256="0" * 64, sentences=400),)}},
+        {"whitening": {"alignment": ONTO}},
+        {"files": {"tokenizer.json": OTHER}},
+    ],
+    ids=str,
+)
+def test_what_decides_the_coordinates_changes_the_id(manifest: Manifest, change: dict[str, Any]) -> None:
+    assert space_id(changed(manifest, change)) != space_id(manifest)
+
+
+def test_every_change_gives_another_id(manifest: Manifest) -> None:
+    queries = changed(manifest, {"prompts": {"query": "q: "}})
+    assert space_id(queries) != space_id(replace(queries, default_prompt_name="query"))
+    halves = [changed(manifest, {"whitening": {"shrinkage_estimator": "fixed", "shrinkage": α}}) for α in (0.5, 0.25)]
+    assert space_id(halves[0]) != space_id(halves[1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"space": "0" * 16},
+        {"precision": "int8"},
+        {"target": "cuda"},
+        {"outputs": "both"},
+        {"max_seq_length": 8},
+        {"opset": 99},
+        {"versions": {}},
+        {"parity": None},
+        {"layer_weights": (2.0, 2.0)},
+        {"similarity_fn_name": "dot"},
+        {"source": {"model": "other", "checkpoint": "a/b", "revision": "1", "sentence_similarity": True}},
+        {"whitening": {"shrinkage": 0.125, "rank": 31, "isotropy_after": None, "sample": 3}},
+    ],
+    ids=str,
+)
+def test_what_leaves_the_coordinates_alone_keeps_the_id(manifest: Manifest, change: dict[str, Any]) -> None:
+    assert space_id(changed(manifest, change)) == space_id(manifest)
+
+
+def test_files_other_than_the_tokenizer_keep_the_id(manifest: Manifest) -> None:
+    files = {name: record if name == "tokenizer.json" else OTHER for name, record in manifest.files.items()}
+    assert space_id(replace(manifest, files=files)) == space_id(manifest)
+
+
+@given(
+    weights=st.tuples(*[st.floats(0.01, 100)] * 2),
+    scale=st.sampled_from([0.25, 0.5, 2.0, 4.0]),
+    beta=st.floats(0, 1),
+    prompts=st.dictionaries(st.text(), st.text(), max_size=3),
+)
+def test_the_id_survives_writing_and_reading_and_the_scale_of_the_weights(
+    golden: Path, weights: tuple[float, float], scale: float, beta: float, prompts: dict[str, str]
+) -> None:
+    one = changed(
+        read_manifest(golden / "bundle-v1"),
+        {"layer_weights": weights, "whitening": {"beta": beta}, "prompts": prompts},
+    )
+    space = space_id(one)
+    assert is_space(space)
+    assert space_id(msgspec.json.decode(one.to_json(), type=Manifest)) == space
+    assert space_id(replace(one, layer_weights=tuple(scale * weight for weight in weights))) == space
+    assert space_id(replace(one, prompts=dict(reversed(prompts.items())))) == space
+
+
+def test_a_stored_id_is_taken(manifest: Manifest) -> None:
+    assert space_of(replace(manifest, space="0123456789abcdef")) == "0123456789abcdef"
+
+
+@pytest.mark.parametrize("value", ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef\n", "g" * 16])
+def test_an_id_that_is_none_is_refused(golden: Path, tmp_path: Path, value: str) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    edit_manifest(bundle, lambda content: content.update(space=value))
+    with pytest.raises(BundleError, match="space is .*wanted 16 hexadecimal digits"):
+        read_manifest(bundle)
+    alignment = {"space": value, "median_cosine": 1.0, "self_recall": 1.0, "sentences": 1}
+    edit_manifest(bundle, lambda content: content["whitening"].update(alignment=alignment))
+    edit_manifest(bundle, lambda content: content.update(space=None))
+    with pytest.raises(BundleError, match="space is "):
+        read_manifest(bundle)
