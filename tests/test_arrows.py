@@ -26,7 +26,8 @@ ROOMS = {
         *("opened", "vector_whitener", "encoder", "commands"),
     ),
     "whiten_whitening": (
-        *("moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "estimator", "selection", "drift"),
+        *("moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "stored", "alignment"),
+        *("kinds", "estimator", "selection", "drift"),
     ),
     "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),
     "whiten_evaluation": ("embedding", "mteb_model", "tasks", "sweep", "commands"),

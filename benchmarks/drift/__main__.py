@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.machine import made_by
-from whiten_export.pipeline.refit import fit_bundle, refit_bundle
+from whiten_export.pipeline.fit import fit_bundle
+from whiten_export.pipeline.refit import refit_bundle
 from whiten_runtime import DriftMonitor, Encoder
 from whiten_runtime.files.corpus import Corpus
 from whiten_whitening.maps import WhiteningSpec

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.export_vectors import export_vectors
+    from whiten_export.pipeline.fit import fit_bundle
     from whiten_export.pipeline.recipe import GraphChoice, Recipe, VectorRecipe, WhiteningChoice
-    from whiten_export.pipeline.refit import fit_bundle, refit_bundle
+    from whiten_export.pipeline.refit import refit_bundle
     from whiten_export.sources.choice import SourceChoice
     from whiten_runtime.bundle.manifest import Manifest
     from whiten_runtime.bundle.parity import Agreement
@@ -75,7 +76,8 @@ _MODULES = {
     "whiten_export.pipeline.export_model": ("export_bundle",),
     "whiten_export.pipeline.export_vectors": ("export_vectors",),
     "whiten_export.pipeline.recipe": ("GraphChoice", "Recipe", "VectorRecipe", "WhiteningChoice"),
-    "whiten_export.pipeline.refit": ("fit_bundle", "refit_bundle"),
+    "whiten_export.pipeline.fit": ("fit_bundle",),
+    "whiten_export.pipeline.refit": ("refit_bundle",),
     "whiten_export.sources.choice": ("SourceChoice",),
     "whiten_runtime.bundle.manifest": ("Manifest",),
     "whiten_runtime.bundle.parity": ("Agreement",),

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from numpy.typing import ArrayLike
 
 from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_whitening.isotropy import average_cosine, iso_score
-from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.isotropy import Spread, average_cosine, iso_score
+from whiten_whitening.moments import Moments
+from whiten_whitening.stored import read_map
 
-Verdict = Literal["close", "drifting", "far", "too few"]
+Verdict = Literal["close", "drifting", "far", "hurts", "too few"]
 
 LEAST_VECTORS = 100
 """Number of vectors below which there is no verdict."""
@@ -66,6 +65,8 @@ class Drift:
         average_cosine: mean cosine over all pairs; near 0 for the corpus.
         iso_score: IsoScore; 1 for the corpus itself, less for few vectors.
         expected_iso_score: value for the same number of other texts like the corpus, if their vectors were normal.
+        unwhitened: spread of the vectors without the map, within the dimensions that it keeps.
+        whitened: spread of the vectors under the map.
     """
 
     n: int
@@ -79,14 +80,22 @@ class Drift:
     average_cosine: float
     iso_score: float
     expected_iso_score: float
+    unwhitened: Spread
+    whitened: Spread
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict."""
+        """Return the verdict.
+
+        "close", "drifting" and "far" tell the distance from the corpus; the map still spreads the vectors better than
+        no map does. "hurts": it does not, and similarities suffer.
+        """
         if self.n < LEAST_VECTORS or self.corpus_n < LEAST_RATIO * self.width:
             return "too few"
         if self.keeps(CLOSE):
             return "close"
+        if self.unwhitened.hurt_by(self.whitened):
+            return "hurts"
         return "drifting" if self.keeps(DRIFTING) else "far"
 
     def keeps(self, bounds: Bounds) -> bool:
@@ -103,10 +112,15 @@ class Drift:
                 f"the whitening was fitted on {self.corpus_n} texts, too few for {self.width} dimensions to tell what "
                 f"is like them; fit it on {LEAST_RATIO * self.width} or more (whiten refit)"
             )
+        spread = (
+            f"IsoScore {self.unwhitened.iso_score:.3f} -> {self.whitened.iso_score:.3f}, average cosine "
+            f"{self.unwhitened.average_cosine:.2f} -> {self.whitened.average_cosine:.2f}"
+        )
         return {
             "close": "these texts are like the corpus; the whitening fits them",
-            "drifting": "these texts differ from the corpus; fit the whitening again soon (whiten refit)",
-            "far": "these texts are unlike the corpus; fit the whitening again on them (whiten refit)",
+            "drifting": f"these texts differ from the corpus, but the whitening still fits them ({spread})",
+            "far": f"these texts are unlike the corpus, but the whitening still spreads them well ({spread})",
+            "hurts": f"the whitening does these texts harm ({spread}); fit it again on them (whiten refit)",
             "too few": f"{self.n} texts are too few to tell; give {LEAST_VECTORS} or more",
         }[self.verdict]
 
@@ -130,13 +144,15 @@ class DriftMonitor:
     def __init__(self, bundle: str | Path) -> None:
         opened = open_bundle(bundle)
         self.manifest: Manifest = opened.manifest
-        self._mean, self._weight, corpus_mean, covariance = _read(opened.path, self.manifest)
-        self._centre = (corpus_mean - self._mean) @ self._weight
-        variances, basis = np.linalg.eigh(self._weight.T @ covariance @ self._weight)
+        self._map = read_map(opened.path, self.manifest)
+        self._mean, self._weight = self._map.mean, self._map.weight
+        self._centre = (self._map.corpus_mean - self._mean) @ self._weight
+        variances, basis = np.linalg.eigh(self._weight.T @ self._map.covariance @ self._weight)
         kept = variances > max(_NULL * variances[-1], 0)
         if not kept.any() or self.manifest.whitening is None or self.manifest.whitening.n_samples < 2:
             raise BundleError(f"{opened.path}: its whitening has no spread to compare with; export the model again")
         self._to_units = basis[:, kept] / np.sqrt(variances[kept])
+        self._from_units = (basis[:, kept] * np.sqrt(variances[kept])).T
         self.reset()
 
     def reset(self) -> None:
@@ -203,6 +219,7 @@ class DriftMonitor:
         ratio = float(np.trace(covariance)) / rank
         by_chance = ratio * (1 / n + 1 / corpus_n)
         shift = float(moments.mean @ moments.mean) / rank
+        unwhitened, whitened = self._spreads(moments)
         return Drift(
             n=n,
             corpus_n=corpus_n,
@@ -215,7 +232,17 @@ class DriftMonitor:
             average_cosine=average_cosine(moments),
             iso_score=iso_score(covariance),
             expected_iso_score=expected_iso_score(n, rank, corpus_n),
+            unwhitened=unwhitened,
+            whitened=whitened,
         )
+
+    def _spreads(self, moments: Moments) -> tuple[Spread, Spread]:
+        """Return the spread of the vectors without the map, within the dimensions that it keeps, and under it."""
+        back = self._from_units
+        mean, covariance = self._centre + moments.mean @ back, back.T @ moments.covariance @ back
+        inverse = np.linalg.pinv(self._weight)
+        raw_mean = mean @ inverse + self._mean @ self._weight @ inverse
+        return Spread.of(raw_mean, inverse.T @ covariance @ inverse), Spread.of(mean, covariance)
 
 
 def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:
@@ -229,22 +256,3 @@ def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:
     uneven = 1 / max(1 - rank / corpus_n, 1 / corpus_n)
     trace, square = rank**2 + 2 * rank / (n - 1), rank * uneven + rank * (rank + 1) / (n - 1)
     return (trace / square - 1) / (rank - 1)
-
-
-def _read(root: Path, manifest: Manifest) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """Read a whitening's mean and W, and its corpus's mean and covariance."""
-    if manifest.whitening is None or WHITENING_FILE not in manifest.files:
-        raise BundleError(f"{root}: has no whitening, so there is nothing to drift from; whiten refit gives it one")
-    try:
-        arrays: dict[str, NDArray[np.float64]] = load_file(root / WHITENING_FILE)
-        found = tuple(arrays[name] for name in ("mean", "W", "corpus_mean", "covariance"))
-    except (OSError, SafetensorError, KeyError) as error:
-        raise BundleError(f"{root / WHITENING_FILE}: is damaged or too old ({error}); export the model again") from None
-    mean, weight, corpus_mean, covariance = found
-    d, k = manifest.source.hidden_size, manifest.dimension
-    shapes = [array.shape for array in found]
-    if shapes != [(d,), (d, k), (d,), (d, d)] or not all(np.isfinite(array).all() for array in found):
-        raise BundleError(
-            f"{root / WHITENING_FILE}: holds shapes {shapes} or no numbers, unlike its manifest; export again"
-        )
-    return mean, weight, corpus_mean, covariance

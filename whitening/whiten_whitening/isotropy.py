@@ -1,9 +1,49 @@
 """Compute isotropy, how evenly vectors use their space, by three scores of the literature."""
 
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from whiten_whitening.moments import Float64Array, Moments
+
+HURTFUL_COSINE = 0.37
+"""Mean cosine of vectors under a map from which the map does them harm: they share a direction that it leaves in.
+
+Measured on the layers of all-MiniLM-L6-v2 with whitenings fitted on one kind of text each: all that lowered the mean of
+five similarity tasks by more than 2.5 are above it, all that raised it by 1 or more are below it but one (0.41).
+"""
+
+_SAME = 0.99
+"""Ratio of two IsoScores above which they count as equal: a rotation changes none but for rounding."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Holds how evenly vectors use their space.
+
+    Attributes:
+        iso_score: IsoScore of the covariance.
+        average_cosine: share of the mean in the second moment, |μ|² / (|μ|² + tr Σ); close to the mean cosine of pairs.
+    """
+
+    iso_score: float
+    average_cosine: float
+
+    @classmethod
+    def of(cls, mean: ArrayLike, covariance: Float64Array) -> "Spread":
+        """Return the spread of vectors of a mean, [d], and a covariance, [d, d]."""
+        square = float(np.square(np.asarray(mean, np.float64)).sum())
+        total = square + float(np.trace(covariance))
+        return cls(iso_score(covariance), square / total if total > 0 else 0.0)
+
+    def hurt_by(self, after: "Spread") -> bool:
+        """Return whether a map does harm to vectors of this spread, which have the spread `after` under it.
+
+        A whitening is meant to spread vectors evenly around 0. Where their IsoScore falls, or they still share a
+        direction, similarities are measurably worse than without the map.
+        """
+        return after.iso_score < _SAME * self.iso_score or after.average_cosine >= HURTFUL_COSINE
 
 
 def iso_score(covariance: Float64Array) -> float:

@@ -43,6 +43,8 @@ class WhiteningSpec:
         beta: β from 0 to 1. 1 whitens; 0 centres and rotates, and the -cor methods also divide by σ.
         shrinkage: shrinkage of the covariance towards a multiple of the identity, before all else: "none",
             "ledoit-wolf", "oas", or a number α from 0 to 1.
+        common_components: number of directions of the largest variance to remove ("all-but-the-top", Mu & Viswanath,
+            ICLR 2018); only for pca.
 
     Raises:
         UsageError: no such method, a number out of range, or a dimension for a method whose columns are not nested.
@@ -52,6 +54,7 @@ class WhiteningSpec:
     dimension: int | None = None
     beta: float = 1.0
     shrinkage: Shrinkage = "none"
+    common_components: int = 0
 
     @property
     def estimator(self) -> str:
@@ -66,6 +69,9 @@ class WhiteningSpec:
         if isinstance(self.beta, bool) or not isinstance(self.beta, int | float) or not 0 <= self.beta <= 1:
             raise UsageError(f"beta is {self.beta!r}; wanted a number from 0 (centred only) to 1 (whitened)")
         check_shrinkage(self.shrinkage)
+        whole_number("common-components", self.common_components, 0)
+        if self.common_components and self.method != "pca":
+            raise UsageError(f"common components can be removed with pca, not with {self.method}; leave them out")
         if self.dimension is not None:
             whole_number("dim", self.dimension, 1)
             if self.method not in NESTED_METHODS:
@@ -155,9 +161,11 @@ def fit_map(
     """
     spec = spec or WhiteningSpec()
     width = len(moments.mean)
-    kept = spec.dimension or width
-    if kept > width:
-        raise UsageError(f"dim is {kept}, but the vectors have {width} dimensions; wanted 1 to {width}")
+    left = width - spec.common_components
+    kept = spec.dimension or left
+    if not 0 < kept <= left:
+        removed = f", of which {spec.common_components} are removed" if spec.common_components else ""
+        raise UsageError(f"dim is {kept}, but the vectors have {width} dimensions{removed}; wanted 1 to {left}")
     if moments.n < 2:
         raise UsageError(f"{moments.n} {what} have no covariance; give at least 2")
     covariance = moments.covariance
@@ -185,7 +193,7 @@ def fit_map(
         root = root @ basis.T
     return WhiteningMap(
         mean=moments.mean,
-        weight=np.ascontiguousarray(root[:, :kept]),
+        weight=np.ascontiguousarray(root[:, spec.common_components :][:, :kept]),
         spec=spec,
         alpha=alpha,
         corpus_mean=moments.mean,
@@ -193,6 +201,7 @@ def fit_map(
         eigenvalues=eigenvalues,
         rank=int((eigenvalues > floor * eigenvalues[0]).sum()),
         n_samples=moments.n,
+        common_components=spec.common_components,
     )
 
 
@@ -213,7 +222,7 @@ def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
     keep = np.eye(len(basis)) - basis @ basis.T
     fitted = fit_map(moments.without_components(basis), spec)
     if spec is not None:
-        return replace(fitted, weight=keep @ fitted.weight, common_components=1)
+        return replace(fitted, weight=keep @ fitted.weight, common_components=1 + fitted.common_components)
     return replace(fitted, mean=np.zeros(len(basis)), weight=keep, spec=None, common_components=1)
 
 

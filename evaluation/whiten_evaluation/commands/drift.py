@@ -17,7 +17,8 @@ from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.drift import Drift, DriftMonitor
 
-EXIT_CODES = {"close": 0, "drifting": 3, "far": 4}
+EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
+"""Exit code by verdict: 0 like the corpus, 3 unlike it but the whitening fits, 4 the whitening does harm."""
 
 
 @click.command()
@@ -44,7 +45,8 @@ def drift(
 ) -> None:
     """Tell how far texts are from the corpus that a bundle's whitening was fitted on.
 
-    Exits with 0 if they are close, 3 if they differ, 4 if they are far.
+    Exits with 0 if they are like the corpus, 3 if they differ from it but the whitening still fits them, 4 if the
+    whitening does them harm and should be fitted again.
     """
     monitor = DriftMonitor(bundle)
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
@@ -83,7 +85,14 @@ def _described(found: Drift) -> str:
             "mean variance over the dimensions",
         ),
         ("average cosine", f"{found.average_cosine:.4f}", "0", "over all pairs, whitened"),
-        ("IsoScore", f"{found.iso_score:.3f}", f"{found.expected_iso_score:.3f}", f"whitened, {found.rank} dimensions"),
+        (
+            "IsoScore",
+            f"{found.iso_score:.3f}",
+            f"{found.expected_iso_score:.3f}",
+            f"in units of the corpus, {found.rank} dimensions",
+        ),
+        ("IsoScore, unwhitened", f"{found.unwhitened.iso_score:.3f}", "", "of the same vectors without the whitening"),
+        ("IsoScore, whitened", f"{found.whitened.iso_score:.3f}", "", "under the whitening"),
     )
     header = (f"{found.n:,} texts", "found", "expected", "")
     return f"{table(header, rows)}\n{found.verdict}: {found}"

@@ -23,7 +23,7 @@ from whiten_whitening.shrinkage import parse_shrinkage
 
 _NOT_FOR_VECTORS = (
     *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
-    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target", "route"),
+    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target", "route", "align_to"),
 )
 
 
@@ -52,8 +52,8 @@ _NOT_FOR_VECTORS = (
 @click.option(
     "--whitening",
     type=click.Choice([*get_args(Method), "auto", "none"]),
-    help="Whitening at the end of the graph. auto: decided by what can be measured, with the reason. [default: pca; "
-    "none for an embedding model of which neither layers nor a whitening are named]",
+    help="Whitening at the end of the graph. auto: decided by what can be measured, with the reason. [default: auto; "
+    "none for an embedding model of which neither layers nor a whitening are named; pca with --beta or --shrinkage]",
 )
 @click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor, auto). [default: all]")
 @click.option(
@@ -76,6 +76,12 @@ _NOT_FOR_VECTORS = (
     help="Pairs with scores (sentence1, sentence2, score) by which --whitening auto decides.",
 )
 @click.option(
+    "--align-to",
+    type=click.Path(path_type=Path),
+    metavar="OLD",
+    help="Bundle of the same model and layers whose stored vectors are to stay usable: the map is turned onto its map.",
+)
+@click.option(
     "--outputs",
     type=click.Choice(get_args(Outputs)),
     default="whitened",
@@ -90,7 +96,7 @@ _NOT_FOR_VECTORS = (
     f"[default: {BUILTIN_CORPUS}]",
 )
 @click.option("--column", help="Column or key of the sentence in --corpus, or of the vector in --from-vectors.")
-@click.option("--max-sentences", type=int, metavar="N", help="Use the first N sentences of the corpus.")
+@click.option("--max-sentences", type=int, metavar="N", help="Use N sentences, spread over the corpus.")
 @click.option(
     "--normalize/--no-normalize",
     default=None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -27,6 +27,7 @@ from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score
 from whiten_whitening.maps import Method, WhiteningSpec
+from whiten_whitening.selection import choose_by_rules
 from whiten_whitening.shrinkage import parse_shrinkage
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
@@ -41,10 +42,12 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="FILE",
             help="Sentences to fit on: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
-            f"{BUILTIN_CORPUS} for those of Python's documentation.",
+            f"{BUILTIN_CORPUS} for the built-in English ones.",
         ),
         click.option("--column", help="Column or key of the sentence in --corpus."),
-        click.option("--max-sentences", type=click.IntRange(min=1), metavar="N", help="Use the first N sentences."),
+        click.option(
+            "--max-sentences", type=click.IntRange(min=1), metavar="N", help="Use N sentences, spread over the corpus."
+        ),
         threads_option,
         provider_option,
     )
@@ -78,7 +81,7 @@ def fit(
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
     _check_file(out)
     with needing("refit"):
-        from whiten_export.pipeline.refit import fit_bundle
+        from whiten_export.pipeline.fit import fit_bundle
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), out, options, restart, ConsoleReporter())
     _tell(out, found, as_json)
@@ -112,12 +115,22 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @_bundle_argument
 @_fitting_options
 @click.option("--stats", type=click.Path(path_type=Path), metavar="FILE", help="Instead of --corpus: of whiten fit.")
-@click.option("--whitening", type=click.Choice(get_args(Method)), default="pca", show_default=True)
+@click.option(
+    "--whitening",
+    type=click.Choice([*get_args(Method), "auto"]),
+    help="auto: decided by what can be measured, with the reason. [default: auto; pca with --beta or --shrinkage]",
+)
 @click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor). [default: all]")
 @click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent: 1 whitens, 0 only centres.")
 @click.option("--shrinkage", default="none", show_default=True, metavar="none|ledoit-wolf|oas|A")
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), metavar="NEW", help="The new bundle's directory."
+)
+@click.option(
+    "--align-to",
+    type=click.Path(path_type=Path),
+    metavar="OLD",
+    help="Bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.",
 )
 @click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option
@@ -130,11 +143,12 @@ def refit(
     threads: int | None,
     providers: tuple[Provider, ...],
     stats: Path | None,
-    whitening: Method,
+    whitening: Method | Literal["auto"] | None,
     dim: int | None,
     beta: float,
     shrinkage: str,
     out: Path,
+    align_to: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -147,18 +161,29 @@ def refit(
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")
     if stats is not None and (column or max_sentences):
         raise UsageError("--column and --max-sentences are for --corpus; leave them out")
-    spec = WhiteningSpec(whitening, dim, beta, parse_shrinkage(shrinkage))
+    asked = parse_shrinkage(shrinkage)
+    exact = beta != 1 or asked not in ("none", 0)
+    method = whitening or ("pca" if exact else "auto")
+    if method == "auto" and beta != 1:
+        raise UsageError(f"beta is {beta}, but whitening auto chooses it; leave it out, or name the method")
+    spec = WhiteningSpec("pca" if method == "auto" else method, dim, beta, asked)
     with needing("refit"):
-        from whiten_export.pipeline.refit import fit_bundle, load_for, refit_bundle
+        from whiten_export.pipeline.fit import fit_bundle, load_for
+        from whiten_export.pipeline.refit import refit_bundle
         from whiten_export.writing.staging import check_target
     check_target(out, force)
     reporter = ConsoleReporter()
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+    manifest = read_manifest(bundle)
     if stats is not None:
-        found = load_for(stats, read_manifest(bundle), reporter)
+        found = load_for(stats, manifest, reporter)
     else:
         found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), None, options, False, reporter)
-    result = refit_bundle(bundle, found, spec, out, force, options, reporter)
+    if method == "auto":
+        choice = choose_by_rules(found.moments, dim, asked, is_tuned(manifest))
+        reporter.stage(choice.why)
+        spec = choice.spec or spec
+    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to)
     say(_summary(result.path, result.bytes, result.manifest))
     if as_json:
         console.print_json(
@@ -169,6 +194,12 @@ def refit(
                 "manifest": result.manifest,
             }
         )
+
+
+def is_tuned(manifest: Manifest) -> bool:
+    """Return whether a bundle's vectors come from a top layer that was fine-tuned for sentence similarity."""
+    source = manifest.source
+    return source.sentence_similarity and manifest.layers[-1:] == (source.num_hidden_layers,)
 
 
 def _check_file(out: Path) -> None:

@@ -1,24 +1,30 @@
 """Fit the whitening of an export: compute statistics of the corpus, and fit the map that was asked for or chosen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from whiten_export.corpus.fitting import embed_value, fit_corpus
+from whiten_export.corpus.kinds import kind_moments
 from whiten_export.corpus.statistics import Statistics
+from whiten_export.pipeline.align import align_with, report_alignment
 from whiten_export.pipeline.coverage import report_coverage
 from whiten_export.pipeline.plan import Plan
 from whiten_export.writing.result import warn_of_rank
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import ChoiceRecord
+from whiten_runtime.bundle.manifest import AlignmentRecord, ChoiceRecord
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.builtin import BUILTIN_CORPUS
 from whiten_runtime.files.pairs import Pairs
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.kinds import check_kinds, likeliest_weight
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Moments
-from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules, shrinkage_for
+from whiten_whitening.selection import SOFT_WEIGHT, Choice, choose_by_pairs, choose_by_rules
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,13 @@ class Decision:
         fitted: the affine map; None for no whitening.
         statistics: statistics that the map was fitted on; None if none was fitted.
         choice: the choice and its reason, where it was left to the export; otherwise None.
+        alignment: how the map was turned onto that of another bundle; otherwise None.
     """
 
     fitted: WhiteningMap | None
     statistics: Statistics | None
     choice: ChoiceRecord | None
+    alignment: AlignmentRecord | None = None
 
 
 def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter) -> Decision:
@@ -54,20 +62,40 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
         return Decision(None, None, _record(plan.settled, None))
     report.stage(f"fitting on {plan.sentences:,} sentences")
     report_coverage(plan.model.record.model_type, plan.model.tokenizer.json, plan.corpus, report)
-    choice = None
+    choice, kinds = None, None
     spec = plan.recipe.whitening.spec
     pad = plan.model.tokenizer.pad_token_id
     with load_graph(graph, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
         with report.bar("sentences", plan.sentences) as advance:
             statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
+        if BUILTIN_CORPUS not in plan.recipe.whitening.sources:
+            kinds = kind_moments(embedder, UNWHITENED_OUTPUT)
         if plan.recipe.whitening.method == "auto":
-            choice = _choose(plan, statistics.moments, embedder)
+            choice = _choose(plan, statistics.moments, embedder, kinds)
             spec = choice.spec
             report.stage(choice.why)
     fitted = fit(statistics.moments, spec, plan.pooling == "sif")
     if fitted is not None:
         warn_of_rank(fitted, report)
-    return Decision(fitted, statistics, _record(choice, plan.pairs))
+        if kinds is not None:
+            report_kinds(fitted, kinds, report)
+    alignment = None
+    if plan.reference is not None:
+        if fitted is None:
+            why = choice.why if choice else "none was fitted"
+            raise UsageError(f"there is no whitening to align to {plan.reference.path}: {why}")
+        fitted, alignment = align_with(plan.reference, fitted, statistics)
+        report_alignment(alignment, plan.reference, report)
+    return Decision(fitted, statistics, _record(choice, plan.pairs), alignment)
+
+
+def report_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments], report: Reporter) -> None:
+    """Report the kinds of text that a map does harm to, of which the corpus has too little."""
+    if hurt := [check.kind for check in check_kinds(fitted, kinds) if check.hurt]:
+        report.stage(
+            f"the corpus is unlike these kinds of English text, whose vectors the map spreads worse than none: "
+            f"{', '.join(hurt)}; if yours are of them, add such texts, or --corpus {BUILTIN_CORPUS}"
+        )
 
 
 def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
@@ -77,14 +105,16 @@ def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap
     return fit_map(moments, spec) if spec else None
 
 
-def _choose(plan: Plan, moments: Moments, embedder: Embedder) -> Choice:
+def _choose(plan: Plan, moments: Moments, embedder: Embedder, kinds: Mapping[str, Moments] | None) -> Choice:
     asked, pairs = plan.recipe.whitening, plan.pairs
     if pairs is None:
-        return choose_by_rules(moments, asked.dim, asked.shrinkage)
+        weight = SOFT_WEIGHT if kinds is None or moments.n < 2 else likeliest_weight(moments, kinds)
+        return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight)
     first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
-    shrinkage = shrinkage_for(moments, asked.shrinkage)
     sif = plan.pooling == "sif"
-    return choose_by_pairs(lambda spec: fit(moments, spec, sif), first, second, pairs.scores, asked.dim, shrinkage)
+    return choose_by_pairs(
+        lambda spec: fit(moments, spec, sif), first, second, pairs.scores, asked.dim, asked.shrinkage
+    )
 
 
 def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:

@@ -90,7 +90,7 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
     method = whitening.method
     if method == "default":
         as_is = own is not None and source.layers is None and not whitening.named
-        method = None if as_is else "pca"
+        method = None if as_is else whitening.usual
     normalize = _normalizes(own, keeps and method is None, graph.normalize)
     resolved = dataclasses.replace(
         recipe,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.corpus.statistics import Statistics
-from whiten_runtime.bundle.manifest import IsotropyRecord, ParityRecord, WhiteningRecord
+from whiten_runtime.bundle.manifest import AlignmentRecord, IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.providers import provider_name
@@ -32,8 +32,10 @@ _RECORDED = (
 )
 
 
-def describe_whitening(fitted: WhiteningMap | None, statistics: Statistics | None) -> WhiteningRecord | None:
-    """Describe for the manifest how a map was fitted and how it changes isotropy."""
+def describe_whitening(
+    fitted: WhiteningMap | None, statistics: Statistics | None, alignment: AlignmentRecord | None = None
+) -> WhiteningRecord | None:
+    """Describe for the manifest how a map was fitted, aligned with another, and how it changes isotropy."""
     if fitted is None or statistics is None:
         return None
     spec, sample = fitted.spec, statistics.sample.vectors
@@ -51,6 +53,7 @@ def describe_whitening(fitted: WhiteningMap | None, statistics: Statistics | Non
         sample=len(sample),
         isotropy_before=before,
         isotropy_after=after,
+        alignment=alignment,
     )
 
 

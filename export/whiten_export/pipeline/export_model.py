@@ -13,17 +13,20 @@ import numpy as np
 import onnx_ir as ir
 
 from whiten_export.corpus.fitting import embed_value
+from whiten_export.corpus.statistics import Origin
 from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.graph.files import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
-from whiten_export.graph.head import set_head
+from whiten_export.graph.head import OPSET, set_head
 from whiten_export.graph.int8 import halve_weights, quantize_int8
 from whiten_export.graph.pooling import pool_graph
-from whiten_export.pipeline.choose_whitening import decide
+from whiten_export.pipeline.align import check_reference
+from whiten_export.pipeline.choose_whitening import Decision, decide
 from whiten_export.pipeline.plan import Plan, make_plan, without_whitening
 from whiten_export.pipeline.prove import compare_tokenizers, prove
+from whiten_export.pipeline.provenance import describe_export
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.writing.client_files import ClientSettings, write_client_files, write_tokenizer
 from whiten_export.writing.result import Export, write_whitening
@@ -72,6 +75,8 @@ def export_bundle(
     with staged(plan.target, replace) as stage:
         write_tokenizer(stage, plan.model.tokenizer, plan.max_seq_length)
         compare_tokenizers(plan, stage)
+        if plan.reference is not None:
+            check_reference(plan.reference, _origin(plan, stage), plan.recipe.whitening.dim or plan.width)
         report.stage(
             f"making a graph of {record.model_type}, layers {', '.join(map(str, plan.layers))} of "
             f"{record.num_hidden_layers}, {plan.width} wide"
@@ -110,6 +115,11 @@ def export_bundle(
         shutil.rmtree(stage / _WORK)
         manifest = prove(plan, decision, opset, stage, options, report)
     return Export(plan.target, manifest)
+
+
+def _origin(plan: Plan, stage: Path) -> Origin:
+    """Return the origin of the vectors that will be fitted on."""
+    return Origin.of(describe_export(plan, Decision(None, None, None), OPSET, stage))
 
 
 def _graph(plan: Plan, path: Path) -> ir.Model:

@@ -103,7 +103,7 @@ def export_vectors(
 def _bundle_name(name: str, recipe: VectorRecipe) -> str:
     spec = recipe.spec
     parts = [name.replace("/", "-"), "vectors"]
-    parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage)
+    parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage, "pca")
     return "-".join([*parts, *(["norm"] if recipe.normalize else [])])
 
 

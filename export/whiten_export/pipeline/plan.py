@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from whiten_export.pipeline.align import Reference, open_reference
 from whiten_export.pipeline.compose import Composed, compose, unwhitened
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.proof.composition import Composition
@@ -37,6 +38,8 @@ class Plan:
         sentences: number of sentences of the corpus.
         pairs: pairs with scores by which the whitening is chosen, or None.
         settled: choice of the whitening, if it was left to the export and is already made; otherwise None.
+        tuned: whether the top layer is among the layers, and was fine-tuned for sentence similarity.
+        reference: bundle whose stored vectors are to stay usable; None for none.
         target: the bundle's directory.
     """
 
@@ -48,6 +51,8 @@ class Plan:
     sentences: int
     pairs: Pairs | None
     settled: Choice | None
+    tuned: bool
+    reference: Reference | None
     target: Path
 
     @property
@@ -127,14 +132,14 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     if not model.supported:
         report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
     top_is_fine_tuned = record.sentence_similarity and layers[-1] == count
+    reference = None if whitening.align_to is None else open_reference(whitening.align_to)
+    if reference is not None and whitening.dim is None and reference.manifest.dimension < width:
+        whitening = dataclasses.replace(whitening, dim=reference.manifest.dimension)
+        recipe = dataclasses.replace(recipe, whitening=whitening)
     pairs = read_pairs(Path(whitening.dev)) if whitening.dev is not None else None
     settled = None
-    if whitening.method == "auto" and pairs is None and top_is_fine_tuned:
-        if whitening.dim is not None:
-            raise UsageError(
-                f"whitening auto would not whiten {checkpoint.name}, which was fine-tuned for sentence similarity, and "
-                f"--dim {whitening.dim} needs a whitening; give --dev FILE to decide by, or name a method"
-            )
+    needs_map = whitening.dim is not None or reference is not None
+    if whitening.method == "auto" and pairs is None and top_is_fine_tuned and not needs_map:
         settled = fine_tuned(checkpoint.name)
         report.stage(settled.why)
         composed = unwhitened(composed)
@@ -160,6 +165,8 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         sentences=sentences,
         pairs=pairs,
         settled=settled,
+        tuned=top_is_fine_tuned,
+        reference=reference,
         target=target,
     )
 

@@ -30,7 +30,7 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
         matryoshka_dimensions=own.dimensions if own is not None and plan.composed.keeps_modules and not fitted else (),
         route=None if own is None else own.route,
-        whitening=describe_whitening(fitted, decision.statistics),
+        whitening=describe_whitening(fitted, decision.statistics, decision.alignment),
         choice=decision.choice,
         normalize=bool(graph.normalize),
         outputs=graph.outputs if fitted else "whitened",

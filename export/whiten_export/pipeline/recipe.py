@@ -18,15 +18,18 @@ class WhiteningChoice:
     """Holds the choices about the whitening and the sentences that it is fitted on.
 
     Attributes:
-        method: method of the whitening; "auto" lets the export choose; None for no whitening. "default" is "pca", and
-            no whitening for an embedding model of which neither layers nor any of these choices are named.
+        method: method of the whitening; "auto" lets the export choose; None for no whitening. "default" is no whitening
+            for an embedding model of which neither layers nor any of these choices are named; otherwise "pca" if β or
+            the shrinkage are named, and "auto" if not.
         dim: number of leading whitened dimensions to keep; None for all.
         beta: exponent; 1 whitens, 0 centres; see `WhiteningSpec`.
         shrinkage: shrinkage of the covariance: "none", "ledoit-wolf", "oas", or a number from 0 to 1.
         dev: file of pairs with scores by which "auto" chooses.
         corpus: files of sentences, or `BUILTIN_CORPUS`, which is the default.
         column: column or key of the text in those files.
-        max_sentences: maximum number of sentences of the corpus to use, the first ones.
+        max_sentences: maximum number of sentences of the corpus to use, spread over it.
+        align_to: bundle of the same model and layers whose stored vectors are to stay usable: the map is turned onto
+            its map.
 
     Raises:
         UsageError: choices that exclude each other, or a number out of range.
@@ -40,6 +43,7 @@ class WhiteningChoice:
     corpus: tuple[str, ...] | None = None
     column: str | None = None
     max_sentences: int | None = None
+    align_to: Path | None = None
 
     def __post_init__(self) -> None:
         one_of("whitening", self.method, (*get_args(Method), "auto", "default", None))
@@ -50,13 +54,13 @@ class WhiteningChoice:
         if self.method is None:
             if self.dim is not None:
                 raise UsageError(f"dim {self.dim} without whitening would cut coordinates at random; leave one out")
-            for name, usual in (("beta", 1), ("shrinkage", "none")):
+            for name, usual in (("beta", 1), ("shrinkage", "none"), ("align_to", None)):
                 if (value := getattr(self, name)) != usual:
-                    raise UsageError(f"{name} is {value}, but there is no whitening; leave it out")
+                    raise UsageError(f"{name.replace('_', '-')} is {value}, but there is no whitening; leave it out")
         if self.method == "auto" and self.beta != 1:
             raise UsageError(f"beta is {self.beta}, but whitening auto chooses it; leave it out, or name the method")
-        if self.method != "auto" and self.dev is not None:
-            raise UsageError(f"dev '{self.dev}' is for whitening auto to decide by; add --whitening auto")
+        if self.method not in ("auto", "default") and self.dev is not None:
+            raise UsageError(f"dev '{self.dev}' is for whitening auto to decide by; leave the method out")
         if isinstance(self.corpus, str) or self.corpus == ():
             raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
 
@@ -64,6 +68,12 @@ class WhiteningChoice:
     def named(self) -> bool:
         """Return whether a whitening, or anything about one, was chosen."""
         return self != WhiteningChoice()
+
+    @property
+    def usual(self) -> Method | Literal["auto"]:
+        """Return the method that "default" stands for where there is to be a whitening."""
+        exact = self.beta != 1 or self.shrinkage not in ("none", 0)
+        return "pca" if exact and self.dev is None else "auto"
 
     @property
     def spec(self) -> WhiteningSpec | None:
@@ -223,9 +233,11 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published
     return "-".join(parts)
 
 
-def whitening_name(method: str | None, dim: int | None, beta: float, shrinkage: Shrinkage) -> list[str]:
+def whitening_name(
+    method: str | None, dim: int | None, beta: float, shrinkage: Shrinkage, usual: str = "auto"
+) -> list[str]:
     """Return the settings of a whitening that differ from the defaults, as parts of a name."""
-    parts = [] if method in ("pca", "default") else [method or "raw"]
+    parts = [] if method in (usual, "default") else [method or "raw"]
     if beta != 1:
         parts.append(f"b{beta:g}")
     if shrinkage not in ("none", 0):

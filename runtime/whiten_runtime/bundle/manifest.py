@@ -89,7 +89,7 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
     method: WhiteningMethod
     """Whitening method; "none" if the map only removes common components."""
     common_components: int = 0
-    """Number of directions removed before whitening: those of the largest second moment (SIF)."""
+    """Number of directions removed before whitening: of the largest second moment (SIF), or variance."""
     beta: float
     """Exponent of the inverse eigenvalues: W = U Λ^(-beta/2); 1 is full whitening."""
     shrinkage: float
@@ -114,9 +114,13 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Describes one candidate whitening and its result on pairs with scores."""
 
-    whitening: Literal["none", "centre", "partial", "full"]
+    whitening: Literal["none", "centre", "partial", "full", "soft", "all-but-the-top"]
     beta: float | None
     """Exponent of the inverse eigenvalues; None without whitening."""
+    shrinkage: float = 0.0
+    """Weight of the shrinkage."""
+    common_components: int = 0
+    """Number of directions of the largest variance that are removed."""
     dimension: int
     spearman: float
     """Spearman's rho between cosines and scores."""

@@ -14,7 +14,8 @@ from support.cli import invoke
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.main import evaluate
 from whiten_evaluation.tasks.bootstrap import counted_correlation, counted_ranks, interval, resampled_task
-from whiten_export.pipeline.refit import fit_bundle, refit_bundle
+from whiten_export.pipeline.fit import fit_bundle
+from whiten_export.pipeline.refit import refit_bundle
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import WhiteningSpec
 

@@ -20,6 +20,7 @@ from whiten_runtime.files.pairs import read_pairs
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
 from whiten_whitening.selection import choose_by_pairs, choose_by_rules
+from whiten_whitening.shrinkage import oas
 from whiten_whitening.similarity import spearman
 
 run = partial(invoke, export)
@@ -98,25 +99,31 @@ def test_line_separators_inside_sentences_do_not_end_a_line(tmp_path: Path) -> N
     assert read_pairs(tmp_path / "b.csv").first[0] == "line one\nline two"
 
 
-def test_rules_use_spectrum_and_number_of_sentences() -> None:
+def test_rules_use_training_spectrum_and_number_of_sentences() -> None:
     moments = Moments.of(anisotropic(2000, 20))
-    plain = choose_by_rules(moments, 5, "none")
-    assert plain.spec == WhiteningSpec("pca", 5)
+    plain = choose_by_rules(moments, 5)
+    assert plain.spec == WhiteningSpec("pca", 5, shrinkage=0.5)
+    assert "soft whitening, shrinkage 0.5: not fine-tuned" in plain.why
     assert "100.0 sentences per dimension" in plain.why
-    few = choose_by_rules(Moments.of(anisotropic(50, 20)), None, "none")
-    assert few.spec == WhiteningSpec(shrinkage="oas")
-    assert "few sentences" in few.why
+    assert choose_by_rules(moments, None, soft_weight=0.3).spec == WhiteningSpec(shrinkage=0.3)
+    few = choose_by_rules(Moments.of(anisotropic(50, 20)), None)
+    assert few.spec is not None
+    assert few.spec.shrinkage == max(0.5, round(oas(Moments.of(anisotropic(50, 20))), 2))
+    assert "which are few" in few.why
     with pytest.raises(UsageError, match="1 sentences tell nothing"):
-        choose_by_rules(Moments.of(anisotropic(1, 20)), None, "none")
+        choose_by_rules(Moments.of(anisotropic(1, 20)), None)
     assert choose_by_rules(Moments.of(anisotropic(50, 20)), None, 0.3).spec == WhiteningSpec(shrinkage=0.3)
-    even = choose_by_rules(Moments.of(np.random.default_rng(0).normal(size=(2000, 20))), None, "none")
+    even = choose_by_rules(Moments.of(np.random.default_rng(0).normal(size=(2000, 20))), None)
     assert even.spec == WhiteningSpec(beta=0.0)
     assert "use their space already" in even.why
+    tuned = choose_by_rules(moments, 5, tuned=True)
+    assert tuned.spec == WhiteningSpec("pca", 5, 0.0)
+    assert "fine-tuned for similarity" in tuned.why
 
 
 @pytest.mark.parametrize(
     ("weights", "kind"),
-    [("raw", "none"), ("centred", "centre"), ("whitened", "full")],
+    [("raw", "none"), ("centred", "centre"), ("whitened", "full"), ("soft", "soft"), ("removed", "all-but-the-top")],
 )
 def test_pairs_choose_the_candidate_that_made_the_scores(weights: str, kind: str) -> None:
     """Scores are the cosines of one of the candidates, which therefore wins with a correlation of 1."""
@@ -127,18 +134,25 @@ def test_pairs_choose_the_candidate_that_made_the_scores(weights: str, kind: str
     def fit(spec: WhiteningSpec | None) -> WhiteningMap | None:
         return None if spec is None else fit_map(moments, spec)
 
-    beta = {"raw": None, "centred": 0.0, "whitened": 1.0}[weights]
-    fitted = None if beta is None else fit_map(moments, WhiteningSpec(beta=beta))
+    spec = {
+        "raw": None,
+        "centred": WhiteningSpec(beta=0.0),
+        "whitened": WhiteningSpec(),
+        "soft": WhiteningSpec(shrinkage=0.3),
+        "removed": WhiteningSpec(beta=0.0, common_components=2),
+    }[weights]
+    fitted = None if spec is None else fit_map(moments, spec)
     mapped = [x if fitted is None else (x - fitted.mean) @ fitted.weight for x in (first, second)]
     norms = [np.linalg.norm(x, axis=1) for x in mapped]
     scores = (mapped[0] * mapped[1]).sum(axis=1) / (norms[0] * norms[1])
     choice = choose_by_pairs(fit, first, second, scores, None, "none")
     best = max(choice.candidates, key=lambda candidate: candidate.spearman)
-    assert (best.whitening, best.dimension) == (kind, 16)
+    assert (best.whitening, best.dimension) == (kind, 14 if kind == "all-but-the-top" else 16)
     assert best.spearman == pytest.approx(1)
-    assert choice.spec == (None if beta is None else WhiteningSpec(beta=beta))
+    assert choice.spec == spec
     assert f"best of {len(choice.candidates)} on 400 pairs (Spearman 100.00" in choice.why
-    assert len({(candidate.beta, candidate.dimension) for candidate in choice.candidates}) == len(choice.candidates)
+    tried = {(c.whitening, c.beta, c.shrinkage, c.common_components, c.dimension) for c in choice.candidates}
+    assert len(tried) == len(choice.candidates)
 
 
 def test_requested_dimension_is_kept() -> None:
@@ -146,7 +160,7 @@ def test_requested_dimension_is_kept() -> None:
     moments, scores = Moments.of(vectors), np.random.default_rng(0).normal(size=300)
     choice = choose_by_pairs(lambda spec: fit_map(moments, spec), vectors[:300], vectors[300:600], scores, 5, "oas")
     assert {(candidate.whitening, candidate.dimension) for candidate in choice.candidates} == {
-        ("centre", 5), ("partial", 5), ("full", 5),
+        ("centre", 5), ("all-but-the-top", 5), ("soft", 5), ("partial", 5),
     }  # fmt: skip
     assert choice.spec is not None
     assert (choice.spec.dimension, choice.spec.shrinkage) == (5, "oas")
@@ -176,6 +190,7 @@ def test_command_records_its_candidates_in_the_manifest(
         assert choice.pairs.sentences == 60
         best = max(choice.candidates, key=lambda candidate: candidate.spearman)
         assert encoder.dimension == best.dimension
+        assert len({(c.whitening, c.shrinkage, c.dimension) for c in choice.candidates}) > 20
         assert (encoder.manifest.whitening.beta if encoder.manifest.whitening else None) == best.beta
         dev = [json.loads(line) for line in pairs_file(tmp_path).read_text("utf-8").splitlines()]
         vectors = [
@@ -191,7 +206,7 @@ def test_command_chooses_by_rules_without_pairs(
     result = run(checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b", "--json")
     assert result.exit_code == 0, result.stderr
     manifest = json.loads(result.stdout)["manifest"]
-    assert manifest["choice"]["why"].startswith(("whitened", "centred only"))
+    assert manifest["choice"]["why"].startswith(("soft whitening", "centred only"))
     assert manifest["whitening"]["method"] == "pca"
 
 
@@ -202,5 +217,13 @@ def test_fine_tuned_checkpoint_is_not_whitened(tmp_path: Path) -> None:
     assert manifest["whitening"] is None
     assert "was fine-tuned for sentence similarity" in manifest["choice"]["why"]
     assert "fitting" not in result.stderr
-    refused = run("minilm", "--layers", "6", "--whitening", "auto", "--dim", "64", "--out", tmp_path / "c")
-    assert (refused.exit_code, "needs a whitening" in refused.stderr) == (2, True)
+
+
+def test_fine_tuned_checkpoint_is_centred_and_rotated_if_fewer_dimensions_are_wanted(
+    corpus_file: Path, tmp_path: Path
+) -> None:
+    result = run("minilm", "--layers", "6", "--dim", "64", "--corpus", corpus_file, "--out", tmp_path / "c", "--json")
+    assert result.exit_code == 0, result.stderr
+    manifest = json.loads(result.stdout)["manifest"]
+    assert (manifest["whitening"]["beta"], manifest["dimension"]) == (0.0, 64)
+    assert "centred only: fine-tuned for similarity" in manifest["choice"]["why"]

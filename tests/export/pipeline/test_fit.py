@@ -15,8 +15,8 @@ from support.cli import ok
 from support.corpus import sentences
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.pipeline import refit
-from whiten_export.pipeline.refit import fit_bundle
+from whiten_export.pipeline import fit
+from whiten_export.pipeline.fit import fit_bundle
 from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.corpus import Corpus
@@ -45,15 +45,15 @@ def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tm
 _KILLED_AFTER_A_STATE = """
 import os, signal, sys
 from pathlib import Path
-from whiten_export.pipeline import refit
+from whiten_export.pipeline import fit
 from whiten_runtime.files.corpus import Corpus
-save = refit.save_statistics
+save = fit.save_statistics
 def save_and_die(*arguments):
     save(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-refit.save_statistics = save_and_die
+fit.save_statistics = save_and_die
 bundle, corpus, out = sys.argv[1:]
-refit.fit_bundle(Path(bundle), Corpus((corpus,), None, None), Path(out), seconds_between=0)
+fit.fit_bundle(Path(bundle), Corpus((corpus,), None, None), Path(out), seconds_between=0)
 """
 
 
@@ -84,7 +84,7 @@ def test_fit_does_not_resume_with_another_corpus_or_bundle(
     corpus, out = tmp_path / "c.txt", tmp_path / "s.safetensors"
     corpus.write_text("\n".join(sentences(600)) + "\n", "utf-8")
     ok("fit", tiny_bundle, "--corpus", corpus, "-o", out)
-    monkeypatch.setattr(refit, "save_statistics", _keep_only_partial(refit.save_statistics))
+    monkeypatch.setattr(fit, "save_statistics", _keep_only_partial(fit.save_statistics))
     with pytest.raises(KeyboardInterrupt):
         fit_bundle(tiny_bundle, Corpus((str(corpus),), None, None), out, seconds_between=-1)
     monkeypatch.undo()
@@ -109,7 +109,7 @@ def _keep_only_partial(save: Callable[..., None]) -> Callable[..., None]:
 def test_interrupted_fit_saves_its_progress(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"{text} {number}" for number in range(12) for text in sentences(600)]
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
-    real = refit.fit_corpus
+    real = fit.fit_corpus
 
     def interrupted(*arguments: object) -> object:
         *others, keep = arguments
@@ -120,7 +120,7 @@ def test_interrupted_fit_saves_its_progress(tiny_bundle: Path, tmp_path: Path, m
 
         return real(*others, stop)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(refit, "fit_corpus", interrupted)
+    monkeypatch.setattr(fit, "fit_corpus", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_bundle(tiny_bundle, Corpus((str(tmp_path / "c.txt"),), None, None), tmp_path / "s.safetensors")
     _, _, progress = load_statistics(tmp_path / "s.safetensors.partial")

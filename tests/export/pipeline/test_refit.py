@@ -17,7 +17,7 @@ from support.corpus import sentences
 from support.sizes import WIDTH
 from support.word_vectors import write_word_vectors
 from whiten_export.commands.export import export
-from whiten_export.pipeline.refit import fit_bundle
+from whiten_export.pipeline.fit import fit_bundle
 from whiten_runtime import Encoder
 from whiten_runtime.files.corpus import Corpus
 

@@ -1,13 +1,21 @@
 import gzip
 import hashlib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from whiten_runtime import DataError, UsageError
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus, _Remembered
+from whiten_runtime.bundle.manifest import CorpusRecord
+from whiten_runtime.files import builtin
+from whiten_runtime.files.builtin import BUILTIN_FILE, builtin_sentences
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+
+ENGLISH_1 = "df46ee3c4c70be4a8506957b17cf5d10d6c24b87ae44336824df19f1c3e18803"
+"""SHA-256 of the sentences of builtin:english-1."""
 
 
 def test_files_are_read_in_order_counted_and_hashed(tmp_path: Path) -> None:
@@ -20,24 +28,55 @@ def test_files_are_read_in_order_counted_and_hashed(tmp_path: Path) -> None:
     assert corpus.records[0].sha256 == hashlib.sha256(b"one\ntwo\none\n").hexdigest()
 
 
-def test_limit_keeps_the_first_sentences(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\ntwo\n", "utf-8")
-    (tmp_path / "b.txt").write_text("three\nfour\n", "utf-8")
-    (tmp_path / "c.txt").write_text("five\n", "utf-8")
-    corpus = Corpus(tuple(str(tmp_path / f"{name}.txt") for name in "abc"), None, 3)
-    assert list(corpus) == ["one", "two", "three"]
-    assert [record.sentences for record in corpus.records] == [2, 1]
+def test_limit_spreads_over_all_sources(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"a{n}" for n in range(60)), "utf-8")
+    (tmp_path / "b.txt").write_text("\n".join(f"b{n}" for n in range(30)), "utf-8")
+    corpus = Corpus((str(tmp_path / "a.txt"), str(tmp_path / "b.txt")), None, 9)
+    assert list(corpus) == ["a0", "a10", "a20", "a30", "a40", "a50", "b0", "b10", "b20"]
+    assert [record.sentences for record in corpus.records] == [6, 3]
+    assert corpus.count() == 9
+    assert list(corpus) == list(corpus)
 
 
-def test_the_builtin_corpus_is_large_distinct_and_repeatable() -> None:
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=4), st.integers(1, 90))
+def test_limit_gives_exactly_that_many_sentences_in_order(sizes: list[int], limit: int) -> None:
+    names = [[f"{source}-{index}" for index in range(size)] for source, size in enumerate(sizes)]
+    with TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{index}.txt" for index in range(len(sizes))]
+        for file, sentences in zip(files, names, strict=True):
+            file.write_text("\n".join(sentences), "utf-8")
+        found = list(Corpus(tuple(map(str, files)), None, limit))
+    every = [sentence for sentences in names for sentence in sentences]
+    assert len(found) == min(limit, len(every))
+    assert found == [sentence for sentence in every if sentence in set(found)]
+    for size, sentences in zip(sizes, names, strict=True):  # each source keeps its share
+        share = size * len(found) / max(len(every), 1)
+        assert abs(len(set(sentences) & set(found)) - share) <= 1
+
+
+def test_the_builtin_corpus_never_changes() -> None:
     corpus = Corpus((BUILTIN_CORPUS,), None, None)
-    first = list(corpus)
-    records = corpus.records
-    assert len(first) == len(set(first)) > 10_000
-    assert first == list(corpus)
-    assert records == corpus.records
-    assert records[0].name.startswith(BUILTIN_CORPUS)
-    assert all(sentence == " ".join(sentence.split()) for sentence in first)
+    sentences = list(corpus)
+    assert corpus.records == (CorpusRecord(name="builtin:english-1", sha256=ENGLISH_1, sentences=15_600),)
+    assert len(set(sentences)) == 15_600
+    assert all(sentence == " ".join(sentence.split()) for sentence in sentences)
+
+
+def test_every_part_of_the_builtin_corpus_holds_all_kinds() -> None:
+    found = builtin_sentences()
+    shares = Counter(kind for kind, _ in found)
+    assert len(shares) == 11
+    for start in range(0, len(found), 2600):
+        part = Counter(kind for kind, _ in found[start : start + 2600])
+        assert all(part[kind] == pytest.approx(count / 6, rel=0.5) for kind, count in shares.items())
+
+
+def test_the_builtin_corpus_is_small_and_names_its_sources() -> None:
+    folder = Path(builtin.__file__).parent
+    assert (folder / BUILTIN_FILE).stat().st_size < 700_000
+    notice = (folder / "english-1.NOTICE").read_text("utf-8")
+    assert "WordNet 3.0 Copyright 2006 by Princeton University" in notice
+    assert "Python Software Foundation" in notice
 
 
 @pytest.mark.parametrize(
@@ -59,32 +98,10 @@ def test_count_refuses_malformed_files(
 
 
 def test_missing_corpus_is_refused() -> None:
-    for source in ("nowhere.txt", "builtin:nonsense"):
-        with pytest.raises(UsageError):
-            Corpus((source,), None, None).count()
+    with pytest.raises(UsageError, match="nowhere.txt"):
+        Corpus(("nowhere.txt",), None, None).count()
+    for name in ("builtin:nonsense", "builtin:python-docs"):
+        with pytest.raises(UsageError, match=f"no corpus '{name}'; the built-in one is builtin:english-1"):
+            Corpus((name,), None, None).count()
     with pytest.raises(UsageError, match="standard input"):
         Corpus(("-",), None, None).count()
-
-
-def test_an_interrupted_read_of_the_built_in_corpus_is_not_its_end() -> None:
-    failures = iter([True, False])
-
-    def read() -> Iterator[str]:
-        yield from ("one", "two")
-        if next(failures):
-            raise KeyboardInterrupt
-        yield "three"
-
-    remembered = _Remembered(read)
-    assert next(iter(remembered)) == "one"
-    with pytest.raises(KeyboardInterrupt):
-        list(remembered)
-    assert list(remembered) == ["one", "two", "three"]
-    assert list(remembered) == ["one", "two", "three"]
-
-
-def test_threads_read_the_built_in_corpus_together() -> None:
-    remembered = _Remembered(lambda: (str(number) for number in range(5000)))
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: list(remembered), range(4)))
-    assert all(sentences == [str(number) for number in range(5000)] for sentences in found)

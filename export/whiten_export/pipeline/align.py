@@ -1,0 +1,108 @@
+"""Align a new whitening with the one of another bundle, so that its stored vectors stay usable."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from whiten_export.corpus.statistics import Origin, Statistics
+from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest
+from whiten_runtime.bundle.space import space_of
+from whiten_runtime.errors import UsageError
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.alignment import Fidelity, align, fidelity
+from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.stored import StoredMap, read_map
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Describes the bundle whose stored vectors are to stay usable.
+
+    Attributes:
+        path: the bundle's directory.
+        manifest: manifest of the bundle.
+        map: whitening of the bundle.
+    """
+
+    path: Path
+    manifest: Manifest
+    map: StoredMap
+
+    @property
+    def origin(self) -> Origin:
+        """Return the origin of the vectors before the whitening."""
+        return Origin.of(self.manifest)
+
+
+def open_reference(path: Path) -> Reference:
+    """Read the bundle to align with.
+
+    Raises:
+        BundleError: not a bundle, an altered one, or one without a whitening.
+    """
+    bundle = open_bundle(path)
+    return Reference(path, bundle.manifest, read_map(bundle.path, bundle.manifest))
+
+
+def check_reference(reference: Reference, origin: Origin, dimension: int) -> None:
+    """Check that a new map can be aligned with a reference.
+
+    Raises:
+        UsageError: the models, layers or numbers of dimensions differ.
+    """
+    if difference := reference.origin.difference(origin):
+        raise UsageError(
+            f"{reference.path} cannot be aligned to: it is of another model or of other layers ({difference})"
+        )
+    if reference.manifest.dimension != dimension:
+        raise UsageError(
+            f"{reference.path} has vectors of {reference.manifest.dimension} dimensions, the new bundle of "
+            f"{dimension}; give --dim {reference.manifest.dimension}"
+        )
+
+
+def align_with(
+    reference: Reference, fitted: WhiteningMap, statistics: Statistics
+) -> tuple[WhiteningMap, AlignmentRecord]:
+    """Return the map turned onto that of a reference, and how well vectors of the reference are found again.
+
+    Raises:
+        UsageError: there are too few sentences.
+    """
+    turned = align(fitted, reference.map.mean, reference.map.weight, statistics.moments)
+    found = measure(reference.map, turned, statistics)
+    return turned, AlignmentRecord(
+        space=space_of(reference.manifest),
+        median_cosine=found.median_cosine,
+        self_recall=found.self_recall,
+        sentences=found.sentences,
+    )
+
+
+def measure(old: StoredMap, new: WhiteningMap, statistics: Statistics) -> Fidelity:
+    """Measure on the sample of the corpus how well vectors of an old map are found by those of a new one."""
+    rows = statistics.sample.vectors.astype(np.float64)
+    return fidelity((rows - old.mean) @ old.weight, (rows - new.mean) @ new.weight)
+
+
+def report_alignment(record: AlignmentRecord, reference: Reference, report: Reporter) -> None:
+    """Report how far stored vectors are off, as a warning if they should be computed again."""
+    found = Fidelity(record.median_cosine, record.self_recall, record.sentences)
+    said = (
+        f"aligned with {reference.path}: on {record.sentences:,} sentences, its stored vectors have a median cosine of "
+        f"{record.median_cosine:.3f} to the new ones, and {100 * record.self_recall:.1f} % find themselves"
+    )
+    if found.due:
+        report.warn(f"{said}; compute stored vectors again soon")
+    else:
+        report.stage(said)
+
+
+def report_new_space(old: Path, report: Reporter) -> None:
+    """Report that vectors stored with the old bundle do not fit those of the new one."""
+    report.stage(
+        f"vectors stored with {old} do not fit the new bundle's: compute them again, or add --align-to {old} to keep "
+        "them usable"
+    )

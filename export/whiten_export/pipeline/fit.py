@@ -1,0 +1,141 @@
+"""Fit statistics of a corpus with a bundle's graph, resumed where a fit was interrupted."""
+
+import time
+from pathlib import Path
+
+from whiten_export.corpus.fitting import fit_corpus
+from whiten_export.corpus.statistics import (
+    Origin,
+    Progress,
+    Statistics,
+    load_finished,
+    load_statistics,
+    save_statistics,
+)
+from whiten_export.pipeline.coverage import report_coverage
+from whiten_runtime.bundle.graph_names import unwhitened_output
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+
+SECONDS_BETWEEN = 20.0
+"""Seconds between two saves of an unfinished fit."""
+
+
+def fit_bundle(
+    path: Path,
+    corpus: Corpus,
+    out: Path | None = None,
+    options: SessionOptions | None = None,
+    restart: bool = False,
+    reporter: Reporter | None = None,
+    seconds_between: float = SECONDS_BETWEEN,
+) -> Statistics:
+    """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph.
+
+    Args:
+        path: the bundle, of any precision, whitened or not.
+        corpus: sentences to fit on.
+        out: file to write the statistics to. The state of an unfinished fit is saved beside it, and an interrupted fit
+            resumes from there.
+        options: options with which the session is created.
+        restart: start again, and ignore the state of an interrupted fit.
+        reporter: receives stages, warnings and progress.
+        seconds_between: seconds between two saves of the unfinished fit.
+
+    Raises:
+        UsageError: the bundle takes vectors, or the corpus differs from that of the interrupted fit.
+        DataError: the corpus cannot be read, or a vector is not finite.
+        BundleError: not a bundle, or not a whole one.
+    """
+    report = reporter or Reporter()
+    manifest = read_manifest(path)
+    check_takes_texts(path, manifest)
+    sentences = corpus.count()
+    origin = Origin.of(manifest)
+    partial = out and out.with_name(f"{out.name}.partial")
+    resume = None if restart or partial is None else _resume(partial, origin, report)
+    report.stage(f"fitting on {sentences:,} sentences")
+    value = unwhitened_output(manifest)
+    bundle, embedder = load_bundle(path, options, value=value)
+    keeper = _Keeper(partial, origin, seconds_between)
+    with embedder:
+        report_coverage(manifest.source.model_type, bundle.tokenizer.read_text("utf-8"), corpus, report)
+        with report.bar("sentences", sentences) as advance, keeper:
+            statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep)
+    if out is not None and partial is not None:
+        save_statistics(out, statistics, origin)
+        partial.unlink(missing_ok=True)
+    return statistics
+
+
+def load_for(path: Path, manifest: Manifest, reporter: Reporter | None = None) -> Statistics:
+    """Read finished statistics of the same model as a bundle's, of any precision.
+
+    Raises:
+        UsageError: they are of another model, or not finished.
+        DataError: not a file of statistics.
+    """
+    check_takes_texts(path, manifest)
+    statistics, origin = load_finished(path)
+    if difference := origin.difference(Origin.of(manifest)):
+        raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
+    if reporter is not None and origin.precision != manifest.precision:
+        reporter.warn(
+            f"the statistics are of {origin.precision} vectors: this bundle's can be compared with those, but their "
+            "means differ a little, which whiten drift will see"
+        )
+    return statistics
+
+
+def check_takes_texts(path: Path, manifest: Manifest) -> None:
+    """Raise UsageError if a bundle takes vectors instead of texts."""
+    if manifest.input != "text":
+        raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")
+
+
+class _Keeper:
+    """Saves the state of a fit in a file, at intervals and when it is interrupted."""
+
+    def __init__(self, path: Path | None, origin: Origin, seconds_between: float) -> None:
+        self._path = path
+        self._seconds_between = seconds_between
+        self._origin = origin
+        self._saved = time.monotonic()
+        self._last: tuple[Statistics, Progress] | None = None
+
+    def keep(self, statistics: Statistics, progress: Progress) -> None:
+        if self._path is None:
+            return
+        self._last = statistics, progress
+        if time.monotonic() - self._saved >= self._seconds_between:
+            self._save()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None:
+            self._save()
+
+    def _save(self) -> None:
+        if self._path is not None and self._last is not None:
+            statistics, progress = self._last
+            save_statistics(self._path, statistics, self._origin, progress)
+            self._last, self._saved = None, time.monotonic()
+
+
+def _resume(partial: Path, origin: Origin, report: Reporter) -> tuple[Statistics, Progress] | None:
+    if not partial.is_file():
+        return None
+    statistics, other, progress = load_statistics(partial)
+    difference = other.difference(origin) or (
+        None if other.precision == origin.precision else f"precision {other.precision} and {origin.precision}"
+    )
+    if difference or progress is None:
+        raise UsageError(f"{partial}: is of another fit ({difference}); finish that one, or begin anew with --restart")
+    report.stage(f"going on after {progress.sentences:,} sentences")
+    return statistics, progress

@@ -1,0 +1,72 @@
+"""Test the alignment of a new map with an old one."""
+
+import numpy as np
+import pytest
+from scipy.linalg import orthogonal_procrustes
+
+from support.vector_sets import anisotropic
+from whiten_runtime import UsageError
+from whiten_whitening.alignment import align, fidelity
+from whiten_whitening.maps import WhiteningSpec, fit_map
+from whiten_whitening.moments import Moments
+
+VECTORS = anisotropic(4000, 16)
+MOMENTS = Moments.of(VECTORS)
+
+
+def other_corpus() -> np.ndarray:
+    """Return vectors like `VECTORS`, stretched a little along each coordinate and moved a little."""
+    return VECTORS * np.linspace(0.8, 1.25, 16) + 0.1 * VECTORS.std(axis=0)
+
+
+def test_the_rotation_is_that_of_scipy() -> None:
+    old, new = fit_map(Moments.of(other_corpus())), fit_map(MOMENTS)
+    z, y = ((VECTORS - fitted.mean) @ fitted.weight for fitted in (old, new))
+    rotation, _ = orthogonal_procrustes(y, z)
+    turned = align(new, old.mean, old.weight, MOMENTS)
+    np.testing.assert_allclose(turned.weight, new.weight @ rotation, atol=1e-9 * np.abs(new.weight).max())
+
+
+@pytest.mark.parametrize("kept", [16, 6])
+def test_an_aligned_map_is_still_a_whitening(kept: int) -> None:
+    spec = WhiteningSpec(dimension=kept)
+    old, new = fit_map(Moments.of(other_corpus()), spec), fit_map(MOMENTS, spec)
+    turned = align(new, old.mean, old.weight, MOMENTS)
+    np.testing.assert_allclose(turned.weight.T @ MOMENTS.covariance @ turned.weight, np.eye(kept), atol=1e-9)
+    y, z = ((VECTORS - fitted.mean) @ fitted.weight for fitted in (new, turned))
+    np.testing.assert_allclose(z @ z.T, y @ y.T, atol=1e-6)  # no similarity changes
+
+
+def test_alignment_undoes_a_rotation_in_full() -> None:
+    old = fit_map(MOMENTS, WhiteningSpec("zca"))
+    turned = align(fit_map(MOMENTS), old.mean, old.weight, MOMENTS)
+    np.testing.assert_allclose(turned.weight, old.weight, atol=1e-8)
+
+
+def test_fidelity_tells_aligned_from_unaligned() -> None:
+    old, new = fit_map(Moments.of(other_corpus()), WhiteningSpec("zca")), fit_map(MOMENTS)
+    turned = align(new, old.mean, old.weight, MOMENTS)
+    stored = (VECTORS - old.mean) @ old.weight
+    before, after = (fidelity(stored, (VECTORS - fitted.mean) @ fitted.weight) for fitted in (new, turned))
+    assert after.median_cosine > before.median_cosine
+    assert after.self_recall > 0.99
+    assert after.sentences == 4000
+    same = fidelity(stored, stored)
+    assert (same.median_cosine, same.self_recall, same.due) == (pytest.approx(1), 1.0, False)
+    assert fidelity(stored, np.random.default_rng(0).normal(size=stored.shape)).due
+
+
+def test_a_text_that_occurs_twice_finds_itself() -> None:
+    twice = np.concatenate([VECTORS[:50], VECTORS[:50]])
+    assert fidelity(twice, twice).self_recall == 1
+
+
+def test_maps_that_cannot_be_aligned_are_refused() -> None:
+    old, new = fit_map(MOMENTS, WhiteningSpec(dimension=4)), fit_map(MOMENTS)
+    with pytest.raises(UsageError, match="from 16 to 4 dimensions, the new one from 16 to 16"):
+        align(new, old.mean, old.weight, MOMENTS)
+    few = Moments.of(VECTORS[:20])
+    with pytest.raises(UsageError, match="20 sentences cannot align 16 dimensions; give 32 or more"):
+        align(new, new.mean, new.weight, few)
+    with pytest.raises(UsageError, match="1 texts"):
+        fidelity(VECTORS[:1], VECTORS[:1])

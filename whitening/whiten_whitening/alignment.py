@@ -1,0 +1,98 @@
+"""Turn a new whitening onto an old one, so that vectors stored with the old one stay usable.
+
+A rotation on the right of W leaves a whitening a whitening, and changes no cosine between two vectors of the same map.
+The rotation is that of the orthogonal Procrustes problem (Schönemann, "A generalized solution of the orthogonal
+Procrustes problem", 1966): with y = (x - μ) W and the old z = (x - μ₀) W₀, the orthogonal R that minimises Σ |y R - z|²
+is U Vᵀ, where U S Vᵀ is the singular value decomposition of Σ yᵀ z.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.errors import UsageError
+from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.similarity import cosines
+
+LEAST_RATIO = 2
+"""Vectors per dimension below which the rotation is not determined well enough to be used."""
+
+DUE_COSINE, DUE_RECALL = 0.9, 0.95
+"""Median cosine and self-recall below which stored vectors should be computed again."""
+
+_EQUAL = 1e-9
+"""Difference of cosines below which two texts count as equally near: a sample may hold a text twice."""
+
+_ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Holds how well vectors of an old map are found again by vectors of a new one.
+
+    Attributes:
+        median_cosine: median cosine of a text's vectors under both maps.
+        self_recall: share of texts whose new vector is nearest, by cosine, to their own old vector among all old ones.
+        sentences: number of texts that this was measured on.
+    """
+
+    median_cosine: float
+    self_recall: float
+    sentences: int
+
+    @property
+    def due(self) -> bool:
+        """Return whether stored vectors should be computed again."""
+        return self.median_cosine < DUE_COSINE or self.self_recall < DUE_RECALL
+
+
+def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moments: Moments) -> WhiteningMap:
+    """Return a map rotated onto an old one, y = (x - mean) W R.
+
+    Args:
+        fitted: new map, W [d, k].
+        mean: mean of the old map, [d].
+        weight: W of the old map, [d, k].
+        moments: moments of the vectors, on which the two maps are brought together.
+
+    Raises:
+        UsageError: the maps have different shapes, or there are fewer than two vectors per dimension.
+    """
+    if weight.shape != fitted.weight.shape:
+        raise UsageError(
+            f"the old map goes from {weight.shape[0]} to {weight.shape[1]} dimensions, the new one from "
+            f"{fitted.weight.shape[0]} to {fitted.weight.shape[1]}; wanted the same"
+        )
+    width = weight.shape[1]
+    if moments.n < LEAST_RATIO * width:
+        raise UsageError(
+            f"{moments.n} sentences cannot align {width} dimensions; give {LEAST_RATIO * width} or more sentences"
+        )
+    second = moments.scatter / moments.n
+    second = second + np.outer(moments.mean - fitted.mean, moments.mean - mean)
+    left, _, right = np.linalg.svd(fitted.weight.T @ second @ weight)
+    return replace(fitted, weight=np.ascontiguousarray(fitted.weight @ (left @ right)))
+
+
+def fidelity(old: NDArray[np.floating], new: NDArray[np.floating]) -> Fidelity:
+    """Measure how well the new vectors of texts find their old vectors, both [n, k].
+
+    Raises:
+        UsageError: there are fewer than 2 texts.
+    """
+    if len(old) < 2:
+        raise UsageError(f"{len(old)} texts cannot show whether vectors are found again; give 2 or more")
+    stored, asked = (_unit(rows.astype(np.float64)) for rows in (old, new))
+    found = 0
+    for start in range(0, len(asked), _ROWS_AT_ONCE):
+        similarities = asked[start : start + _ROWS_AT_ONCE] @ stored.T
+        own = similarities[np.arange(len(similarities)), np.arange(start, start + len(similarities))]
+        found += int((own >= similarities.max(axis=1) - _EQUAL).sum())
+    return Fidelity(float(np.median(cosines(stored, asked))), found / len(asked), len(asked))
+
+
+def _unit(rows: Float64Array) -> Float64Array:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms > 0, norms, 1)
