@@ -40,6 +40,7 @@ from whiten_runtime.bundle.graph_names import unwhitened_output
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord, read_manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
+from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.loading import load_bundle
@@ -241,7 +242,7 @@ def _copy(bundle: Bundle, stage: Path) -> None:
 
 def _describe(old: Manifest, fitted: WhiteningMap, statistics: Statistics, stage: Path, out: Path) -> Manifest:
     made = {f"refit-{name}": version for name, version in versions().items() if name in ("whiten", "numpy")}
-    return msgspec.structs.replace(
+    manifest = msgspec.structs.replace(
         old,
         name=out.absolute().name,
         whitening=describe_whitening(fitted, statistics),
@@ -252,6 +253,7 @@ def _describe(old: Manifest, fitted: WhiteningMap, statistics: Statistics, stage
         versions=old.versions | made,
         files={name: file_record(stage / name) for name in list_files(stage)},
     )
+    return with_space(manifest)
 
 
 def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:

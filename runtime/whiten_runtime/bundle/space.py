@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import SPACE_DIGITS, FileRecord, Manifest, WhiteningRecord
 
@@ -12,6 +14,11 @@ from whiten_runtime.bundle.manifest import SPACE_DIGITS, FileRecord, Manifest, W
 def space_of(manifest: Manifest) -> str:
     """Return the id of the space of a bundle's vectors: the manifest's own, or for older bundles that of `space_id`."""
     return manifest.space or space_id(manifest)
+
+
+def with_space(manifest: Manifest) -> Manifest:
+    """Return a manifest with the id of its space, in place of any other."""
+    return msgspec.structs.replace(manifest, space=space_id(manifest))
 
 
 def space_id(manifest: Manifest) -> str:
