@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_whitening.isotropy import average_cosine, iso_score
 from whiten_whitening.moments import Float64Array, Moments
@@ -181,8 +182,14 @@ class DriftMonitor:
         """Add the vectors that another monitor of the same bundle has seen.
 
         Raises:
-            UsageError: the other monitor is of another bundle.
+            UsageError: the other monitor is of another space, or of other statistics of its corpus.
         """
+        mine, theirs = space_of(self.manifest), space_of(other.manifest)
+        if mine != theirs:
+            raise UsageError(
+                f"this monitor's vectors are in space {mine}, the other's in space {theirs}: they cannot be compared; "
+                "merge monitors of one bundle"
+            )
         if other.manifest.files.get(WHITENING_FILE) != self.manifest.files.get(WHITENING_FILE):
             raise UsageError("the monitors are of bundles with different whitenings; their vectors cannot be compared")
         self._moments = self._moments.merge(other._moments)
@@ -241,7 +248,7 @@ def _read(root: Path, manifest: Manifest) -> tuple[Float64Array, Float64Array, F
     except (OSError, SafetensorError, KeyError) as error:
         raise BundleError(f"{root / WHITENING_FILE}: is damaged or too old ({error}); export the model again") from None
     mean, weight, corpus_mean, covariance = found
-    d, k = manifest.source.hidden_size, manifest.dimension
+    d, k = manifest.unwhitened_width, manifest.dimension
     shapes = [array.shape for array in found]
     if shapes != [(d,), (d, k), (d,), (d, d)] or not all(np.isfinite(array).all() for array in found):
         raise BundleError(
