@@ -96,7 +96,7 @@ def fit_bundle(
     with embedder:
         report_coverage(manifest.source.model_type, bundle.tokenizer.read_text("utf-8"), corpus, report)
         with report.bar("sentences", sentences) as advance, keeper:
-            statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep)
+            statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep).fitted_at(manifest.precision)
     if out is not None and partial is not None:
         save_statistics(out, statistics, origin)
         partial.unlink(missing_ok=True)

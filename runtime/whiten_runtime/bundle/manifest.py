@@ -57,6 +57,8 @@ class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     """SHA-256 over the sentences used, each followed by a newline, as UTF-8."""
     sentences: int
+    fitted_at: Precision | None = None
+    """Precision of the graph that computed their vectors, if not fp32; otherwise None."""
 
 
 class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,14 @@ from typing import Any
 import msgspec
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import SPACE_DIGITS, FileRecord, Manifest, WhiteningRecord
+from whiten_runtime.bundle.manifest import (
+    NESTED_METHODS,
+    SPACE_DIGITS,
+    CorpusRecord,
+    FileRecord,
+    Manifest,
+    WhiteningRecord,
+)
 
 
 def space_of(manifest: Manifest) -> str:
@@ -83,8 +90,19 @@ def _map(whitening: WhiteningRecord) -> dict[str, Any]:
         "shrinkage_estimator": whitening.shrinkage_estimator,
         "shrinkage": float(whitening.shrinkage) if fixed else None,
         "eigenvalue_floor": float(whitening.eigenvalue_floor),
-        "corpus": sorted((corpus.sha256, corpus.sentences) for corpus in whitening.corpus),
+        "corpus": sorted(_fitted_on(corpus, whitening.method in NESTED_METHODS) for corpus in whitening.corpus),
     }
     if whitening.alignment is not None:
         content["aligned_to"] = whitening.alignment.space
     return content
+
+
+def _fitted_on(corpus: CorpusRecord, turns: bool) -> tuple[str | int, ...]:
+    """Return what identifies a corpus: with its precision, if not fp32, where the map may turn by it.
+
+    Eigenvectors of nearly equal eigenvalues turn into each other. all-MiniLM-L6-v2, layers 1 and 6, refitted on 1,500
+    sentences: the same text whitened by int8's own statistics and by float32's has a median cosine of 0.48 with pca
+    (0.99 for fp16, at worst 0.90), 0.999 with zca. With one map for all precisions it is 0.998.
+    """
+    known = (corpus.sha256, corpus.sentences)
+    return (*known, corpus.fitted_at) if turns and corpus.fitted_at is not None else known

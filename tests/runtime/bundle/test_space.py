@@ -108,6 +108,16 @@ def test_what_leaves_the_coordinates_alone_keeps_the_id(manifest: Manifest, chan
     assert space_id(changed(manifest, change)) == space_id(manifest)
 
 
+def test_the_precision_of_the_statistics_counts_where_axes_turn(manifest: Manifest) -> None:
+    def refitted(method: str, fitted_at: str | None) -> Manifest:
+        corpus = (CorpusRecord(name="c", sha256="0" * 64, sentences=9, fitted_at=fitted_at),)  # type: ignore[arg-type]
+        return changed(manifest, {"whitening": {"method": method, "corpus": corpus}})
+
+    for method, same in (("pca", False), ("pca-cor", False), ("zca", True), ("zca-cor", True), ("cholesky", True)):
+        assert (space_id(refitted(method, "int8")) == space_id(refitted(method, None))) is same
+    assert space_id(refitted("pca", "int8")) != space_id(refitted("pca", "fp16"))
+
+
 def test_files_other_than_the_tokenizer_keep_the_id(manifest: Manifest) -> None:
     files = {name: record if name == "tokenizer.json" else OTHER for name, record in manifest.files.items()}
     assert space_id(replace(manifest, files=files)) == space_id(manifest)
