@@ -1,5 +1,7 @@
 """Test the id of a space: what keeps it, what changes it, and that it never changes for a bundle."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,30 @@ def manifest(golden: Path) -> Manifest:
 @pytest.mark.parametrize(("name", "space"), GOLDEN.items())
 def test_the_id_of_a_bundle_never_changes(golden: Path, name: str, space: str) -> None:
     assert space_of(read_manifest(golden / name)) == space
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_id_can_be_computed_as_the_format_describes_it(golden: Path, name: str) -> None:
+    """A reader in another language has docs/bundle-format.md alone."""
+    stored = json.loads((golden / name / "whiten.json").read_text("utf-8"))
+    whitening = stored["whitening"]
+    fields = ("method", "common_components", "beta", "shrinkage_estimator", "eigenvalue_floor")
+    fixed = whitening["shrinkage_estimator"] == "fixed"
+    document = {
+        "weights": stored["source"]["weights_sha256"],
+        "merged_into": stored["source"]["merged_into"],
+        "tokenizer": stored["files"].get("tokenizer.json", {}).get("sha256"),
+        **{name: stored[name] for name in ("input", "layers", "pooling", "normalize", "dimension")},
+        **{"include_prompt": True, "modules": [], "prompts": {}, "default_prompt_name": None, "route": None},
+        **{"truncation_side": "right", "layer_weights": None},
+        "map": {
+            **{field: whitening[field] for field in fields},
+            "shrinkage": whitening["shrinkage"] if fixed else None,
+            "corpus": sorted([corpus["sha256"], corpus["sentences"]] for corpus in whitening["corpus"]),
+        },
+    }
+    content = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    assert hashlib.sha256(content.encode()).hexdigest()[:16] == GOLDEN[name]
 
 
 def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
