@@ -50,7 +50,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the checkpoint was already fine-tuned for sentence similarity."""
 
 
-class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True):
+class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Describes one source of the sentences that a whitening was fitted on."""
 
     name: str
