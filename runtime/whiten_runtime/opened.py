@@ -5,6 +5,7 @@ from typing import Any, Self, TypeVar
 
 from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.space import space_of
 
 Opened = TypeVar("Opened", bound="OpenedBundle")
 
@@ -31,6 +32,11 @@ class OpenedBundle:
     def dimension(self) -> int:
         """Return the number of coordinates of a vector, k."""
         return self._bundle.manifest.dimension
+
+    @property
+    def space(self) -> str:
+        """Return the id of the space of the vectors: bundles with the same one give vectors that can be compared."""
+        return space_of(self._bundle.manifest)
 
     def __enter__(self) -> Self:
         return self

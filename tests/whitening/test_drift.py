@@ -13,6 +13,7 @@ from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.corpus import sentences
 from whiten_export.commands.export import export
 from whiten_runtime import BundleError, DriftMonitor, Encoder, UsageError
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.main import whiten
 from whiten_whitening.drift import expected_iso_score
 
@@ -223,3 +224,27 @@ def test_missing_vectors_or_whitening_are_refused(bundle: Path, corpus: np.ndarr
     edit_manifest(copy, lambda manifest: manifest.update(whitening=None))
     with pytest.raises(BundleError, match="has no whitening"):
         DriftMonitor(copy)
+
+
+def test_bundles_whose_modules_change_the_width_can_drift(tiny: Encoder, tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = copy_bundle(tiny_bundle, tmp_path)
+    edit_manifest(copy, lambda m: m["source"].update(hidden_size=48))
+    edit_manifest(copy, lambda m: m.update(modules=["Dense(48 -> 32, Tanh)"], unwhitened_dimension=32))
+    found = DriftMonitor(copy).update(tiny.encode(sentences(400))).report()
+    assert (found.width, found.verdict) == (32, "close")
+
+
+def test_monitors_of_two_spaces_cannot_be_merged(tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = copy_bundle(tiny_bundle, tmp_path)
+    edit_manifest(copy, lambda m: m.update(layers=[0, 4]))
+    mine, other = DriftMonitor(tiny_bundle), DriftMonitor(copy)
+    with pytest.raises(UsageError, match=f"in space {space_of(mine.manifest)}, .* in space {space_of(other.manifest)}"):
+        mine.merge(other)
+
+
+def test_monitors_of_one_space_but_different_statistics_cannot_be_merged(tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = copy_bundle(tiny_bundle, tmp_path)
+    arrays = load_file(copy / "whitening.safetensors")
+    rewrite_file(copy, "whitening.safetensors", save(arrays | {"corpus_mean": arrays["corpus_mean"] + 0.01}))
+    with pytest.raises(UsageError, match="different whitenings"):
+        DriftMonitor(tiny_bundle).merge(DriftMonitor(copy))

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_whitening.isotropy import Spread, average_cosine, iso_score
 from whiten_whitening.moments import Moments
@@ -197,8 +198,14 @@ class DriftMonitor:
         """Add the vectors that another monitor of the same bundle has seen.
 
         Raises:
-            UsageError: the other monitor is of another bundle.
+            UsageError: the other monitor is of another space, or of other statistics of its corpus.
         """
+        mine, theirs = space_of(self.manifest), space_of(other.manifest)
+        if mine != theirs:
+            raise UsageError(
+                f"this monitor's vectors are in space {mine}, the other's in space {theirs}: they cannot be compared; "
+                "merge monitors of one bundle"
+            )
         if other.manifest.files.get(WHITENING_FILE) != self.manifest.files.get(WHITENING_FILE):
             raise UsageError("the monitors are of bundles with different whitenings; their vectors cannot be compared")
         self._moments = self._moments.merge(other._moments)

@@ -22,7 +22,8 @@ from whiten_evaluation.tasks.comparing import Row, compare_bundles
 from whiten_evaluation.tasks.sts import task_cosines
 from whiten_evaluation.tasks.sts_files import parse_tasks
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.commands.console import one_line_errors
+from whiten_runtime.bundle.space import space_of
+from whiten_runtime.commands.console import one_line_errors, say
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
@@ -64,7 +65,9 @@ class ComparisonEvaluation(StsTexts):
         """Return a row for each bundle, with its difference to the first."""
         names = [task.name for task in self.data.tasks]
         last = (f"average of {len(names)}", "difference", f"{LEVEL:.0%} from", "to", "")
-        return ("bundle", "precision", "dim", "MB", *names, *last), [_cells(row) for row in self._compared(scored)]
+        return ("bundle", "space", "precision", "dim", "MB", *names, *last), [
+            _cells(row) for row in self._compared(scored)
+        ]
 
     def document(self, scored: Sequence[Scored[Similarities]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the scores and differences, those of each task too."""
@@ -123,10 +126,12 @@ def compare(
         data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta), resamples, seed
     )
     run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
+    if len({space_of(read_manifest(bundle)) for bundle in bundles}) > 1:
+        say("the bundles are of different spaces: their scores can be compared, their vectors cannot")
 
 
 def _cells(row: Row) -> list[Cell]:
-    cells: list[Cell] = [row.bundle, row.precision, row.dimension, row.bytes / 1e6]
+    cells: list[Cell] = [row.bundle, row.space, row.precision, row.dimension, row.bytes / 1e6]
     cells += [task.mean for task in row.tasks]
     cells.append(row.average)
     if (difference := row.difference) is None:

@@ -7,11 +7,14 @@ import click
 import msgspec
 
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, table, threads_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.vector_metadata import read_metadata, sidecar_of
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
@@ -28,7 +31,8 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
     "input_file",
     required=True,
     metavar="FILE",
-    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors, for bundles that take those.",
+    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors: those that a bundle "
+    "takes, or .npy of whiten embed with this bundle.",
 )
 @click.option("--column", help="Column or key of the text or vector in --input.")
 @threads_option
@@ -45,14 +49,20 @@ def drift(
 ) -> None:
     """Tell how far texts are from the corpus that a bundle's whitening was fitted on.
 
+    Vectors that the bundle itself has computed are taken too, if FILE.npy.json beside them says so.
+
     Exits with 0 if they are like the corpus, 3 if they differ from it but the whitening still fits them, 4 if the
     whitening does them harm and should be fitted again.
     """
     monitor = DriftMonitor(bundle)
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
-    if monitor.manifest.input == "vectors":
-        for rows in read_vectors(input_file, column):
-            monitor.update(rows, unwhitened=True)
+    file = Path(input_file)
+    if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
+        unwhitened = monitor.manifest.input == "vectors" and not _is_own(file, monitor.manifest)
+        if not unwhitened:
+            _check_own(file, monitor.manifest)
+        for rows in read_vectors(file, column):
+            monitor.update(rows, unwhitened=unwhitened)
     else:
         _feed(monitor, bundle, options, input_file, column)
     found = monitor.report()
@@ -62,6 +72,40 @@ def drift(
     if as_json:
         console.print_json(msgspec.to_builtins(found) | {"verdict": found.verdict, "words": str(found)})
     sys.exit(EXIT_CODES[found.verdict])
+
+
+def _is_own(file: Path, manifest: Manifest) -> bool:
+    """Return whether a file says that its vectors are in a bundle's own space."""
+    found = read_metadata(file)
+    return found is not None and found.space == space_of(manifest)
+
+
+def _check_own(file: Path, manifest: Manifest) -> None:
+    """Check that a file holds a bundle's own vectors, all coordinates and not normalised.
+
+    Raises:
+        UsageError: it does not, or does not say so.
+    """
+    found, space = read_metadata(file), space_of(manifest)
+    if found is None:
+        raise UsageError(
+            f"'{file}' may hold vectors of any space: {sidecar_of(file)}, which would say so, is missing or of another "
+            f"program; embed the texts again with whiten embed, or give the texts"
+        )
+    if found.space != space:
+        raise UsageError(
+            f"'{file}' holds vectors in space {found.space}, but this bundle's space is {space}; give vectors that it "
+            "has computed, or the texts"
+        )
+    if found.truncated_from is not None:
+        raise UsageError(
+            f"'{file}' holds the first {found.dimension} of {found.truncated_from} coordinates; give all, or the texts"
+        )
+    if found.normalized:
+        raise UsageError(
+            f"'{file}' holds vectors divided by their norms, which do not tell how far from the mean they were; give "
+            "the texts"
+        )
 
 
 def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: str, column: str | None) -> None:

@@ -10,6 +10,7 @@ from whiten_evaluation.tasks.bootstrap import Interval, interval, resampled_task
 from whiten_evaluation.tasks.sts import TaskScore, score_task
 from whiten_evaluation.tasks.sts_files import StsData
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.space import space_of
 from whiten_whitening.moments import Float64Array
 
 
@@ -28,6 +29,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the scores of one bundle and its differences to the first."""
 
     bundle: str
+    space: str
+    """Id of the space of its vectors; vectors of different spaces cannot be compared."""
     precision: str
     layers: tuple[int, ...]
     dimension: int
@@ -84,6 +87,7 @@ def compare_bundles(
         rows.append(
             Row(
                 bundle=str(path),
+                space=space_of(manifest),
                 precision=manifest.precision,
                 layers=manifest.layers,
                 dimension=dimension,

@@ -26,8 +26,9 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score
+from whiten_whitening.kinds import likeliest_weight
 from whiten_whitening.maps import Method, WhiteningSpec
-from whiten_whitening.selection import choose_by_rules
+from whiten_whitening.selection import SOFT_WEIGHT, choose_by_rules
 from whiten_whitening.shrinkage import parse_shrinkage
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
@@ -168,7 +169,7 @@ def refit(
         raise UsageError(f"beta is {beta}, but whitening auto chooses it; leave it out, or name the method")
     spec = WhiteningSpec("pca" if method == "auto" else method, dim, beta, asked)
     with needing("refit"):
-        from whiten_export.pipeline.fit import fit_bundle, load_for
+        from whiten_export.pipeline.fit import embed_kinds, fit_bundle, load_for
         from whiten_export.pipeline.refit import refit_bundle
         from whiten_export.writing.staging import check_target
     check_target(out, force)
@@ -180,7 +181,10 @@ def refit(
     else:
         found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), None, options, False, reporter)
     if method == "auto":
-        choice = choose_by_rules(found.moments, dim, asked, is_tuned(manifest))
+        weight = SOFT_WEIGHT
+        if corpus and BUILTIN_CORPUS not in corpus:
+            weight = likeliest_weight(found.moments, embed_kinds(bundle, options))
+        choice = choose_by_rules(found.moments, dim, asked, is_tuned(manifest), weight)
         reporter.stage(choice.why)
         spec = choice.spec or spec
     result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to)

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -91,6 +91,11 @@ class Statistics:
         """Return the statistics of no vectors of `width` coordinates."""
         return cls(Moments.empty(width), Sample.empty(width))
 
+    def fitted_at(self, precision: Precision) -> "Statistics":
+        """Return the same statistics of vectors that a graph of this precision computed."""
+        stated = None if precision == "fp32" else precision
+        return replace(self, corpus=tuple(msgspec.structs.replace(one, fitted_at=stated) for one in self.corpus))
+
     def merge(self, other: "Statistics") -> "Statistics":
         """Return the statistics of both corpora, this one first.
 
@@ -170,7 +175,10 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:
         raise DataError(f"{path}: not a file of whiten fit ({error}); make it again") from None
     if header.format != FORMAT:
         raise DataError(f"{path}: statistics of format {header.format}; this version of whiten reads {FORMAT}")
-    return Statistics(moments, sample, header.corpus), header.origin, header.progress
+    statistics, precision = Statistics(moments, sample, header.corpus), header.origin.precision
+    if all(one.fitted_at is None for one in header.corpus):  # also in files that were written before it was stated
+        statistics = statistics.fitted_at(precision)
+    return statistics, header.origin, header.progress
 
 
 def load_finished(path: Path) -> tuple[Statistics, Origin]:

@@ -22,6 +22,7 @@ from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, CorpusRecord, Manifest, ParityRecord, Source
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import Probes, write_probes
+from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import DataError, ParityError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.reporter import Reporter
@@ -93,6 +94,7 @@ def export_vectors(
             parity=None,
             files={name: file_record(stage / name) for name in list_files(stage)},
         )
+        manifest = with_space(manifest)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
         report.stage("checking against numpy in float64")
         manifest = msgspec.structs.replace(manifest, parity=prove_vectors(stage))

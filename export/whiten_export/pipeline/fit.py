@@ -1,9 +1,11 @@
 """Fit statistics of a corpus with a bundle's graph, resumed where a fit was interrupted."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from whiten_export.corpus.fitting import fit_corpus
+from whiten_export.corpus.kinds import kind_moments
 from whiten_export.corpus.statistics import (
     Origin,
     Progress,
@@ -20,6 +22,7 @@ from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.moments import Moments
 
 SECONDS_BETWEEN = 20.0
 """Seconds between two saves of an unfinished fit."""
@@ -65,11 +68,23 @@ def fit_bundle(
     with embedder:
         report_coverage(manifest.source.model_type, bundle.tokenizer.read_text("utf-8"), corpus, report)
         with report.bar("sentences", sentences) as advance, keeper:
-            statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep)
+            statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep).fitted_at(manifest.precision)
     if out is not None and partial is not None:
         save_statistics(out, statistics, origin)
         partial.unlink(missing_ok=True)
     return statistics
+
+
+def embed_kinds(path: Path, options: SessionOptions | None = None) -> Mapping[str, Moments]:
+    """Return the moments of a bundle's vectors before whitening, for each kind of text of the built-in corpus.
+
+    Raises:
+        BundleError: not a bundle, or not a whole one.
+    """
+    value = unwhitened_output(read_manifest(path))
+    _, embedder = load_bundle(path, options, value=value)
+    with embedder:
+        return kind_moments(embedder, value)
 
 
 def load_for(path: Path, manifest: Manifest, reporter: Reporter | None = None) -> Statistics:

@@ -7,13 +7,14 @@ from whiten_export.pipeline.describe import describe_whitening, versions
 from whiten_export.pipeline.plan import Plan
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
+from whiten_runtime.bundle.space import with_space
 
 
 def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
     """Return the manifest of the files in `stage`, without parity."""
     graph, fitted = plan.recipe.graph, decision.fitted
     composition, own = plan.composition, plan.composed.own
-    return Manifest(
+    manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=plan.target.absolute().name,
         source=plan.model.record,
@@ -44,3 +45,4 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         parity=None,
         files={name: file_record(stage / name) for name in list_files(stage)},
     )
+    return with_space(manifest)

@@ -37,6 +37,7 @@ from whiten_runtime.bundle.bundle import (
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, NESTED_METHODS, AlignmentRecord, Manifest, ParityRecord
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
+from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -138,7 +139,7 @@ def _describe(
     out: Path,
 ) -> Manifest:
     made = {f"refit-{name}": version for name, version in versions().items() if name in ("whiten", "numpy")}
-    return msgspec.structs.replace(
+    manifest = msgspec.structs.replace(
         old,
         name=out.absolute().name,
         whitening=describe_whitening(fitted, statistics, alignment),
@@ -149,6 +150,7 @@ def _describe(
         versions=old.versions | made,
         files={name: file_record(stage / name) for name in list_files(stage)},
     )
+    return with_space(manifest)
 
 
 def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:

@@ -50,13 +50,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the checkpoint was already fine-tuned for sentence similarity."""
 
 
-class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True):
+class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Describes one source of the sentences that a whitening was fitted on."""
 
     name: str
     sha256: str
     """SHA-256 over the sentences used, each followed by a newline, as UTF-8."""
     sentences: int
+    fitted_at: Precision | None = None
+    """Precision of the graph that computed their vectors, if not fp32; otherwise None."""
 
 
 class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):

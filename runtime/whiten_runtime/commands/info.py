@@ -2,6 +2,7 @@
 
 from whiten_runtime.bundle.manifest import Manifest, WhiteningRecord
 from whiten_runtime.bundle.parity import in_words
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.console import human_size, table
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
@@ -39,6 +40,7 @@ def describe(manifest: Manifest) -> str:
         rows.append(("chosen", manifest.choice.why))
     raw = f", and {manifest.unwhitened_width} before whitening" if manifest.outputs == "both" else ""
     rows.append(("vectors", f"{manifest.dimension} dimensions{', L2-normalised' if manifest.normalize else ''}{raw}"))
+    rows.append(("space", space_of(manifest)))
     if manifest.input == "text":
         side = ", truncated from the left" if manifest.truncation_side == "left" else ""
         rows.append(("max length", f"{manifest.max_seq_length} tokens{side}"))

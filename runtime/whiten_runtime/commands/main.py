@@ -7,17 +7,21 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option, warn
+from whiten_runtime.commands.similarity import similarity
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.vector_metadata import VectorMetadata
 from whiten_runtime.files.write_vectors import check_output, json_row, writing_vectors
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
@@ -53,7 +57,12 @@ def whiten() -> None:
     """Compute whitened sentence embeddings with bundles that whiten-export wrote."""
 
 
+whiten.add_command(similarity)
+
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
+_header_option = click.option(
+    "--header", is_flag=True, help="Begin lines of JSON with one that names the space of the vectors."
+)
 
 
 @whiten.command()
@@ -72,6 +81,7 @@ _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
 @click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
+@_header_option
 @threads_option
 @provider_option
 @json_option
@@ -87,6 +97,7 @@ def embed(
     normalize: bool,
     truncate_dim: int | None,
     batch_size: int | None,
+    header: bool,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
@@ -94,9 +105,13 @@ def embed(
     """Embed each TEXT, or each text of --input.
 
     Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
+
+    Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json beside it, .jsonl with
+    --header in its first line.
     """
-    if out is not None:
-        check_output(out)
+    check_output(out, header)
+    if header and as_json and out is None:
+        raise UsageError("--header begins lines of JSON, but --json prints one document, which names the space anyway")
     if "-" in text and len(text) > 1:
         raise UsageError("- reads texts from stdin and cannot stand among other texts; give it alone")
     if text and input_file is not None:
@@ -117,19 +132,23 @@ def embed(
             truncate_dim=truncate_dim,
         )
         rows = zip(texts, vectors, strict=True)
+        named = prompt_name or (encoder.default_prompt_name if prompt is None else None)
+        metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, named)
         if out is not None:
-            summary = {"texts": _write(out, rows, truncate_dim or encoder.dimension), "out": str(out)}
+            summary = {"texts": _write(out, rows, metadata, header), "out": str(out)}
         elif as_json:
             embeddings = [vector.tolist() for _, vector in rows]
             summary = {"texts": len(embeddings), "embeddings": embeddings}
         else:
+            if header:
+                click.echo(metadata.to_json())
             summary = {"texts": _print(rows)}
         if encoder.truncated:
             warn(f"{encoder.truncated} of {summary['texts']} texts were cut to {encoder.max_seq_length} tokens")
         if out is not None:
-            say(f"wrote {summary['texts']} vectors of {truncate_dim or encoder.dimension} dimensions to {out}")
+            say(f"wrote {summary['texts']} vectors of {metadata.dimension} dimensions to {out}")
         if as_json:
-            summary |= {"dimension": truncate_dim or encoder.dimension, "truncated": encoder.truncated}
+            summary |= {"dimension": metadata.dimension, "space": encoder.space, "truncated": encoder.truncated}
             console.print_json(summary)
 
 
@@ -141,11 +160,11 @@ def _print(rows: _Rows) -> int:
     return count
 
 
-def _write(out: Path, rows: _Rows, dimension: int) -> int:
+def _write(out: Path, rows: _Rows, metadata: VectorMetadata, header: bool) -> int:
     from tqdm import tqdm
 
     bars = tqdm(unit=" texts", leave=False, disable=not sys.stderr.isatty())
-    with writing_vectors(out, dimension) as writer, bars as bar:
+    with writing_vectors(out, metadata, header) as writer, bars as bar:
         count = 0
         while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
             writer.write([text for text, _ in part], np.stack([vector for _, vector in part]))
@@ -171,6 +190,7 @@ def _write(out: Path, rows: _Rows, dimension: int) -> int:
     type=click.Path(path_type=Path),
     help="Write the whitened vectors to .npy, .parquet or .jsonl.",
 )
+@_header_option
 @threads_option
 @provider_option
 @json_option
@@ -180,21 +200,26 @@ def transform(
     input_file: Path,
     column: str | None,
     out: Path,
+    header: bool,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
-    """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote."""
-    check_output(out)
+    """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote.
+
+    The file that it writes says which space its vectors are in, as those of whiten embed do.
+    """
+    check_output(out, header)
     count = 0
     with VectorWhitener(bundle, providers or None, threads) as whitener:
-        with writing_vectors(out, whitener.dimension) as writer:
+        with writing_vectors(out, VectorMetadata.of(whitener.manifest), header) as writer:
             for rows in read_vectors(input_file, column):
                 writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))
                 count += len(rows)
         say(f"wrote {count} vectors of {whitener.dimension} dimensions to {out}")
         if as_json:
-            console.print_json({"vectors": count, "out": str(out), "dimension": whitener.dimension})
+            summary = {"vectors": count, "out": str(out), "dimension": whitener.dimension, "space": whitener.space}
+            console.print_json(summary)
 
 
 @whiten.command()
@@ -207,7 +232,7 @@ def info(bundle: Path, as_json: bool) -> None:
 
     manifest = read_manifest(bundle)
     if as_json:
-        console.print_json(manifest)
+        console.print_json(msgspec.structs.replace(manifest, space=space_of(manifest)))
     else:
         click.echo(describe(manifest))
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import choose_column, import_parquet
+from whiten_runtime.files.vector_metadata import is_header
 
 Rows = NDArray[np.float32]
 
@@ -23,7 +24,7 @@ def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
     """Yield the vectors of a file in order, float32 [m, d] with m up to some thousands.
 
     A .npy file holds [n, d] and is not read as a whole. A .parquet file has a column of lists. Each line of a .jsonl
-    file is a list, or an object with a list.
+    file is a list, or an object with a list; a first line with metadata is skipped.
 
     Args:
         path: the file.
@@ -93,6 +94,8 @@ def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}: line {number} is not JSON ({error})") from None
+            if number == 1 and is_header(row):
+                continue
             part.append(
                 row[choose_column(column, list(row), str(path), USUAL_COLUMNS)] if isinstance(row, dict) else row
             )

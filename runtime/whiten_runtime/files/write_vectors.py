@@ -1,8 +1,8 @@
-"""Write vectors to .npy, .parquet or .jsonl; a file appears only when it is complete."""
+"""Write vectors and their metadata to .npy, .parquet or .jsonl; a file appears only when it is complete."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -13,23 +13,33 @@ from numpy.typing import NDArray
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.texts import import_parquet
+from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata, sidecar_of
 
 Vectors = NDArray[np.float32]
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path | None, header: bool = False) -> None:
     """Check that vectors can be written to `path` before they are computed.
 
+    Args:
+        path: the file; None for lines of JSON on stdout.
+        header: whether a first line with the metadata is asked for.
+
     Raises:
-        UsageError: the kind of file is unknown, or its directory does not exist.
+        UsageError: the kind of file is unknown or takes no header, or its directory does not exist.
         WhitenError: a package that the kind of file needs is missing.
     """
+    if path is None:
+        return
     if path.suffix.lower() not in _WRITERS:
         raise UsageError(f"'{path}': unknown kind of file; wanted {', '.join(_WRITERS)}")
     if not path.parent.is_dir():
         raise UsageError(f"'{path.parent}' is not a directory; create it first")
-    if path.is_dir():
-        raise UsageError(f"'{path}' is a directory; name a file in it")
+    for place in (path, *([sidecar_of(path)] if path.suffix.lower() == ".npy" else [])):
+        if place.is_dir():
+            raise UsageError(f"'{place}' is a directory; name a file in it")
+    if header and path.suffix.lower() != ".jsonl":
+        raise UsageError(f"--header is for .jsonl, but '{path}' holds its metadata anyway; leave it out")
     if path.suffix.lower() == ".parquet":
         import_parquet()
 
@@ -40,26 +50,47 @@ class Writer(Protocol):
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         """Append texts and their vectors."""
 
-    def finish(self) -> None:
-        """Complete the file."""
+    def finish(self) -> int:
+        """Complete the file, and return the number of vectors in it."""
 
 
 @contextmanager
-def writing_vectors(path: Path, dimension: int) -> Iterator[Writer]:
+def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) -> Iterator[Writer]:
     """Write vectors part by part, in bounded memory; .parquet and .jsonl hold the texts too (`text`, `embedding`).
 
-    The file appears when the block ends without an error.
+    The file appears when the block ends without an error. The metadata is in the schema of a .parquet file, beside a
+    .npy file in FILE.npy.json, and with `header` in the first line of a .jsonl file.
     """
+    with _replacing(path) as temporary:
+        with temporary.open("xb") as file:
+            writer = _WRITERS[path.suffix.lower()](file, metadata, header)
+            try:
+                yield writer
+            except BaseException:
+                with suppress(Exception):
+                    writer.finish()  # pyarrow complains of a file that is closed before its writer
+                raise
+            count = writer.finish()
+        if path.suffix.lower() != ".npy":
+            temporary.replace(path)
+            return
+        sidecar = sidecar_of(path)
+        with _replacing(sidecar) as description:
+            description.write_bytes(msgspec.structs.replace(metadata, vectors=count).to_json() + b"\n")
+            # At no moment is there metadata of other vectors than those in the file.
+            sidecar.unlink(missing_ok=True)
+            temporary.replace(path)
+            description.replace(sidecar)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give the name of a hidden file beside `path`, and delete what is left there."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("xb") as file:
-            writer = _WRITERS[path.suffix.lower()](file, dimension)
-            yield writer
-            writer.finish()
-        temporary.replace(path)
-    except BaseException:
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def json_row(text: str, vector: Vectors) -> bytes:
@@ -70,17 +101,18 @@ def json_row(text: str, vector: Vectors) -> bytes:
 class _NpyWriter:
     """Writes float32 [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
-    def __init__(self, file: BinaryIO, dimension: int) -> None:
-        self._file, self._dimension, self._count = file, dimension, 0
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+        self._file, self._dimension, self._count = file, metadata.dimension, 0
         self._write_header()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
         self._count += len(vectors)
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         self._file.seek(0)
         self._write_header()
+        return self._count
 
     def _write_header(self) -> None:
         header = {"descr": "<f4", "fortran_order": False, "shape": (self._count, self._dimension)}
@@ -88,34 +120,43 @@ class _NpyWriter:
 
 
 class _JsonlWriter:
-    def __init__(self, file: BinaryIO, dimension: int) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+        self._file, self._count = file, 0
+        if header:
+            file.write(metadata.to_json() + b"\n")
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
+        self._count += len(vectors)
         self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, vectors, strict=True))
 
-    def finish(self) -> None:
-        pass
+    def finish(self) -> int:
+        return self._count
 
 
 class _ParquetWriter:
-    def __init__(self, file: BinaryIO, dimension: int) -> None:
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
         self._pyarrow, parquet = import_parquet()
-        vector = self._pyarrow.list_(self._pyarrow.float32(), dimension)
-        self._schema = self._pyarrow.schema({"text": self._pyarrow.string(), "embedding": vector})
+        self._count = 0
+        vector = self._pyarrow.list_(self._pyarrow.float32(), metadata.dimension)
+        self._schema = self._pyarrow.schema(
+            {"text": self._pyarrow.string(), "embedding": vector},
+            metadata={SPACE_KEY: metadata.space, KEY: metadata.to_json()},
+        )
         self._writer = parquet.ParquetWriter(file, self._schema)
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
+        self._count += len(vectors)
         flat = self._pyarrow.array(np.ascontiguousarray(vectors).ravel())
         rows = self._pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         column = self._pyarrow.array([encodable(text) for text in texts], self._pyarrow.string())
         self._writer.write_table(self._pyarrow.table([column, rows], schema=self._schema))
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         self._writer.close()
+        return self._count
 
 
-_WRITERS: dict[str, Callable[[BinaryIO, int], Writer]] = {
+_WRITERS: dict[str, Callable[[BinaryIO, VectorMetadata, bool], Writer]] = {
     ".npy": _NpyWriter,
     ".parquet": _ParquetWriter,
     ".jsonl": _JsonlWriter,

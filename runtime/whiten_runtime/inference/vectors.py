@@ -15,6 +15,12 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.divide(vectors, np.where(norms > 0, norms, 1), dtype=np.float32)
 
 
+def row_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the cosine of each row with the same row of the other, both [n, k]: float32 [n], 0 for rows of zeros."""
+    cosines: NDArray[np.float32] = np.einsum("nk,nk->n", unit(first), unit(second))
+    return cosines
+
+
 def similarity_matrix(
     first: NDArray[np.float32], second: NDArray[np.float32], similarity: Similarity
 ) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ from whiten_evaluation.commands.main import evaluate
 from whiten_evaluation.tasks.bootstrap import counted_correlation, counted_ranks, interval, resampled_task
 from whiten_export.pipeline.fit import fit_bundle
 from whiten_export.pipeline.refit import refit_bundle
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import WhiteningSpec
 
@@ -74,8 +75,10 @@ def test_command_finds_no_difference_between_equal_bundles(tiny_bundle: Path, tm
     assert second["difference"] == {"value": 0, "low": 0, "high": 0, "certain": False}
     assert second["average"] == first["average"] == pytest.approx(np.mean([t["mean"] for t in first["tasks"]]))
     assert first["dimension"] == 32
-    table = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--resamples", 100).stdout
-    assert "95% from" in table
+    shown = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--resamples", 100)
+    assert "95% from" in shown.stdout
+    assert shown.stdout.count(first["space"]) == 2
+    assert "spaces" not in shown.stderr
 
 
 def test_worse_bundle_has_a_significant_difference(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -84,7 +87,10 @@ def test_worse_bundle_has_a_significant_difference(tiny_bundle: Path, tmp_path: 
     cut = refit_bundle(tiny_bundle, statistics, WhiteningSpec(dimension=2), tmp_path / "cut").path
     write_paper_layout(tmp_path / "data", ("STS-B", "STS15"), count=200)
     result = run("compare", tiny_bundle, cut, "--data", tmp_path / "data", "--json")
-    row = json.loads(result.stdout)["bundles"][1]
+    first, row = json.loads(result.stdout)["bundles"]
+    assert first["space"] != row["space"] == read_manifest(cut).space
+    (note,) = (line for line in result.stderr.splitlines() if "different spaces" in line)
+    assert "scores can be compared" in note
     assert row["difference"]["high"] < 0
     assert row["difference"]["certain"]
     assert row["dimension"] == 2

@@ -31,6 +31,7 @@ def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_fi
         want = old.encode(sentences(50))
         np.testing.assert_allclose(new.encode(sentences(50)), want, atol=1e-6 * np.abs(want).max())
         assert new.manifest.whitening == old.manifest.whitening
+        assert new.space == old.space
 
 
 @pytest.mark.parametrize(

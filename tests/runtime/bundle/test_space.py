@@ -1,5 +1,7 @@
 """Test the id of a space: what keeps it, what changes it, and that it never changes for a bundle."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from whiten_runtime.bundle.space import space_id, space_of
 replace = msgspec.structs.replace
 
 GOLDEN = {
-    "bundle-v1": "500464cf3102f3af",
-    "bundle-v1-int8": "261fe48cd9449784",
-    "bundle-v1-vectors": "854b21a3021c12b6",
+    "bundle-v1": "9efc4542505bc9bc",
+    "bundle-v1-int8": "9953650c1306d865",
+    "bundle-v1-vectors": "91b1e58e562cba80",
 }
 """Ids that vectors on people's disks may bear: they stay for ever."""
 
@@ -34,6 +36,31 @@ def manifest(golden: Path) -> Manifest:
 @pytest.mark.parametrize(("name", "space"), GOLDEN.items())
 def test_the_id_of_a_bundle_never_changes(golden: Path, name: str, space: str) -> None:
     assert space_of(read_manifest(golden / name)) == space
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_id_can_be_computed_as_the_format_describes_it(golden: Path, name: str) -> None:
+    """A reader in another language has docs/bundle-format.md alone."""
+    stored = json.loads((golden / name / "whiten.json").read_text("utf-8"))
+    whitening = stored["whitening"]
+    fields = ("method", "common_components", "beta", "shrinkage_estimator", "eigenvalue_floor")
+    fixed = whitening["shrinkage_estimator"] == "fixed"
+    document = {
+        "weights": stored["source"]["weights_sha256"],
+        "merged_into": stored["source"]["merged_into"],
+        "tokenizer": stored["files"].get("tokenizer.json", {}).get("sha256"),
+        **{name: stored[name] for name in ("input", "layers", "pooling", "normalize", "dimension")},
+        **{"include_prompt": True, "modules": [], "prompts": {}, "default_prompt_name": None, "route": None},
+        **{"truncation_side": "right", "layer_weights": None},
+        "map": {
+            **{field: whitening[field] for field in fields},
+            "shrinkage": whitening["shrinkage"] if fixed else None,
+            "corpus": sorted([corpus["sha256"], corpus["sentences"]] for corpus in whitening["corpus"]),
+            "vectors": {"max_seq_length": stored["max_seq_length"], "fitted_at": []},
+        },
+    }
+    content = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    assert hashlib.sha256(content.encode()).hexdigest()[:16] == GOLDEN[name]
 
 
 def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
@@ -62,6 +89,7 @@ def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
         {"truncation_side": "left"},
         {"normalize": True},
         {"dimension": 8},
+        {"max_seq_length": 8},
         {"whitening": None},
         {"whitening": {"method": "zca"}},
         {"whitening": {"common_components": 1}},
@@ -93,7 +121,6 @@ def test_every_change_gives_another_id(manifest: Manifest) -> None:
         {"precision": "int8"},
         {"target": "cuda"},
         {"outputs": "both"},
-        {"max_seq_length": 8},
         {"opset": 99},
         {"versions": {}},
         {"parity": None},
@@ -106,6 +133,22 @@ def test_every_change_gives_another_id(manifest: Manifest) -> None:
 )
 def test_what_leaves_the_coordinates_alone_keeps_the_id(manifest: Manifest, change: dict[str, Any]) -> None:
     assert space_id(changed(manifest, change)) == space_id(manifest)
+
+
+def test_the_precision_of_the_statistics_counts_where_axes_turn(manifest: Manifest) -> None:
+    def refitted(method: str, fitted_at: str | None) -> Manifest:
+        corpus = (CorpusRecord(name="c", sha256="0" * 64, sentences=9, fitted_at=fitted_at),)  # type: ignore[arg-type]
+        return changed(manifest, {"whitening": {"method": method, "corpus": corpus}})
+
+    for method, same in (("pca", False), ("pca-cor", False), ("zca", True), ("zca-cor", True), ("cholesky", True)):
+        assert (space_id(refitted(method, "int8")) == space_id(refitted(method, None))) is same
+    assert space_id(refitted("pca", "int8")) != space_id(refitted("pca", "fp16"))
+
+
+@pytest.mark.parametrize("whitening", [None, {"method": "zca"}, {"method": "cholesky"}, {"method": "none"}])
+def test_the_length_counts_only_where_axes_turn(manifest: Manifest, whitening: dict[str, Any] | None) -> None:
+    steady = changed(manifest, {"whitening": whitening})
+    assert space_id(steady) == space_id(replace(steady, max_seq_length=8))
 
 
 def test_files_other_than_the_tokenizer_keep_the_id(manifest: Manifest) -> None:

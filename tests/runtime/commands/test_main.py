@@ -56,7 +56,8 @@ def test_embed_writes_files(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, ki
         "embed", tiny_bundle, "--input", source, "--column", "body", "--out", out, "--json", "--normalize",
         "--truncate-dim", 8,
     )  # fmt: skip
-    assert json.loads(result.stdout) == {"texts": 4, "dimension": 8, "truncated": 0, "out": str(out)}
+    want = {"texts": 4, "dimension": 8, "space": tiny.space, "truncated": 0, "out": str(out)}
+    assert json.loads(result.stdout) == want
     if kind == "npy":
         vectors = np.load(out)
     elif kind == "parquet":
@@ -65,9 +66,11 @@ def test_embed_writes_files(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, ki
         vectors = np.array(table["embedding"].to_pylist(), np.float32)
     else:
         vectors = np.array([json.loads(line)["embedding"] for line in out.read_text("utf-8").splitlines()], np.float32)
-    want = tiny.encode(texts, normalize_embeddings=True, truncate_dim=8)
-    np.testing.assert_allclose(vectors, want, rtol=1e-4, atol=1e-5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["in.jsonl", out.name])
+    np.testing.assert_allclose(
+        vectors, tiny.encode(texts, normalize_embeddings=True, truncate_dim=8), rtol=1e-4, atol=1e-5
+    )
+    sidecar = ["out.npy.json"] if kind == "npy" else []
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["in.jsonl", out.name, *sidecar])
 
 
 def test_embed_reports_truncated_texts(tiny_bundle: Path) -> None:
@@ -121,6 +124,8 @@ def test_models_lists_the_catalogue() -> None:
         (["embed", "BUNDLE", "text", "-"], 2, "give it alone"),
         (["embed", "BUNDLE", "--input", "nowhere.txt"], 2, "'nowhere.txt' does not exist"),
         (["embed", "BUNDLE", "text", "--out", "x.zip"], 2, "unknown kind of file"),
+        (["embed", "BUNDLE", "text", "--out", "x.npy", "--header"], 2, "--header is for .jsonl"),
+        (["embed", "BUNDLE", "text", "--json", "--header"], 2, "--json prints one document"),
         (["embed", "BUNDLE", "text", "--out", "no/such/x.npy"], 2, "is not a directory"),
         (["embed", "BUNDLE", "text", "--truncate-dim", "33"], 2, "from 1 to 32"),
         (["embed", "BUNDLE", "text", "--provider", "CUDAExecutionProvider"], 1, "not available here"),

@@ -1,0 +1,142 @@
+"""Implement `whiten similarity`: cosines of the vectors in two files, row by row or the nearest of each."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.commands.console import json_option, one_line_errors, print_json, warn
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_runtime.inference.nearest import Nearest
+from whiten_runtime.inference.vectors import row_cosines
+
+_ROWS_AT_ONCE = 4096
+
+_Rows = NDArray[np.float32]
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--top", metavar="K", type=click.IntRange(min=1), help="Print the K nearest rows of B for each row of A.")
+@click.option("--column", help="Column or key of the vectors in both files.")
+@click.option("--force", is_flag=True, help="Compare vectors of different spaces all the same.")
+@json_option
+@one_line_errors
+def similarity(a: Path, b: Path, top: int | None, column: str | None, force: bool, as_json: bool) -> None:
+    """Compare the vectors of the files A and B (.npy, .parquet or .jsonl) by their cosines.
+
+    Prints the cosine of each row of A with the same row of B, one a line. With --top, prints a line for each row of A
+    and each of its nearest rows of B: row of A, row of B, cosine, separated by tabs. Rows count from 0.
+
+    Vectors of different spaces cannot be compared: files that whiten embed or transform wrote say which space theirs
+    are in.
+    """
+    spaces = _check_spaces(a, b, force)
+    if top is None:
+        cosines = _row_by_row(a, b, column).tolist()
+        if as_json:
+            print_json({"spaces": spaces, "cosines": cosines})
+        else:
+            click.echo("\n".join(f"{cosine:.6f}" for cosine in cosines))
+        return
+    lists = (
+        list(zip(rows.tolist(), cosines.tolist(), strict=True))
+        for part in _nearest(a, b, column, top)
+        for rows, cosines in zip(part.rows, part.cosines, strict=True)
+    )
+    if as_json:
+        near = [[{"row": row, "cosine": cosine} for row, cosine in found] for found in lists]
+        print_json({"spaces": spaces, "nearest": near})
+    else:
+        for number, found in enumerate(lists):
+            click.echo("\n".join(f"{number}\t{row}\t{cosine:.6f}" for row, cosine in found))
+
+
+def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
+    """Return the spaces that the files state, and warn where one states none.
+
+    Raises:
+        UsageError: they differ, and `force` is False.
+    """
+    first, second = ((found and found.space) or None for found in (read_metadata(a), read_metadata(b)))
+    if first is None or second is None:
+        silent = f"neither '{a}' nor '{b}'" if first == second else f"only '{b if first is None else a}'"
+        warn(f"{silent} says which space its vectors are in; their cosines mean something only if it is the same one")
+    elif first != second:
+        message = f"'{a}' is in space {first}, '{b}' in space {second}: their vectors cannot be compared"
+        if not force:
+            raise UsageError(f"{message}; embed both with one bundle, or pass --force")
+        warn(message)
+    return [first, second]
+
+
+def _row_by_row(a: Path, b: Path, column: str | None) -> NDArray[np.float32]:
+    """Return the cosine of each row of one file with the same row of the other, float32 [n].
+
+    Raises:
+        UsageError: the files hold different numbers of vectors, or vectors of different dimensions.
+        DataError: a file holds no vectors.
+    """
+    counts = np.zeros(2, np.int64)
+    parts = []
+    for first, second in zip_longest(_blocks(a, column), _blocks(b, column)):
+        counts += [0 if rows is None else len(rows) for rows in (first, second)]
+        if first is not None and second is not None:
+            _check_width(a, b, first, second)
+            if len(first) == len(second):
+                parts.append(row_cosines(first, second))
+    if counts[0] != counts[1]:
+        raise UsageError(
+            f"'{a}' holds {counts[0]} vectors and '{b}' {counts[1]}; wanted as many, or --top K for the nearest of each"
+        )
+    return np.concatenate(parts)
+
+
+def _nearest(a: Path, b: Path, column: str | None, top: int) -> Iterator[Nearest]:
+    """Yield the nearest rows of B for some thousands of rows of A at a time; B is read once for each of these blocks.
+
+    Raises:
+        UsageError: the files hold vectors of different dimensions.
+        DataError: a file holds no vectors.
+    """
+    for queries in _blocks(a, column):
+        found, start = Nearest.empty(len(queries)), 0
+        for rows in _blocks(b, column):
+            _check_width(a, b, queries, rows)
+            found = found.add(queries, rows, start, top)
+            start += len(rows)
+        yield found
+
+
+def _blocks(path: Path, column: str | None) -> Iterator[_Rows]:
+    """Yield the vectors of a file, `_ROWS_AT_ONCE` at a time, however many the kind of file gives at once.
+
+    Raises:
+        DataError: the file holds no vectors.
+    """
+    held: list[_Rows] = []
+    empty = True
+    for part in read_vectors(path, column):
+        held, empty = [*held, part], False
+        while sum(map(len, held)) >= _ROWS_AT_ONCE:
+            rows = np.concatenate(held)
+            held = [rows[_ROWS_AT_ONCE:]]
+            yield rows[:_ROWS_AT_ONCE]
+    if empty:
+        raise DataError(f"{path}: holds no vectors; give a file with vectors in it")
+    if any(map(len, held)):
+        yield np.concatenate(held)
+
+
+def _check_width(a: Path, b: Path, first: _Rows, second: _Rows) -> None:
+    if first.shape[1] != second.shape[1]:
+        raise UsageError(
+            f"vectors of {first.shape[1]} ('{a}') and {second.shape[1]} dimensions ('{b}') cannot be compared; embed "
+            "both with the same bundle and --truncate-dim"
+        )

@@ -1,0 +1,143 @@
+"""Write and read the metadata of a file of vectors: the space they are in, and how they were made."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from whiten_runtime.bundle.manifest import Manifest, is_space
+from whiten_runtime.bundle.space import space_of
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.texts import import_parquet
+
+KEY = "whiten"
+"""Key of the metadata in a header line, a sidecar and a Parquet file."""
+
+SPACE_KEY = "whiten.space"
+"""Key of the id alone in the schema of a Parquet file."""
+
+_LONGEST_HEADER = 1 << 20
+"""Number of bytes of a .jsonl file's first line beyond which it is no header."""
+
+
+class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes the vectors of a file."""
+
+    space: str
+    """Id of the space of the vectors."""
+    bundle: str
+    """Name of the bundle that computed them."""
+    dimension: int
+    """Number of coordinates of a vector."""
+    truncated_from: int | None = None
+    """Number of coordinates that the bundle gives, if only the first ones were kept; otherwise None."""
+    normalized: bool
+    """Whether each vector was divided by its L2 norm."""
+    prompt_name: str | None = None
+    """Name of the prompt that every text got; None for no prompt, or one without a name."""
+    vectors: int | None = None
+    """Number of vectors; None where the file itself says it, or where it was not known yet."""
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        normalize: bool = False,
+        truncate_dim: int | None = None,
+        prompt_name: str | None = None,
+    ) -> "VectorMetadata":
+        """Describe vectors that a bundle computes with these options."""
+        return cls(
+            space=space_of(manifest),
+            bundle=manifest.name,
+            dimension=truncate_dim or manifest.dimension,
+            truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
+            normalized=normalize or manifest.normalize,
+            prompt_name=prompt_name,
+        )
+
+    def to_json(self) -> bytes:
+        """Serialise as one line without a newline: the header of a .jsonl file, and the content of a sidecar."""
+        return msgspec.json.encode({KEY: self})
+
+
+def sidecar_of(path: Path) -> Path:
+    """Return the file that holds the metadata of a .npy file: FILE.npy.json."""
+    return path.with_name(f"{path.name}.json")
+
+
+def is_header(row: object) -> bool:
+    """Return whether an object of a .jsonl file is metadata instead of a vector."""
+    return isinstance(row, dict) and list(row) == [KEY] and isinstance(row[KEY], dict)
+
+
+def read_metadata(path: Path) -> VectorMetadata | None:
+    """Read the metadata of a file of vectors; None if it has none.
+
+    It is in the sidecar of a .npy file, the schema of a .parquet file, and the first line of a .jsonl file.
+
+    Raises:
+        UsageError: the file does not exist.
+        DataError: the metadata is damaged, or of other vectors than those in the file.
+    """
+    if not path.is_file():
+        raise UsageError(f"'{path}' does not exist; wanted a file of vectors")
+    read = {".npy": _of_npy, ".parquet": _of_parquet, ".jsonl": _of_jsonl}.get(path.suffix.lower())
+    return None if read is None else read(path)
+
+
+def _of_npy(path: Path) -> VectorMetadata | None:
+    sidecar = sidecar_of(path)
+    if not sidecar.is_file():
+        return None
+    found = _decoded(sidecar.read_bytes(), sidecar)
+    if found is None:
+        return None
+    try:
+        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+    except (ValueError, OSError, EOFError, AttributeError):
+        return found  # whoever reads the vectors says what is wrong with them
+    if shape != (found.vectors, found.dimension):
+        raise DataError(
+            f"{sidecar}: is of [{found.vectors}, {found.dimension}] vectors, but {path.name} holds {list(shape)}; "
+            "delete it, or embed the texts again"
+        )
+    return found
+
+
+def _of_parquet(path: Path) -> VectorMetadata | None:
+    pyarrow, parquet = import_parquet()
+    try:
+        metadata = parquet.read_schema(path).metadata or {}
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: not a parquet file ({error})") from None
+    content = metadata.get(KEY.encode())
+    return None if content is None else _decoded(content, path)
+
+
+def _of_jsonl(path: Path) -> VectorMetadata | None:
+    with path.open("rb") as stream:
+        line = stream.readline(_LONGEST_HEADER)
+    return _decoded(line, path) if _opens_header(line) else None
+
+
+def _opens_header(line: bytes) -> bool:
+    try:
+        return is_header(json.loads(line))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _decoded(content: bytes, path: Path) -> VectorMetadata | None:
+    """Decode an object with the metadata; None if the object is of another program."""
+    try:
+        document = json.loads(content)
+        if not isinstance(document, dict) or KEY not in document:
+            return None
+        found = msgspec.convert(document[KEY], VectorMetadata)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise DataError(f"{path}: its metadata is damaged ({error}); embed the texts again") from None
+    if not is_space(found.space):
+        raise DataError(f"{path}: its space is {found.space!r}, which is no id of one; embed the texts again")
+    return found

@@ -1,0 +1,89 @@
+"""Test `whiten drift` on files of vectors: it takes those of the bundle's own space, and no others."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.bundles import copy_bundle, edit_manifest
+from support.cli import invoke, ok
+from support.corpus import sentences
+from whiten_runtime import Encoder
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.files.vector_metadata import read_metadata, sidecar_of
+
+run = partial(invoke, whiten)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("\n".join(sentences(400)) + "\n")
+    return path
+
+
+def refused(bundle: Path, file: Path) -> str:
+    """Return the line with which a file is refused."""
+    result = run("drift", bundle, "--input", file, "--json")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    return result.stderr
+
+
+def test_vectors_of_the_own_space_drift_like_their_texts(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+    ok("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "v.npy")
+    from_vectors, from_texts = (
+        json.loads(ok("drift", tiny_bundle, "--input", file, "--json").stdout) for file in (tmp_path / "v.npy", texts)
+    )
+    assert from_vectors["n"] == from_texts["n"] == 400
+    assert from_vectors["verdict"] == from_texts["verdict"] == "close"
+    assert from_vectors["spectrum_ratio"] == pytest.approx(from_texts["spectrum_ratio"], rel=1e-4)
+
+
+def test_vectors_of_another_space_are_refused(tiny: Encoder, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+    other = copy_bundle(tiny_bundle, tmp_path)
+    edit_manifest(other, lambda m: m.update(space="f" * 16))
+    ok("embed", other, "--input", texts, "--out", tmp_path / "v.npy")
+    message = refused(tiny_bundle, tmp_path / "v.npy")
+    assert f"in space {'f' * 16}" in message
+    assert tiny.space in message
+
+
+def test_vectors_that_state_no_space_are_refused(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+    ok("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "v.npy")
+    sidecar_of(tmp_path / "v.npy").unlink()
+    message = refused(tiny_bundle, tmp_path / "v.npy")
+    assert "v.npy.json" in message
+    assert "is missing" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--normalize",), "divided by their norms"), (("--truncate-dim", 8), "the first 8 of 32 coordinates")],
+)
+def test_vectors_that_tell_too_little_are_refused(
+    tiny_bundle: Path, texts: Path, tmp_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    ok("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "v.npy", *options)
+    assert message in refused(tiny_bundle, tmp_path / "v.npy")
+
+
+def test_missing_files_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    assert "does not exist" in refused(tiny_bundle, tmp_path / "v.npy")
+
+
+def test_bundles_of_vectors_take_what_they_whiten_and_what_they_gave(golden: Path, tmp_path: Path) -> None:
+    bundle = golden / "bundle-v1-vectors"
+    stored = json.loads((golden / "vectors.json").read_text("utf-8"))
+    rows = np.tile(np.asarray(stored["rows"], np.float32), (40, 1))
+    np.save(tmp_path / "in.npy", rows)
+    ok("transform", bundle, "--input", tmp_path / "in.npy", "--out", tmp_path / "out.npy")
+    metadata = read_metadata(tmp_path / "out.npy")
+    assert metadata is not None
+    found = []
+    for file in ("in.npy", "out.npy"):
+        result = run("drift", bundle, "--input", tmp_path / file, "--json")
+        found.append(json.loads(result.stdout))
+    assert found[0]["n"] == len(rows)
+    assert found[0]["spectrum_ratio"] == pytest.approx(found[1]["spectrum_ratio"], rel=1e-3)

@@ -1,0 +1,111 @@
+"""Test which bundles share a space: those of all precisions of one export, and refits whose maps are the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli import invoke as run
+from support.cli import ok
+from support.corpus import sentences
+from support.vector_sets import anisotropic
+from whiten_export.commands.export import export
+from whiten_export.corpus.statistics import Statistics, load_statistics, save_statistics
+from whiten_export.pipeline.refit import fit_bundle
+from whiten_runtime import Encoder, VectorWhitener
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.space import space_id
+from whiten_runtime.files.corpus import Corpus
+
+
+def space(bundle: Path) -> str:
+    """Return the id in a bundle's manifest, which must be what the manifest gives."""
+    manifest = read_manifest(bundle)
+    assert manifest.space is not None
+    assert manifest.space == space_id(manifest)
+    return manifest.space
+
+
+def test_all_precisions_of_an_export_share_a_space(make: Callable[..., Path]) -> None:
+    bundles = [make(*options) for options in ((), ("--precision", "fp16"), ("--precision", "int8"))]
+    assert len({space(bundle) for bundle in bundles}) == 1
+    found = []
+    for bundle in bundles:
+        with Encoder(bundle) as encoder:
+            assert encoder.space == space(bundle)
+            found.append(encoder.encode(sentences(60), normalize_embeddings=True))
+    for vectors in found[1:]:
+        assert np.median((found[0] * vectors).sum(axis=1)) > 0.98
+
+
+@pytest.mark.parametrize("options", [("--dim", 8), ("--whitening", "none"), ("--layers", "4")])
+def test_what_changes_the_vectors_changes_the_space(make: Callable[..., Path], options: tuple[object, ...]) -> None:
+    assert space(make(*options)) != space(make())
+
+
+def test_what_does_not_change_the_vectors_keeps_it(make: Callable[..., Path]) -> None:
+    assert space(make("--outputs", "both")) == space(make())
+    plain = ("--whitening", "none")
+    assert space(make(*plain)) == space(make(*plain, "--max-length", 40)) == space(make(*plain, "--precision", "int8"))
+
+
+def test_refit_moves_to_the_space_of_its_corpus_and_back(
+    make: Callable[..., Path], corpus_file: Path, other_file: Path, tmp_path: Path
+) -> None:
+    ok("refit", make(), "--corpus", other_file, "--out", tmp_path / "moved")
+    assert space(tmp_path / "moved") != space(make())
+    ok("refit", tmp_path / "moved", "--corpus", corpus_file, "--out", tmp_path / "back")
+    assert space(tmp_path / "back") == space(make())
+
+
+@pytest.mark.parametrize(("method", "same"), [("pca", False), ("zca", True)])
+def test_a_refit_on_int8_vectors_has_a_space_of_its_own_where_axes_turn(
+    make: Callable[..., Path], other_file: Path, tmp_path: Path, method: str, same: bool
+) -> None:
+    for name, bundle in (("full", make()), ("small", make("--precision", "int8"))):
+        ok("refit", bundle, "--corpus", other_file, "--whitening", method, "--out", tmp_path / name)
+    assert (space(tmp_path / "full") == space(tmp_path / "small")) is same
+
+
+def test_statistics_of_one_precision_give_all_precisions_one_space(
+    make: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    for precision in ("fp32", "int8"):
+        stats = tmp_path / f"{precision}.safetensors"
+        ok("fit", make("--precision", precision), "--corpus", other_file, "-o", stats)
+        ok("merge", stats, stats, "-o", tmp_path / "m.safetensors")
+        for name in ("fp32", "int8"):
+            bundle = make("--precision", name)
+            ok("refit", bundle, "--stats", stats, "--out", tmp_path / f"{precision}-{name}")
+            ok("refit", bundle, "--stats", tmp_path / "m.safetensors", "--out", tmp_path / f"{precision}-{name}-twice")
+    spaces = {name: space(tmp_path / name) for name in ("fp32-fp32", "fp32-int8", "int8-fp32", "int8-int8")}
+    assert spaces["fp32-fp32"] == spaces["fp32-int8"] != spaces["int8-fp32"] == spaces["int8-int8"]
+    assert space(tmp_path / "fp32-int8-twice") != space(tmp_path / "int8-int8-twice")
+    assert "int8" not in str(read_manifest(tmp_path / "fp32-int8").whitening)
+
+
+def test_statistics_from_before_the_precision_was_stated_get_it(
+    make: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    new, old = tmp_path / "new.safetensors", tmp_path / "old.safetensors"
+    fit_bundle(make("--precision", "int8"), Corpus((str(other_file),), None, None), new)
+    statistics, origin, _ = load_statistics(new)
+    assert [one.fitted_at for one in statistics.corpus] == ["int8"]
+    bare = Statistics(statistics.moments, statistics.sample, statistics.fitted_at("fp32").corpus)
+    assert bare.corpus[0].fitted_at is None
+    save_statistics(old, bare, origin)
+    assert load_statistics(old)[0].corpus == statistics.corpus
+
+
+def test_bundles_of_vectors_have_a_space(tmp_path: Path) -> None:
+    rows = anisotropic(300, 6).astype(np.float32)
+    spaces = []
+    for number, options in enumerate(((), (), ("--whitening", "zca"))):
+        np.save(tmp_path / f"v{number}.npy", rows)
+        out = tmp_path / f"b{number}"
+        assert run(export, "x", "--from-vectors", tmp_path / f"v{number}.npy", "--out", out, *options).exit_code == 0
+        with VectorWhitener(out) as whitener:
+            assert whitener.space == space(out)
+            spaces.append(whitener.space)
+    assert spaces[0] == spaces[1] != spaces[2]

@@ -1,0 +1,188 @@
+"""Test what files of vectors say of themselves, and readers that skip it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.cli import ok
+from whiten_runtime import Encoder
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
+from whiten_runtime.files.write_vectors import Writer, check_output, writing_vectors
+
+SPACE = "0123456789abcdef"
+METADATA = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False)
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def write(path: Path, rows: np.ndarray = ROWS, metadata: VectorMetadata = METADATA, header: bool = True) -> Path:
+    with writing_vectors(path, metadata, header) as writer:
+        writer.write([str(number) for number in range(len(rows))], rows)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_metadata_is_read_back_and_does_not_disturb_the_vectors(tmp_path: Path, kind: str) -> None:
+    file = write(tmp_path / f"v.{kind}")
+    found = read_metadata(file)
+    assert found is not None
+    assert (found.space, found.bundle, found.dimension, found.vectors) == (SPACE, "b", 3, 4 if kind == "npy" else None)
+    np.testing.assert_array_equal(np.concatenate(list(read_vectors(file))), ROWS)
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_the_column_of_a_described_file_can_be_named(tmp_path: Path, kind: str) -> None:
+    np.testing.assert_array_equal(np.concatenate(list(read_vectors(write(tmp_path / f"v.{kind}"), "embedding"))), ROWS)
+
+
+def test_parquet_has_the_id_alone_as_a_key_of_its_schema(tmp_path: Path) -> None:
+    assert pyarrow.parquet.read_schema(write(tmp_path / "v.parquet")).metadata[b"whiten.space"] == SPACE.encode()
+
+
+def test_jsonl_has_no_header_unless_asked(tmp_path: Path) -> None:
+    plain = write(tmp_path / "v.jsonl", header=False)
+    assert read_metadata(plain) is None
+    assert json.loads(plain.read_text().splitlines()[0])["text"] == "0"
+
+
+@given(
+    name=st.text(max_size=9).filter(lambda text: text.isprintable()),
+    prompt=st.none() | st.text(max_size=9),
+    normalized=st.booleans(),
+    truncated=st.none() | st.integers(4, 9),
+)
+def test_any_metadata_survives(
+    tmp_path_factory: pytest.TempPathFactory, name: str, prompt: str | None, normalized: bool, truncated: int | None
+) -> None:
+    metadata = VectorMetadata(
+        space=SPACE, bundle=name, dimension=3, normalized=normalized, prompt_name=prompt, truncated_from=truncated
+    )
+    assert read_metadata(write(tmp_path_factory.mktemp("v") / "v.jsonl", metadata=metadata)) == metadata
+
+
+def test_files_of_other_programs_say_nothing(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", ROWS)
+    assert read_metadata(tmp_path / "v.npy") is None
+    sidecar_of(tmp_path / "v.npy").write_text('{"space": "mine"}')
+    assert read_metadata(tmp_path / "v.npy") is None
+    (tmp_path / "v.jsonl").write_text('{"whiten": [1.0, 2.0]}\n{"whiten": [3.0, 4.0]}\n')
+    assert read_metadata(tmp_path / "v.jsonl") is None
+    assert sum(map(len, read_vectors(tmp_path / "v.jsonl"))) == 2
+    (tmp_path / "empty.jsonl").write_text("")
+    assert read_metadata(tmp_path / "empty.jsonl") is None
+    pyarrow.parquet.write_table(pyarrow.table({"embedding": ROWS.tolist()}), tmp_path / "v.parquet")
+    assert read_metadata(tmp_path / "v.parquet") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.update(space="x"), "its space is 'x'"),
+        (lambda content: content.pop("space"), "metadata is damaged"),
+        (lambda content: content.update(normalized="no"), "metadata is damaged"),
+        (lambda content: content.update(vectors=5), r"is of \[5, 3\] vectors, but v.npy holds \[4, 3\]"),
+        (lambda content: content.update(dimension=2), r"is of \[4, 2\] vectors"),
+    ],
+)
+def test_metadata_that_does_not_fit_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    file = write(tmp_path / "v.npy")
+    content = json.loads(sidecar_of(file).read_text())
+    change(content["whiten"])
+    sidecar_of(file).write_text(json.dumps(content))
+    with pytest.raises(DataError, match=message):
+        read_metadata(file)
+
+
+@pytest.mark.parametrize("content", ["", "{", "\xff", '{"whiten": 3}'])
+def test_a_sidecar_that_is_no_metadata_is_refused(tmp_path: Path, content: str) -> None:
+    file = write(tmp_path / "v.npy")
+    sidecar_of(file).write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=r"v\.npy\.json: its metadata is damaged"):
+        read_metadata(file)
+
+
+def write_some(writer: Writer) -> None:
+    writer.write(["a"], ROWS[:1])
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_an_interrupted_write_leaves_the_old_file_and_its_metadata(tmp_path: Path, kind: str) -> None:
+    file = write(tmp_path / f"v.{kind}")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(KeyboardInterrupt), writing_vectors(file, METADATA) as writer:
+        write_some(writer)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_vectors_never_stand_beside_metadata_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    file = write(tmp_path / "v.npy")
+    calls, rename = [], Path.replace
+
+    def fail(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError("no")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="no"):
+        write(file, ROWS[:2], VectorMetadata(space="f" * 16, bundle="other", dimension=3, normalized=False))
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
+    assert read_metadata(file) is None
+
+
+def test_names_that_cannot_be_written_are_refused_before(tmp_path: Path) -> None:
+    (tmp_path / "v.npy.json").mkdir()
+    with pytest.raises(UsageError, match=r"v\.npy\.json' is a directory"):
+        check_output(tmp_path / "v.npy")
+    with pytest.raises(UsageError, match="does not exist"):
+        read_metadata(tmp_path / "nowhere.npy")
+
+
+def test_embed_says_what_was_done_to_the_vectors(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
+    ok("embed", tiny_bundle, "a", "b", "--out", tmp_path / "v.npy", "--truncate-dim", 8, "--normalize")
+    assert read_metadata(tmp_path / "v.npy") == VectorMetadata(
+        space=tiny.space, bundle="bundle-v1", dimension=8, truncated_from=32, normalized=True, vectors=2
+    )
+    lines = ok("embed", tiny_bundle, "a", "--header").stdout.splitlines()
+    ok("embed", tiny_bundle, "a", "--header", "--out", tmp_path / "v.jsonl")
+    assert (tmp_path / "v.jsonl").read_text("utf-8").splitlines() == lines
+    found = read_metadata(tmp_path / "v.jsonl")
+    assert found == VectorMetadata(space=tiny.space, bundle="bundle-v1", dimension=32, normalized=False)
+
+
+def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
+    from support.bundles import copy_bundle, edit_manifest
+
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    edit_manifest(bundle, lambda m: m.update(prompts={"query": "q: ", "sts": "s: "}, default_prompt_name="query"))
+    for options, name in (((), "query"), (("--prompt-name", "sts"), "sts"), (("--prompt", "x"), None)):
+        ok("embed", bundle, "a", "--out", tmp_path / "v.parquet", *options)
+        found = read_metadata(tmp_path / "v.parquet")
+        assert found is not None
+        assert found.prompt_name == name
+
+
+def test_transform_says_it_too(golden: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", np.ones((3, 12), np.float32))
+    result = ok(
+        "transform", golden / "bundle-v1-vectors", "--input", tmp_path / "in.npy", "--out", tmp_path / "v.npy", "--json"
+    )
+    found = read_metadata(tmp_path / "v.npy")
+    assert found is not None
+    assert found.space == json.loads(result.stdout)["space"]
