@@ -13,6 +13,7 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
+    method_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
@@ -22,6 +23,8 @@ from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import Method
+from whiten_whitening.shrinkage import parse_shrinkage
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
@@ -98,12 +101,15 @@ class ClassificationEvaluation:
 @bundles_argument
 @data_option
 @click.option("--tasks", metavar="T,T", help=f"Some of {','.join(ALL_TASKS)}. [default: all that are there]")
+@method_options
 @evaluation_options
 @one_line_errors
 def classification(
     bundles: tuple[Path, ...],
     data: Path,
     tasks: str | None,
+    method: Method,
+    shrinkage: str,
     source: SourceName,
     dim: int | None,
     beta: float,
@@ -118,7 +124,7 @@ def classification(
     MRPC has the F1 of paraphrases besides; avg is the mean accuracy of all seven tasks.
     """
     check_formats(as_json, as_csv)
-    whitening = WhiteningSource.parse(source, dim, beta)
+    whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
     chosen = parse_tasks(tasks)
     with needing("eval"):
         import sklearn  # noqa: F401

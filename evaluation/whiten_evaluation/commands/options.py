@@ -15,6 +15,7 @@ from whiten_runtime.commands.console import json_option, provider_option, thread
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.maps import Method
 
 Cell = str | int | float | None
 
@@ -54,6 +55,25 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         csv_option,
     )
     return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def method_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --method and --shrinkage, of the whitening that --whitening target fits, to a command."""
+    method = click.option(
+        "--method",
+        type=click.Choice(get_args(Method)),
+        default="pca",
+        show_default=True,
+        help="Method of --whitening target; in full, they differ by a rotation only.",
+    )
+    shrinkage = click.option(
+        "--shrinkage",
+        default="none",
+        show_default=True,
+        metavar="none|ledoit-wolf|oas|A",
+        help="Shrink the covariance of --whitening target; A is a weight from 0 to 1.",
+    )
+    return method(shrinkage(command))
 
 
 def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
