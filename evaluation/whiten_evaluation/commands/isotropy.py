@@ -99,6 +99,10 @@ class IsotropyEvaluation:
                 rows.append([bundle, "after whitening", score.dimension, *after])
         return ("bundle", "vectors", "dim", "IsoScore", "average cosine", "partition score"), rows
 
+    def more(self, scored: Sequence[Scored[Isotropies]]) -> str | None:
+        """Return no second table."""
+        return None
+
     def document(self, scored: Sequence[Scored[Isotropies]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the scores before and after."""
         bundles = []

@@ -57,6 +57,9 @@ class Evaluation(Protocol[Score]):
     def table(self, scored: Sequence[Scored[Score]]) -> tuple[Sequence[str], list[list[Cell]]]:
         """Return the header and the rows of the table."""
 
+    def more(self, scored: Sequence[Scored[Score]]) -> str | None:
+        """Return a second table for people, which is printed below the first; None for no other."""
+
     def document(self, scored: Sequence[Scored[Score]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the document that --json prints."""
 
@@ -104,4 +107,5 @@ def run_evaluation(
         rest = time.monotonic() - started - spent[0]
         scored.append(Scored(bundle, score, {"embed": spent[0], "score": rest}))
     header, rows = evaluation.table(scored)
-    show(header, rows, evaluation.document(scored, reporter.warnings), as_json, as_csv)
+    document = evaluation.document(scored, reporter.warnings)
+    show(header, rows, document, as_json, as_csv, evaluation.more(scored))

@@ -91,7 +91,19 @@ def check_formats(as_json: bool, as_csv: bool) -> None:
         raise UsageError("--json and --csv both write to stdout; choose one")
 
 
-def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object, as_json: bool, as_csv: bool) -> None:
+def table_text(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a table for people: numbers with two decimals, None as a dash."""
+    return console.table(header, [[_shown(cell) for cell in row] for row in rows])
+
+
+def show(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    document: object,
+    as_json: bool,
+    as_csv: bool,
+    more: str | None = None,
+) -> None:
     """Print a table for people, the document for programs, or the table's exact numbers as csv.
 
     Args:
@@ -100,6 +112,7 @@ def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object
         document: the document that --json prints.
         as_json: print the document.
         as_csv: print csv.
+        more: a second table for people, which is printed below the first.
     """
     if as_json:
         console.print_json(document)
@@ -108,7 +121,7 @@ def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object
         csv.writer(stream, lineterminator="\n").writerows([header, *rows])
         click.echo(stream.getvalue(), nl=False)
     else:
-        click.echo(console.table(header, [[_shown(cell) for cell in row] for row in rows]))
+        click.echo(table_text(header, rows) + (f"\n\n{more}" if more else ""))
 
 
 def _shown(cell: Cell) -> str:

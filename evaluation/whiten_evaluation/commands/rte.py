@@ -57,6 +57,10 @@ class EntailmentEvaluation:
         ]
         return ("bundle", "pairs", "accuracy", "majority", "entailed"), rows
 
+    def more(self, scored: Sequence[Scored[EntailmentScore]]) -> str | None:
+        """Return no second table."""
+        return None
+
     def document(self, scored: Sequence[Scored[EntailmentScore]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the scores, with the threshold and the file that was read."""
         return {

@@ -53,6 +53,10 @@ class StsTexts:
         """Return the tasks with their numbers of sentences."""
         return {task.name: len(task.texts) for task in self.data.tasks}
 
+    def more(self, scored: Sequence[Scored[Any]]) -> str | None:
+        """Return no second table."""
+        return None
+
 
 class StsEvaluation(StsTexts):
     """Correlates cosines with people's scores, task by task."""
