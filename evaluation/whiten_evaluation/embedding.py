@@ -151,7 +151,7 @@ def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
         kept = f", keep --dim {n // WARNED_RATIO} or fewer" if nested else ""
         raise UsageError(
             f"{what}: {n:,} sentences cannot whiten {width} dimensions, all pairs would come out equally similar; "
-            f"shrink (--shrinkage oas){kept}, or leave them out"
+            f"shrink (--shrinkage oas){kept}, or choose other texts"
         ) from None
 
 

@@ -100,7 +100,7 @@ def test_too_few_sentences_are_enough_with_shrinkage() -> None:
     check_fit(20, 32, WhiteningSpec(shrinkage="oas"), "MR")
     with pytest.raises(UsageError, match=r"MR: 20 sentences cannot whiten 32 .* \(--shrinkage oas\), keep --dim 5 or"):
         check_fit(20, 32, WhiteningSpec(), "MR")
-    with pytest.raises(UsageError, match=r"\(--shrinkage oas\), or leave them out"):  # zca keeps no fewer
+    with pytest.raises(UsageError, match=r"\(--shrinkage oas\), or choose other texts"):  # zca keeps no fewer
         check_fit(20, 32, WhiteningSpec("zca"), "MR")
 
 

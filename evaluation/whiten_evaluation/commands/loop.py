@@ -72,6 +72,7 @@ def run_evaluation(
     as_json: bool,
     as_csv: bool,
     prompt_name: str | None = None,
+    write: Callable[[Sequence[Scored[Score]]], object] | None = None,
 ) -> None:
     """Evaluate bundles one after the other, and print the table.
 
@@ -83,6 +84,7 @@ def run_evaluation(
         as_json: print the document.
         as_csv: print csv.
         prompt_name: name of the prompt that every text gets; None for each bundle's default.
+        write: writes files of the results, before the table is printed.
 
     Raises:
         UsageError: the data, a bundle and the whitening do not fit one another.
@@ -106,6 +108,8 @@ def run_evaluation(
         score = evaluation.score(bundle, embed, reporter)
         rest = time.monotonic() - started - spent[0]
         scored.append(Scored(bundle, score, {"embed": spent[0], "score": rest}))
+    if write is not None:
+        write(scored)
     header, rows = evaluation.table(scored)
     document = evaluation.document(scored, reporter.warnings)
     show(header, rows, document, as_json, as_csv, evaluation.more(scored))
