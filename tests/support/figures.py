@@ -12,6 +12,7 @@ def texts_outside(figure: Figure) -> list[str]:
     FigureCanvasAgg(figure)
     figure.draw_without_rendering()
     hidden = set(undrawn(figure))
+    hidden.update(text for axes in figure.axes if not axes.get_visible() for text in axes.findobj(Text))
     found = []
     for text in figure.findobj(Text):
         if text.get_visible() and text.get_text().strip() and text not in hidden:

@@ -85,7 +85,8 @@ def sweep(
         reporter.warn(line)
     with needing("eval,export"):
         from whiten_evaluation.sweep.figures import draw
-        from whiten_evaluation.sweep.report import findings, html, scores_csv
+        from whiten_evaluation.sweep.findings import findings
+        from whiten_evaluation.sweep.report import html, scores_csv
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
         model=model,
