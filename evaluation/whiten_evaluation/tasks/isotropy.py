@@ -25,7 +25,7 @@ class Measured:
         name: "before", "after" (the bundle's own whitening), or the method of a whitening that was fitted on the texts.
         dimension: number of coordinates of a vector.
         record: measures of isotropy.
-        cloud: coordinates along the two leading principal axes, of `CLOUD_POINTS` vectors at most, [m, 2].
+        cloud: coordinates of `CLOUD_POINTS` vectors at most, in the plane that `cloud` chooses, [m, 2].
     """
 
     name: str
@@ -45,22 +45,23 @@ def measure(name: str, vectors: NDArray[np.floating]) -> Measured:
         average_cosine=average_cosine(moments),
         partition_score=partition_score(unit(vectors)),
     )
-    return Measured(name, vectors.shape[1], record, cloud(vectors, moments.covariance))
+    return Measured(name, vectors.shape[1], record, cloud(vectors, moments))
 
 
-def cloud(vectors: NDArray[np.floating], covariance: Float64Array, most: int = CLOUD_POINTS) -> Float64Array:
-    """Return the coordinates of evenly spaced vectors along the two axes of the largest variance, [m, 2].
+def cloud(vectors: NDArray[np.floating], moments: Moments, most: int = CLOUD_POINTS) -> Float64Array:
+    """Return the coordinates of evenly spaced vectors along the two axes of the largest second moment, [m, 2].
 
-    They are not centred, so that the distance of the cloud from the origin remains visible. The second coordinate of
+    The moment is about the origin: if all vectors point in a similar direction, the first axis is that direction, and
+    the cloud lies far from the origin. The mean's coordinates are not negative. The second coordinate of
     one-dimensional vectors is 0.
 
     Args:
         vectors: vectors, [n, d].
-        covariance: their covariance, [d, d].
+        moments: their moments.
         most: largest number of vectors.
     """
-    basis = np.linalg.eigh(covariance)[1][:, ::-1][:, :2]
-    basis = basis * np.where(basis[np.abs(basis).argmax(axis=0), np.arange(basis.shape[1])] < 0, -1, 1)
+    basis = moments.common_components(min(2, vectors.shape[1]))
+    basis = basis * np.where(moments.mean @ basis < 0, -1, 1)
     rows = vectors[np.linspace(0, len(vectors) - 1, min(most, len(vectors))).astype(np.intp)]
     found = np.zeros((len(rows), 2))
     found[:, : basis.shape[1]] = rows.astype(np.float64) @ basis

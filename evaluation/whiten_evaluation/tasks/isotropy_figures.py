@@ -46,7 +46,7 @@ def clouds_figure(found: Found) -> Figure:
             axes.plot(0, 0, "+", color=INK, markersize=9)
             axes.set_aspect("equal", adjustable="datalim")
             title = f"{shortened(bundle)}\n{in_words(one)}"
-            label(axes, "first principal axis", "second principal axis", title, size=8)
+            label(axes, "first axis about the origin", "second axis about the origin", title, size=8)
     return figure
 
 
