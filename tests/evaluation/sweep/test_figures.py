@@ -20,11 +20,11 @@ FIGURES = (layers_figure, pairs_figure, sizes_figure, shrinkage_figure, betas_fi
     [
         made_sweep(),
         made_sweep(2, corpus=False),
-        made_sweep(25),
+        made_sweep(13),
         made_sweep(few=True),
         made_sweep(poolings=("cls", "max")),
     ],
-    ids=["usual", "two layers", "25 layers", "few sentences", "other poolings"],
+    ids=["usual", "two layers", "13 layers", "few sentences", "other poolings"],
 )
 def test_axes_have_labels_and_all_text_is_inside(make, sweep: Sweep) -> None:
     figure = make(sweep)
