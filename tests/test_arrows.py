@@ -30,7 +30,7 @@ ROOMS = {
         *("kinds", "estimator", "selection", "drift"),
     ),
     "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),
-    "whiten_evaluation": ("embedding", "mteb_model", "tasks", "sweep", "commands"),
+    "whiten_evaluation": ("embedding", "mteb_model", "drawing", "tasks", "sweep", "commands"),
 }
 """The rooms of a package from the ground up: each imports only those before it."""
 

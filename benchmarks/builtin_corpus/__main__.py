@@ -29,9 +29,10 @@ def main() -> None:
     meter = commands.add_parser("measure", help="print a table by layers and whitening")
     meter.add_argument("model")
     meter.add_argument("--data", type=Path, required=True, help="folder of the similarity tasks")
+    meter.add_argument("--tuned", action="store_true", help="the checkpoint was fine-tuned for sentence similarity")
     arguments = parser.parse_args()
     if arguments.command == "measure":
-        sys.stdout.write(measure(arguments.model, arguments.data))
+        sys.stdout.write(measure(arguments.model, arguments.data, arguments.tuned))
         return
     if arguments.stdlib is not None:
         docstrings = list(docstring_sentences(arguments.stdlib))

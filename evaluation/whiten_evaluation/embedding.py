@@ -1,6 +1,6 @@
 """Embed the texts of an evaluation: every distinct text goes through the graph once."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,15 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT, unwhitened_output
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import WARNED_RATIO, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
+from whiten_whitening.maps import (
+    WARNED_RATIO,
+    Method,
+    WhiteningMap,
+    WhiteningSpec,
+    check_sample_count,
+    fit_map,
+    fit_sif,
+)
 from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.shrinkage import Shrinkage, check_for_sif
 
 SourceName = Literal["bundle", "target", "none"]
 """Source of a whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""
@@ -39,24 +48,39 @@ class WhiteningSource:
     dimension: int | None = None
 
     @classmethod
-    def parse(cls, source: SourceName, dimension: int | None, beta: float = 1.0) -> "WhiteningSource":
+    def parse(
+        cls,
+        source: SourceName,
+        dimension: int | None,
+        beta: float = 1.0,
+        method: Method = "pca",
+        shrinkage: Shrinkage = "none",
+    ) -> "WhiteningSource":
         """Make a source from options of a command line.
+
+        Args:
+            source: source of the whitening.
+            dimension: number of leading coordinates to keep; None for all.
+            beta: exponent of the whitening that is fitted, if `source` is "target".
+            method: method of that whitening.
+            shrinkage: shrinkage of the covariance that it is fitted on; see `WhiteningSpec`.
 
         Raises:
             UsageError: options exclude each other, such as a dimension for vectors that are not whitened.
         """
-        if source != "target" and beta != 1:
-            raise UsageError(f"beta {beta:g} is for --whitening target; leave it out")
+        if source == "target":
+            return cls(source, WhiteningSpec(method, dimension, beta, shrinkage))
+        for name, value, default in (("method", method, "pca"), ("beta", beta, 1), ("shrinkage", shrinkage, "none")):
+            if value != default:
+                raise UsageError(f"{name} {value} is for --whitening target; leave it out")
         if source == "none" and dimension is not None:
             raise UsageError(f"dim {dimension} needs a whitening, but --whitening is none; leave one out")
-        if source == "target":
-            return cls(source, WhiteningSpec("pca", dimension, beta))
         return cls(source, dimension=dimension)
 
     def __str__(self) -> str:
-        kept = self.spec.dimension if self.source == "target" else self.dimension
-        beta = f", beta {self.spec.beta:g}" if self.source == "target" and self.spec.beta != 1 else ""
-        return f"{self.source}{beta}{f', {kept} dimensions' if kept else ''}"
+        if self.source == "target":
+            return f"target{''.join(f', {part}' for part in _unusual(self.spec))}"
+        return f"{self.source}{f', {self.dimension} dimensions' if self.dimension else ''}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +124,18 @@ class TextVectors:
             raise UsageError(f"{what}: {error}") from None
 
 
+def _unusual(spec: WhiteningSpec) -> Iterator[str]:
+    """Yield in words what differs from a full pca without shrinkage."""
+    if spec.method != "pca":
+        yield spec.method
+    if spec.beta != 1:
+        yield f"beta {spec.beta:g}"
+    if spec.shrinkage != "none":
+        yield f"shrinkage {spec.shrinkage}"
+    if spec.dimension:
+        yield f"{spec.dimension} dimensions"
+
+
 def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
     """Check that n sentences are enough to fit a whitening on.
 
@@ -111,10 +147,11 @@ def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
     try:
         check_sample_count(n, width, spec)
     except UsageError:
-        kept = f", or keep --dim {n // WARNED_RATIO} or fewer" if n >= WARNED_RATIO else ""
+        nested = spec.method in NESTED_METHODS and n >= WARNED_RATIO
+        kept = f", keep --dim {n // WARNED_RATIO} or fewer" if nested else ""
         raise UsageError(
             f"{what}: {n:,} sentences cannot whiten {width} dimensions, all pairs would come out equally similar; "
-            f"leave the task out with --tasks{kept}"
+            f"shrink (--shrinkage oas){kept}, or choose other texts"
         ) from None
 
 
@@ -144,6 +181,8 @@ def check_bundles(
         if whitening.source == "bundle":
             _kept(bundle, manifest, whitening.dimension)
         if whitening.source == "target":
+            if manifest.pooling == "sif":
+                check_for_sif(whitening.spec.shrinkage)
             for name, n in groups.items():
                 check_fit(n, manifest.unwhitened_width, whitening.spec, name)
 

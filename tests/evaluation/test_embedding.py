@@ -9,8 +9,9 @@ import pytest
 
 from support.bundles import copy_bundle, edit_manifest
 from support.vectors import ROUNDING, worst
-from whiten_evaluation.embedding import WhiteningSource, check_bundles, embed_texts
+from whiten_evaluation.embedding import WhiteningSource, check_bundles, check_fit, embed_texts
 from whiten_runtime import Encoder, UsageError
+from whiten_whitening.maps import WhiteningSpec
 
 TEXTS = ("a text", "another text of some words", "a text")
 CUT = WhiteningSource("bundle", dimension=8)
@@ -68,3 +69,42 @@ def test_other_dimensions_of_vectors_without_whitening_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         check_bundles([changed(**changes)], CUT, {})
+
+
+def test_whitening_that_is_fitted_is_named_in_full() -> None:
+    assert str(WhiteningSource.parse("target", None)) == "target"
+    assert (
+        str(WhiteningSource.parse("target", 8, 0.5, "pca-cor", 0.3))
+        == "target, pca-cor, beta 0.5, shrinkage 0.3, 8 dimensions"
+    )
+    assert WhiteningSource.parse("target", None, 1.0, "zca", "oas").spec == WhiteningSpec("zca", None, 1.0, "oas")
+
+
+@pytest.mark.parametrize("source", ["bundle", "none"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "zca"}, "method zca is for --whitening target"),
+        ({"shrinkage": 0.5}, "shrinkage 0.5 is for --whitening target"),
+        ({"beta": 0.5}, "beta 0.5 is for --whitening target"),
+    ],
+)
+def test_options_of_a_fit_are_refused_where_nothing_is_fitted(
+    source: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        WhiteningSource.parse(source, None, **options)
+
+
+def test_too_few_sentences_are_enough_with_shrinkage() -> None:
+    check_fit(20, 32, WhiteningSpec(shrinkage="oas"), "MR")
+    with pytest.raises(UsageError, match=r"MR: 20 sentences cannot whiten 32 .* \(--shrinkage oas\), keep --dim 5 or"):
+        check_fit(20, 32, WhiteningSpec(), "MR")
+    with pytest.raises(UsageError, match=r"\(--shrinkage oas\), or choose other texts"):  # zca keeps no fewer
+        check_fit(20, 32, WhiteningSpec("zca"), "MR")
+
+
+def test_estimator_that_sif_lacks_the_moments_for_is_refused_before_embedding(changed: Callable[..., Path]) -> None:
+    whitening = WhiteningSource.parse("target", None, shrinkage="ledoit-wolf")
+    with pytest.raises(UsageError, match="needs the vectors' fourth moment"):
+        check_bundles([changed(pooling="sif")], whitening, {"MR": 1000})

@@ -19,7 +19,7 @@ WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {
 
 @pytest.mark.slow
 def test_sts_scores_equal_those_of_other_implementations(shared_data: Path, tmp_path: Path) -> None:
-    plan = SweepPlan("minilm", read_sts(shared_data, TASKS), tmp_path, (1, 6), ("mean",), speed=False)
+    plan = SweepPlan("minilm", read_sts(shared_data, TASKS), tmp_path, (1, 6), ("mean",), speed=False, corpus=())
     sweep = run_sweep(plan)
     found = {(score.whitening, score.layers): score.tasks for score in sweep.scores}
     for (kind, layers), figures in WANTED.items():

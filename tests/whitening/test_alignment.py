@@ -16,7 +16,8 @@ MOMENTS = Moments.of(VECTORS)
 
 def other_corpus() -> np.ndarray:
     """Return vectors like `VECTORS`, stretched a little along each coordinate and moved a little."""
-    return VECTORS * np.linspace(0.8, 1.25, 16) + 0.1 * VECTORS.std(axis=0)
+    mean = VECTORS.mean(axis=0)
+    return mean + (VECTORS - mean) * np.linspace(0.8, 1.25, 16) + 0.01 * VECTORS.std(axis=0)
 
 
 def test_the_rotation_is_that_of_scipy() -> None:
@@ -48,8 +49,8 @@ def test_fidelity_tells_aligned_from_unaligned() -> None:
     turned = align(new, old.mean, old.weight, MOMENTS)
     stored = (VECTORS - old.mean) @ old.weight
     before, after = (fidelity(stored, (VECTORS - fitted.mean) @ fitted.weight) for fitted in (new, turned))
-    assert after.median_cosine > before.median_cosine
-    assert after.self_recall > 0.99
+    assert after.median_cosine > 0.7 > before.median_cosine
+    assert after.self_recall > 0.9 > before.self_recall
     assert after.sentences == 4000
     same = fidelity(stored, stored)
     assert (same.median_cosine, same.self_recall, same.due) == (pytest.approx(1), 1.0, False)

@@ -9,7 +9,16 @@ from sklearn.decomposition import PCA
 
 from support.vector_sets import anisotropic
 from whiten_runtime import UsageError
-from whiten_whitening.maps import Method, WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
+from whiten_whitening.maps import (
+    Method,
+    WhiteningMap,
+    WhiteningSpec,
+    check_sample_count,
+    fit_map,
+    fit_sif,
+    scale_factors,
+    spectrum,
+)
 from whiten_whitening.moments import Moments
 from whiten_whitening.shrinkage import shrinkage_weight
 
@@ -271,3 +280,16 @@ def test_invalid_specifications_are_refused(arguments: dict[str, object], messag
 def test_more_dimensions_than_the_vectors_have_are_refused() -> None:
     with pytest.raises(UsageError, match="dim is 5, but the vectors have 4 dimensions; wanted 1 to 4"):
         fit_map(Moments.of(anisotropic(20, 4)), WhiteningSpec("pca", 5))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_one_decomposition_serves_every_shrinkage_and_exponent(alpha: float, beta: float) -> None:
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(200, 6)) * np.geomspace(1, 1e-4, 6)
+    vectors[:, 5] = 0  # a direction that only shrinkage gives some weight
+    moments = Moments.of(vectors)
+    eigenvalues, basis = spectrum(moments.covariance)
+    fitted = fit_map(moments, WhiteningSpec(beta=beta, shrinkage=alpha))
+    np.testing.assert_array_equal(basis * scale_factors(eigenvalues, alpha, beta), fitted.weight)
+    assert (scale_factors(eigenvalues, alpha, beta)[-1] == 0) == (alpha == 0)

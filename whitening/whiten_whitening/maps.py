@@ -169,7 +169,7 @@ def fit_map(
     if moments.n < 2:
         raise UsageError(f"{moments.n} {what} have no covariance; give at least 2")
     covariance = moments.covariance
-    eigenvalues, basis = _spectrum(covariance)
+    eigenvalues, basis = spectrum(covariance)
     noise = np.square(rounding * moments.mean)
     if not (np.diag(covariance) > noise).any():
         hint = "" if what == "vectors" else ", and not cls pooling where the first token never changes"
@@ -182,11 +182,10 @@ def fit_map(
         variances = np.diag(shrunk)
         varying = variances > np.maximum(noise, NULL_EIGENVALUE * variances.max())
         inverse = np.where(varying, 1 / np.sqrt(np.where(varying, variances, 1)), 0)
-        theta, basis = _spectrum(inverse[:, None] * shrunk * inverse)
+        theta, basis = spectrum(inverse[:, None] * shrunk * inverse)
         root = inverse[:, None] * (basis * _powers(theta, spec.beta, floor))
     else:
-        shrunk_eigenvalues = (1 - alpha) * eigenvalues + alpha * eigenvalues.mean()
-        root = basis * _powers(shrunk_eigenvalues, spec.beta, floor)
+        root = basis * scale_factors(eigenvalues, alpha, spec.beta, floor)
     if spec.method == "cholesky":
         root = _triangular(root)
     elif spec.method.startswith("zca"):
@@ -226,12 +225,32 @@ def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
     return replace(fitted, mean=np.zeros(len(basis)), weight=keep, spec=None, common_components=1)
 
 
-def _spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return eigenvalues, descending, and eigenvectors in columns whose largest entry is positive."""
+def spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return eigenvalues, descending, [d], and eigenvectors in columns whose largest entry is positive, [d, d].
+
+    Args:
+        matrix: symmetric matrix, [d, d].
+    """
     ascending, vectors = np.linalg.eigh(matrix)
     basis = vectors[:, ::-1]
     signs = np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1.0, 1.0)
     return np.ascontiguousarray(ascending[::-1]), basis * signs
+
+
+def scale_factors(
+    eigenvalues: Float64Array, alpha: float, beta: float, floor: float = EIGENVALUE_FLOOR
+) -> Float64Array:
+    """Return the factors of the coordinates along the eigenvectors, ((1 - α) λ + α mean λ)^(-β/2), [d].
+
+    Shrinkage changes no eigenvector: with the factors of each α and β, one decomposition serves all of them.
+
+    Args:
+        eigenvalues: eigenvalues of the covariance, descending, [d].
+        alpha: weight of the shrinkage, α from 0 to 1.
+        beta: exponent of the whitening, β from 0 to 1.
+        floor: eigenvalues below floor · λ_max are raised to it, as in `fit_map`.
+    """
+    return _powers((1 - alpha) * eigenvalues + alpha * eigenvalues.mean(), beta, floor)
 
 
 def _powers(eigenvalues: Float64Array, beta: float, floor: float) -> Float64Array:

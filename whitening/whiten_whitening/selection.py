@@ -169,7 +169,7 @@ def _specs(asked: Shrinkage, width: int) -> Iterator[WhiteningSpec]:
     yield WhiteningSpec(beta=0.0, shrinkage=asked)
     for count in _REMOVED:
         if count < width:
-            yield WhiteningSpec(beta=0.0, common_components=count)
+            yield WhiteningSpec(beta=0.0, shrinkage=asked, common_components=count)
     weights = _WEIGHTS if asked in ("none", 0) else (asked,)
     yield from (WhiteningSpec(shrinkage=weight) for weight in reversed(weights))
     yield WhiteningSpec(beta=_PARTIAL, shrinkage=asked)

@@ -13,6 +13,8 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
+    method_options,
+    table_text,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
@@ -22,6 +24,8 @@ from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import Method
+from whiten_whitening.shrinkage import parse_shrinkage
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
@@ -75,6 +79,20 @@ class ClassificationEvaluation:
         rows = [[str(found.bundle), *_cells(found.score), _average(found.score)] for found in scored]
         return ("bundle", *columns, "avg"), rows
 
+    def more(self, scored: Sequence[Scored[list[ClassificationScore]]]) -> str | None:
+        """Return the table of CR, the customer reviews, where its files are there; None where they are not.
+
+        One row for each bundle: classes are unequal, so that the majority is beside the accuracy, with the spread over
+        the ten outer folds and the range of C that their inner folds chose.
+        """
+        rows = [
+            (str(found.bundle), *_reviews(score)) for found in scored for score in found.score if score.task == "CR"
+        ]
+        if not rows:
+            return None
+        header = ("CR", "reviews", "majority", "accuracy", "above majority", "lowest fold", "highest fold", "C")
+        return table_text(header, rows)
+
     def document(self, scored: Sequence[Scored[list[ClassificationScore]]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the scores of each task, with its chosen C and its seconds."""
         return {
@@ -98,12 +116,15 @@ class ClassificationEvaluation:
 @bundles_argument
 @data_option
 @click.option("--tasks", metavar="T,T", help=f"Some of {','.join(ALL_TASKS)}. [default: all that are there]")
+@method_options
 @evaluation_options
 @one_line_errors
 def classification(
     bundles: tuple[Path, ...],
     data: Path,
     tasks: str | None,
+    method: Method,
+    shrinkage: str,
     source: SourceName,
     dim: int | None,
     beta: float,
@@ -115,10 +136,11 @@ def classification(
 ) -> None:
     """Classify sentences by logistic regression on their vectors, as SentEval does: accuracy, times 100.
 
-    MRPC has the F1 of paraphrases besides; avg is the mean accuracy of all seven tasks.
+    MRPC has the F1 of paraphrases besides; avg is the mean accuracy of all seven tasks. CR gets a table of its own: its
+    classes are unequal, so that the majority is beside the accuracy, and the spread over its folds.
     """
     check_formats(as_json, as_csv)
-    whitening = WhiteningSource.parse(source, dim, beta)
+    whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
     chosen = parse_tasks(tasks)
     with needing("eval"):
         import sklearn  # noqa: F401
@@ -143,6 +165,13 @@ def parse_tasks(text: str | None) -> tuple[TaskName, ...]:
 
 def _cells(scores: Sequence[ClassificationScore]) -> list[Cell]:
     return [cell for score in scores for cell in (score.accuracy, *([] if score.f1 is None else [score.f1]))]
+
+
+def _reviews(score: ClassificationScore) -> tuple[Cell, ...]:
+    low, high = min(score.strengths), max(score.strengths)
+    chosen = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    gain = score.accuracy - score.majority
+    return (score.n, score.majority, score.accuracy, f"{gain:+.2f}", min(score.folds), max(score.folds), chosen)
 
 
 def _average(scores: Sequence[ClassificationScore]) -> float | None:

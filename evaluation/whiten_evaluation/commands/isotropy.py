@@ -1,51 +1,41 @@
 """Implement `whiten eval isotropy`: how evenly vectors of given texts use their space, before and after whitening."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
 
 from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, csv_option, prompt_option
-from whiten_evaluation.embedding import TextVectors, WhiteningSource
+from whiten_evaluation.commands.output import check_writable, write_files
+from whiten_evaluation.embedding import WhiteningSource
+from whiten_evaluation.tasks.isotropy import Measured, measure, measure_fitted, specs
 from whiten_evaluation.tasks.sts_files import read_sts
-from whiten_runtime.bundle.manifest import IsotropyRecord, read_manifest
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, threads_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
-from whiten_whitening.moments import Moments
+from whiten_whitening.maps import Method, WhiteningSpec
+from whiten_whitening.shrinkage import parse_shrinkage
 
-
-@dataclass(frozen=True)
-class Isotropies:
-    """Holds the isotropy of a bundle's vectors.
-
-    Attributes:
-        before: isotropy of the vectors before whitening.
-        after: isotropy of the finished vectors; None without a whitening.
-        width: number of coordinates of a vector before whitening.
-        dimension: number of coordinates of a finished vector.
-    """
-
-    before: IsotropyRecord
-    after: IsotropyRecord | None
-    width: int
-    dimension: int
+Isotropies = tuple[Measured, ...]
+"""What was measured of a bundle's vectors: before whitening first."""
 
 
 class IsotropyEvaluation:
-    """Measures isotropy before and after the whitening of a bundle."""
+    """Measures isotropy before and after the whitening of a bundle, and after whitenings fitted on the texts."""
 
-    whitening = WhiteningSource()
-
-    def __init__(self, folder: Path | None, inputs: tuple[str, ...], column: str | None) -> None:
+    def __init__(
+        self, folder: Path | None, inputs: tuple[str, ...], column: str | None, specs: Sequence[WhiteningSpec]
+    ) -> None:
+        self.whitening = WhiteningSource("target", specs[0]) if specs else WhiteningSource()
+        self._specs = specs
         self._folder = folder
         self._inputs = inputs
         self._column = column
@@ -75,36 +65,42 @@ class IsotropyEvaluation:
         return f"{len(self.texts):,} texts"
 
     def groups(self) -> dict[str, int]:
-        """Return no sets, as nothing is fitted."""
-        return {}
+        """Return the texts as one set, on which whitenings are fitted if a method is named."""
+        return {"the texts": len(self.texts)}
 
     def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> Isotropies:
-        """Measure the vectors before whitening and, if there is one, after it."""
+        """Measure the vectors before whitening, after the bundle's if it has one, and after those that are fitted."""
         before = embed(WhiteningSource("none"))
-        after = embed(WhiteningSource("bundle")) if read_manifest(bundle).whitening is not None else None
-        width = before.vectors.shape[1]
-        if after is None:
-            return Isotropies(measure(before), None, width, width)
-        return Isotropies(measure(before), measure(after), width, after.vectors.shape[1])
+        found = [measure("before", before.vectors)]
+        if read_manifest(bundle).whitening is not None:
+            found.append(measure("after", embed(WhiteningSource("bundle")).vectors))
+        return (*found, *measure_fitted(before, self._specs))
 
     def table(self, scored: Sequence[Scored[Isotropies]]) -> tuple[Sequence[str], list[list[Cell]]]:
-        """Return one row or two for each bundle."""
+        """Return one row for each bundle and whitening."""
         rows: list[list[Cell]] = []
         for found in scored:
-            score, bundle = found.score, str(found.bundle)
-            label = "before whitening" if score.after else "not whitened"
-            rows.append([bundle, label, score.width, *map(_four, msgspec.structs.astuple(score.before))])
-            if score.after:
-                after = map(_four, msgspec.structs.astuple(score.after))
-                rows.append([bundle, "after whitening", score.dimension, *after])
+            names = {
+                "before": "before whitening" if len(found.score) > 1 else "not whitened",
+                "after": "after whitening",
+            }
+            for one in found.score:
+                name = names.get(one.name, f"{one.name} on these texts")
+                rows.append([str(found.bundle), name, one.dimension, *map(_four, msgspec.structs.astuple(one.record))])
         return ("bundle", "vectors", "dim", "IsoScore", "average cosine", "partition score"), rows
 
+    def more(self, scored: Sequence[Scored[Isotropies]]) -> str | None:
+        """Return no second table."""
+        return None
+
     def document(self, scored: Sequence[Scored[Isotropies]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return the scores before and after."""
+        """Return the scores before and after, and those of each method that was fitted."""
         bundles = []
         for found in scored:
-            row: dict[str, Any] = {"bundle": str(found.bundle), "before": found.score.before}
-            bundles.append(row | ({"after": found.score.after} if found.score.after else {}))
+            records = {one.name: one.record for one in found.score}
+            row: dict[str, Any] = {"bundle": str(found.bundle)}
+            row |= {name: records.pop(name) for name in ("before", "after") if name in records}
+            bundles.append(row | ({"fitted": records} if records else {}))
         return {"texts": len(self.texts), "absent": self._absent, "bundles": bundles}
 
 
@@ -119,6 +115,28 @@ class IsotropyEvaluation:
     help="Texts instead: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable.",
 )
 @click.option("--column", help="Column or key of the text in --input.")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    type=click.Choice(get_args(Method)),
+    help="Measure this whitening too, fitted on the texts themselves; repeatable.",
+)
+@click.option("--dim", type=click.IntRange(min=1), metavar="K", help="Leading dimensions that --method keeps.")
+@click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent of --method.")
+@click.option(
+    "--shrinkage",
+    default="none",
+    show_default=True,
+    metavar="none|ledoit-wolf|oas|A",
+    help="Shrink the covariance of --method; A is a weight from 0 to 1.",
+)
+@click.option(
+    "--figures",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write clouds.svg, the vectors in two dimensions, and isoscore.svg to DIR.",
+)
 @prompt_option
 @threads_option
 @provider_option
@@ -130,13 +148,18 @@ def isotropy(
     data: Path | None,
     inputs: tuple[str, ...],
     column: str | None,
+    methods: tuple[Method, ...],
+    dim: int | None,
+    beta: float,
+    shrinkage: str,
+    figures: Path | None,
     prompt_name: str | None,
     threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Measure isotropy of vectors before and after the bundle's whitening.
+    """Measure isotropy of vectors before and after the bundle's whitening, and after others fitted on the texts.
 
     IsoScore and partition score: 1 is isotropic; average cosine, over all pairs: 0 is. The partition score is of unit
     vectors. Each distinct text counts once.
@@ -146,18 +169,29 @@ def isotropy(
         raise UsageError("give either --data DIR or --input FILE, for the texts to measure on")
     if data is not None and column is not None:
         raise UsageError(f"--column '{column}' is for --input; leave it out")
-    evaluation = IsotropyEvaluation(data, inputs, column)
-    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
+    chosen = specs(methods, dim, beta, parse_shrinkage(shrinkage))
+    if not chosen and (dim, beta, shrinkage) != (None, 1.0, "none"):
+        raise UsageError("--dim, --beta and --shrinkage are of a whitening that --method names; name one")
+    if figures is not None:
+        check_writable(figures, "--figures")
+        with needing("eval"):
+            import matplotlib  # noqa: F401
+    evaluation = IsotropyEvaluation(data, inputs, column, chosen)
+    write = None if figures is None else partial(write_figures, figures)
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name, write)
 
 
-def measure(vectors: TextVectors) -> IsotropyRecord:
-    """Return the three measures of isotropy of distinct texts' vectors."""
-    moments = Moments.of(vectors.vectors)
-    return IsotropyRecord(
-        iso_score=iso_score(moments.covariance),
-        average_cosine=average_cosine(moments),
-        partition_score=partition_score(unit(vectors.vectors)),
-    )
+def write_figures(folder: Path, scored: Sequence[Scored[Isotropies]]) -> None:
+    """Write clouds.svg and isoscore.svg into a folder, which is created if it does not exist; replace older ones.
+
+    Raises:
+        WhitenError: the files cannot be written.
+    """
+    from whiten_evaluation.drawing import svg
+    from whiten_evaluation.tasks.isotropy_figures import clouds_figure, isoscore_figure
+
+    found = [(str(one.bundle), one.score) for one in scored]
+    write_files(folder, {"clouds.svg": svg(clouds_figure(found)), "isoscore.svg": svg(isoscore_figure(found))})
 
 
 def _four(value: object) -> str:

@@ -57,6 +57,9 @@ class Evaluation(Protocol[Score]):
     def table(self, scored: Sequence[Scored[Score]]) -> tuple[Sequence[str], list[list[Cell]]]:
         """Return the header and the rows of the table."""
 
+    def more(self, scored: Sequence[Scored[Score]]) -> str | None:
+        """Return a second table for people, which is printed below the first; None for no other."""
+
     def document(self, scored: Sequence[Scored[Score]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the document that --json prints."""
 
@@ -69,6 +72,7 @@ def run_evaluation(
     as_json: bool,
     as_csv: bool,
     prompt_name: str | None = None,
+    write: Callable[[Sequence[Scored[Score]]], object] | None = None,
 ) -> None:
     """Evaluate bundles one after the other, and print the table.
 
@@ -80,6 +84,7 @@ def run_evaluation(
         as_json: print the document.
         as_csv: print csv.
         prompt_name: name of the prompt that every text gets; None for each bundle's default.
+        write: writes files of the results, before the table is printed.
 
     Raises:
         UsageError: the data, a bundle and the whitening do not fit one another.
@@ -103,5 +108,8 @@ def run_evaluation(
         score = evaluation.score(bundle, embed, reporter)
         rest = time.monotonic() - started - spent[0]
         scored.append(Scored(bundle, score, {"embed": spent[0], "score": rest}))
+    if write is not None:
+        write(scored)
     header, rows = evaluation.table(scored)
-    show(header, rows, evaluation.document(scored, reporter.warnings), as_json, as_csv)
+    document = evaluation.document(scored, reporter.warnings)
+    show(header, rows, document, as_json, as_csv, evaluation.more(scored))

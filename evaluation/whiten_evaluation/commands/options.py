@@ -15,6 +15,7 @@ from whiten_runtime.commands.console import json_option, provider_option, thread
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.maps import Method
 
 Cell = str | int | float | None
 
@@ -56,6 +57,25 @@ def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
+def method_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --method and --shrinkage, of the whitening that --whitening target fits, to a command."""
+    method = click.option(
+        "--method",
+        type=click.Choice(get_args(Method)),
+        default="pca",
+        show_default=True,
+        help="Method of --whitening target; in full, they differ by a rotation only.",
+    )
+    shrinkage = click.option(
+        "--shrinkage",
+        default="none",
+        show_default=True,
+        metavar="none|ledoit-wolf|oas|A",
+        help="Shrink the covariance of --whitening target; A is a weight from 0 to 1.",
+    )
+    return method(shrinkage(command))
+
+
 def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
     """Return the options of a session: the given providers, or the CPU, and the number of threads."""
     return SessionOptions(tuple(providers) or (CPU_PROVIDER,), threads)
@@ -71,7 +91,19 @@ def check_formats(as_json: bool, as_csv: bool) -> None:
         raise UsageError("--json and --csv both write to stdout; choose one")
 
 
-def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object, as_json: bool, as_csv: bool) -> None:
+def table_text(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a table for people: numbers with two decimals, None as a dash."""
+    return console.table(header, [[_shown(cell) for cell in row] for row in rows])
+
+
+def show(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    document: object,
+    as_json: bool,
+    as_csv: bool,
+    more: str | None = None,
+) -> None:
     """Print a table for people, the document for programs, or the table's exact numbers as csv.
 
     Args:
@@ -80,6 +112,7 @@ def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object
         document: the document that --json prints.
         as_json: print the document.
         as_csv: print csv.
+        more: a second table for people, which is printed below the first.
     """
     if as_json:
         console.print_json(document)
@@ -88,7 +121,7 @@ def show(header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object
         csv.writer(stream, lineterminator="\n").writerows([header, *rows])
         click.echo(stream.getvalue(), nl=False)
     else:
-        click.echo(console.table(header, [[_shown(cell) for cell in row] for row in rows]))
+        click.echo(table_text(header, rows) + (f"\n\n{more}" if more else ""))
 
 
 def _shown(cell: Cell) -> str:

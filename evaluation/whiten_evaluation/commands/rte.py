@@ -13,12 +13,15 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
+    method_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.rte import EntailmentScore, read_entailment, score_entailment
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import Method
+from whiten_whitening.shrinkage import parse_shrinkage
 
 
 class EntailmentEvaluation:
@@ -54,6 +57,10 @@ class EntailmentEvaluation:
         ]
         return ("bundle", "pairs", "accuracy", "majority", "entailed"), rows
 
+    def more(self, scored: Sequence[Scored[EntailmentScore]]) -> str | None:
+        """Return no second table."""
+        return None
+
     def document(self, scored: Sequence[Scored[EntailmentScore]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the scores, with the threshold and the file that was read."""
         return {
@@ -75,12 +82,15 @@ class EntailmentEvaluation:
     metavar="T",
     help="A cosine above T is entailment.",
 )
+@method_options
 @evaluation_options
 @one_line_errors
 def rte(
     bundles: tuple[Path, ...],
     data: Path,
     threshold: float,
+    method: Method,
+    shrinkage: str,
     source: SourceName,
     dim: int | None,
     beta: float,
@@ -95,5 +105,7 @@ def rte(
     majority is what always giving the more frequent answer scores; entailed, how often entailment was decided.
     """
     check_formats(as_json, as_csv)
-    evaluation = EntailmentEvaluation(data, threshold, WhiteningSource.parse(source, dim, beta))
+    evaluation = EntailmentEvaluation(
+        data, threshold, WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
+    )
     run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)

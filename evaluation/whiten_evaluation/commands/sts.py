@@ -14,6 +14,7 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
+    method_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.sts import StsScores, averages, score_sts
@@ -21,6 +22,8 @@ from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import Method
+from whiten_whitening.shrinkage import parse_shrinkage
 
 tasks_option = click.option(
     "--tasks", metavar="T,T", help=f"Some of {','.join(SUBSETS)}. [default: all that are there]"
@@ -49,6 +52,10 @@ class StsTexts:
     def groups(self) -> dict[str, int]:
         """Return the tasks with their numbers of sentences."""
         return {task.name: len(task.texts) for task in self.data.tasks}
+
+    def more(self, scored: Sequence[Scored[Any]]) -> str | None:
+        """Return no second table."""
+        return None
 
 
 class StsEvaluation(StsTexts):
@@ -89,12 +96,15 @@ class StsEvaluation(StsTexts):
 @bundles_argument
 @data_option
 @tasks_option
+@method_options
 @evaluation_options
 @one_line_errors
 def sts(
     bundles: tuple[Path, ...],
     data: Path,
     tasks: str | None,
+    method: Method,
+    shrinkage: str,
     source: SourceName,
     dim: int | None,
     beta: float,
@@ -110,5 +120,7 @@ def sts(
     takes them as one.
     """
     check_formats(as_json, as_csv)
-    evaluation = StsEvaluation(data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta))
+    evaluation = StsEvaluation(
+        data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
+    )
     run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)

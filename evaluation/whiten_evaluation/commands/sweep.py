@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.options import data_option, session_options
+from whiten_evaluation.commands.output import check_writable
 from whiten_evaluation.commands.sts import tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_layers
@@ -75,7 +76,7 @@ def sweep(
     """
     target = out or Path("sweeps") / Path(model).resolve().name
     check_target(target, force, REPORT)
-    _check_writable(target)
+    check_writable(target.parent, "--out")
     if len(set(poolings)) < len(poolings):
         raise UsageError(f"pooling {', '.join(poolings)} names one twice; name each once")
     found = read_sts(data, parse_tasks(tasks))
@@ -84,7 +85,8 @@ def sweep(
         reporter.warn(line)
     with needing("eval,export"):
         from whiten_evaluation.sweep.figures import draw
-        from whiten_evaluation.sweep.report import findings, html, scores_csv
+        from whiten_evaluation.sweep.findings import findings
+        from whiten_evaluation.sweep.report import html, scores_csv
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
         model=model,
@@ -108,17 +110,6 @@ def sweep(
         say(f"  {line}")
     if as_json:
         console.print_json({"out": str(target), "warnings": reporter.warnings, "sweep": result})
-
-
-def _check_writable(target: Path) -> None:
-    """Check that the report can be written, before the sweep rather than after it.
-
-    Raises:
-        UsageError: the folder cannot be written to.
-    """
-    nearest = next(folder for folder in target.absolute().parents if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"'{nearest}' cannot be written to; choose another --out")
 
 
 def default_cache() -> Path:

@@ -6,6 +6,7 @@ rounding. There are few of them: pooling preserves the directions that a LayerNo
 a block finds their eigenvectors (Golub & Van Loan, "Matrix Computations", 8.2), which are then whitened separately.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from whiten_whitening.maps import EIGENVALUE_FLOOR, NULL_EIGENVALUE
-from whiten_whitening.moments import Float64Array
+from whiten_runtime.errors import UsageError
+from whiten_whitening.maps import EIGENVALUE_FLOOR, NULL_EIGENVALUE, WhiteningSpec, fit_map
+from whiten_whitening.moments import Float64Array, Moments
 
 Float32Array = NDArray[np.float32]
 
@@ -87,6 +89,27 @@ def inverse_root(covariance: Float64Array) -> InverseRoot | None:
     floored = np.maximum(values, EIGENVALUE_FLOOR * largest)
     weights = np.where(values > NULL_EIGENVALUE * largest, 1 / np.sqrt(floored), 0)
     return InverseRoot(np.asfortranarray(inverse, np.float32), small_directions, weights)
+
+
+def whitening_root(
+    n: int, mean: Float64Array, covariance: Float64Array
+) -> Callable[[Float32Array], Float32Array] | None:
+    """Return a function that whitens centred vectors in full, which may overwrite them; None if all are equal.
+
+    Args:
+        n: number of vectors that the whitening is fitted on.
+        mean: their mean, [d].
+        covariance: their covariance, [d, d].
+    """
+    root = inverse_root(covariance)
+    if root is not None:
+        return root
+    try:
+        fitted = fit_map(Moments.of_covariance(n, mean, covariance), WhiteningSpec())
+    except UsageError:
+        return None
+    weight = fitted.weight.astype(np.float32)
+    return lambda centred: centred @ weight
 
 
 def _inverse_triangle(matrix: Float64Array) -> Float64Array | None:

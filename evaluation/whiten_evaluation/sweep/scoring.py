@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from whiten_evaluation.sweep.combinations import Combination
-from whiten_evaluation.sweep.roots import inverse_root
+from whiten_evaluation.sweep.roots import whitening_root
 from whiten_evaluation.tasks.sts_files import Task
-from whiten_runtime.errors import UsageError
-from whiten_whitening.maps import WhiteningSpec, fit_map
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.similarity import spearman
 
@@ -153,7 +151,7 @@ def white_scores(
             for found in part:
                 if stopped.is_set():
                     break
-                scores.append(_white_score(data, *walk.to(found)))
+                scores.append(_target_score(data, *walk.to(found)))
                 with lock:
                     advance(1)
             return scores
@@ -164,32 +162,6 @@ def white_scores(
             return np.array([found for part in executor.map(score, parts) for found in part])
         finally:
             stopped.set()  # so that threads do not finish their parts after an interruption
-
-
-def scores_by_dimension(data: TaskVectors, layers: Combination, dimensions: Sequence[int]) -> Float64Array:
-    """Return the scores of a combination whitened to its k leading dimensions, for each k: columns are nested.
-
-    Raises:
-        UsageError: all vectors are equal.
-    """
-    vectors = data.sum_of(layers)
-    fitted = fit_map(data.moments(vectors), WhiteningSpec())
-    white = (vectors.astype(np.float64) - fitted.mean) @ fitted.weight
-    columns = np.asarray(dimensions) - 1
-    cosines = []
-    for a, b in zip(data.first, data.second, strict=True):
-        parts = [
-            np.concatenate(
-                [
-                    np.cumsum(white[u[start : start + 1024]] * white[v[start : start + 1024]], axis=1)[:, columns]
-                    for start in range(0, len(u), 1024)
-                ]
-            )
-            for u, v in ((a, b), (a, a), (b, b))
-        ]
-        norms = np.sqrt(parts[1] * parts[2])
-        cosines.append(parts[0] / np.where(norms > 0, norms, np.inf))
-    return np.array([data.score_cosines([part[:, index] for part in cosines]) for index in range(len(columns))])
 
 
 class Covariances:
@@ -273,15 +245,15 @@ class _Walk:
         return _Step((*last.layers, layer), last.vectors + vectors, last.mean + mean, covariance)
 
 
-def _white_score(data: TaskVectors, vectors: Float32Array, mean: Float64Array, covariance: Float64Array) -> float:
-    centred = vectors - mean.astype(np.float32)
-    if (root := inverse_root(covariance)) is not None:
-        white = root(centred)
-    else:
-        try:
-            fitted = fit_map(Moments.of_covariance(int(data.counts.sum()), mean, covariance), WhiteningSpec())
-        except UsageError:
-            return float("nan")
-        white = centred @ fitted.weight.astype(np.float32)
+def white_score(
+    data: TaskVectors, vectors: Float32Array, mean: Float64Array, root: Callable[[Float32Array], Float32Array]
+) -> float:
+    """Return the score of vectors [m, d] that are centred on a mean, [d], and then whitened by `root`."""
+    white = root(vectors - mean.astype(np.float32))
     norms = np.sqrt(np.einsum("nd,nd->n", white, white))[:, None]
     return data.score(white / np.where(norms > 0, norms, np.float32(np.inf)))
+
+
+def _target_score(data: TaskVectors, vectors: Float32Array, mean: Float64Array, covariance: Float64Array) -> float:
+    root = whitening_root(int(data.counts.sum()), mean, covariance)
+    return float("nan") if root is None else white_score(data, vectors, mean, root)

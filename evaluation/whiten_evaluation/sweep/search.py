@@ -1,9 +1,8 @@
 """Score combinations of layers on every task: all combinations, or, where they are too many, those of a beam search."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import get_args
 
 import numpy as np
 
@@ -16,15 +15,13 @@ from whiten_evaluation.sweep.combinations import (
     search_layers,
     singles_and_pairs,
 )
-from whiten_evaluation.sweep.results import Curve, Score, Whitened, average
-from whiten_evaluation.sweep.scoring import TaskVectors, raw_scores, scores_by_dimension, task_vectors, white_scores
+from whiten_evaluation.sweep.loading import alike_layers, load_task
+from whiten_evaluation.sweep.results import SEARCHED, Score, Whitened
+from whiten_evaluation.sweep.scoring import raw_scores, white_scores
 from whiten_evaluation.sweep.store import LayerVectors
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.reporter import Reporter
-
-_STEP, _POINTS = 16, 48
-"""Smallest step between the dimensions of a curve, and the approximate number of its points."""
 
 Row = list[float | None]
 Table = dict[tuple[Pooling, Whitened, Combination], Row]
@@ -80,49 +77,6 @@ def search(
     return Found(scores, searched, exhaustive)
 
 
-def dimension_curves(
-    vectors: LayerVectors, tasks: Sequence[Task], scores: tuple[Score, ...], report: Reporter
-) -> Iterator[Curve]:
-    """Yield curves of quality against dimensions kept, for notable combinations of the first pooling."""
-    pooling, layers, width = vectors.graph.poolings[0], vectors.graph.layers, vectors.graph.width
-    wanted = _notable(
-        [
-            score
-            for score in scores
-            if (score.pooling, score.whitening) == (pooling, "target") and score.average is not None
-        ],
-        layers,
-    )
-    step = max(_STEP, width // _POINTS // _STEP * _STEP)
-    dimensions = tuple(sorted({*range(_STEP, width, step), width}))
-    totals = {found: np.zeros(len(dimensions)) for found in wanted}
-    with report.bar("tasks", len(tasks)) as advance:
-        for task in tasks:
-            data = _load(vectors, task, pooling)
-            for found in wanted:
-                totals[found] += scores_by_dimension(data, found, dimensions) / len(tasks)
-            advance(1)
-    for found, what in wanted.items():
-        averages = tuple(totals[found].tolist())
-        yield Curve(pooling=pooling, layers=found, what=what, dimensions=dimensions, averages=averages)
-
-
-def _notable(white: Sequence[Score], layers: tuple[int, ...]) -> dict[Combination, str]:
-    """Return the combinations that get a curve, each with the reason."""
-    choices = (
-        ("the paper's choice", [score for score in white if score.layers == (1, layers[-1])]),
-        ("the top layer", [score for score in white if score.layers == (layers[-1],)]),
-        ("the lookup table", [score for score in white if score.layers == (0,)]),
-        ("the best layer", [score for score in white if len(score.layers) == 1]),
-        ("the best of all", white),
-    )
-    wanted: dict[Combination, str] = {}
-    for what, some in choices:
-        if some:
-            wanted.setdefault(max(some, key=average).layers, what)
-    return wanted
-
-
 def _score(
     vectors: LayerVectors,
     tasks: Sequence[Task],
@@ -134,8 +88,8 @@ def _score(
 ) -> None:
     with report.bar(f"combinations, {pooling}", len(combinations) * len(tasks)) as advance:
         for task in tasks:
-            data = _load(vectors, task, pooling)
-            alike = _alike(data)
+            data = load_task(vectors, task, pooling)
+            alike = alike_layers(data)
             differing = [layers for layers in combinations if not set(layers) <= alike]
             advance(len(combinations) - len(differing))
             white = dict(zip(differing, white_scores(data, differing, threads, advance).tolist(), strict=True))
@@ -147,26 +101,9 @@ def _score(
                 table.setdefault((pooling, "target", layers), []).append(whitened)
 
 
-def _alike(data: TaskVectors) -> set[int]:
-    """Return the layers in which all texts have the same vector up to float32 rounding, such as layer 0 with cls."""
-    found = set()
-    for layer in data.layers:
-        vectors = data.layer(layer)
-        spread, largest = np.abs(vectors - vectors[0]).max(axis=0), np.abs(vectors[0]).max()
-        if (spread <= 2.0**-20 * largest).all():
-            found.add(layer)
-    return found
-
-
-def _load(vectors: LayerVectors, task: Task, pooling: Pooling) -> TaskVectors:
-    texts = tuple(dict.fromkeys(task.texts))
-    rows = np.array([vectors.rows[text] for text in texts], np.intp)
-    return task_vectors(task, vectors.graph.layers, texts, vectors.of(pooling, rows))
-
-
 def _best(table: Table, pooling: Pooling, size: int, beam: int) -> list[Combination]:
     best: set[Combination] = set()
-    for kind in get_args(Whitened):
+    for kind in SEARCHED:
         known = {key[2]: _mean(row) for key, row in table.items() if key[:2] == (pooling, kind) and len(key[2]) == size}
         scored = {layers: mean for layers, mean in known.items() if mean is not None}
         best.update(nlargest(beam, scored, key=lambda layers: scored[layers]))

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 
 from whiten_evaluation.sweep.graph import LayerGraph
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.ort.session import SessionOptions
 
-_ROUNDS = 3
+ROUNDS = 5
+"""Measurements of each depth."""
+
 _SECONDS = 1.5
 """Seconds that a measurement of the whole network should take."""
 
@@ -18,20 +19,23 @@ _LEAST, _MOST = 32, 512
 
 def measure_depths(
     graph: LayerGraph, texts: Sequence[str], options: SessionOptions, advance: Callable[[int], object]
-) -> list[float]:
-    """Return texts per second of the graph cut above each of its layers, medians of three interleaved rounds.
+) -> list[tuple[float, ...]]:
+    """Measure the speed of the graph cut above each of its layers, in interleaved rounds.
 
     Args:
         graph: graph of all layers, with its files.
         texts: texts, of which an evenly spaced sample is embedded.
         options: options of the sessions.
         advance: called with 1 after each measurement.
+
+    Returns:
+        For each layer, `ROUNDS` measurements in texts per second.
     """
     names = [graph.write_depth(layer, graph.poolings[0], _path(graph, layer)) for layer in graph.layers]
     sample = list(texts[:: max(1, len(texts) // _MOST)])[:_MOST]
     count = _LEAST
     found: list[list[float]] = [[] for _ in graph.layers]
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         for index in reversed(range(len(names))):  # the whole network first: its speed determines the number of texts
             with graph.embedder(options, _path(graph, graph.layers[index]), names[index]) as embedder:
                 rate = _rate(embedder, names[index], sample[:_LEAST])
@@ -41,12 +45,12 @@ def measure_depths(
             advance(1)
     for layer in graph.layers:
         _path(graph, layer).unlink()
-    return [median(rates) for rates in found]
+    return [tuple(rates) for rates in found]
 
 
 def steps(graph: LayerGraph) -> int:
     """Return the number of measurements that `measure_depths` makes."""
-    return _ROUNDS * len(graph.layers)
+    return ROUNDS * len(graph.layers)
 
 
 def _path(graph: LayerGraph, layer: int) -> Path:

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 from whiten_evaluation.embedding import check_fit
 from whiten_evaluation.sweep.combinations import LIMITS, SearchLimits
+from whiten_evaluation.sweep.corpus import FitCorpus, corpus_scores, read_corpus
+from whiten_evaluation.sweep.curves import dimension_curves, fit_curves
 from whiten_evaluation.sweep.graph import LayerGraph, check_layers, write_layers
 from whiten_evaluation.sweep.results import Depth, Score, Sweep, average
-from whiten_evaluation.sweep.search import dimension_curves, search
+from whiten_evaluation.sweep.search import search
 from whiten_evaluation.sweep.speed import measure_depths, steps
 from whiten_evaluation.sweep.store import LayerVectors, embed_layers, texts_digest
 from whiten_evaluation.tasks.sts_files import StsData, Task
@@ -24,7 +27,8 @@ from whiten_export.sources.max_length import choose_max_seq_length
 from whiten_export.sources.opening import open_model
 from whiten_export.writing.staging import locked
 from whiten_runtime.bundle.manifest import Pooling
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -47,6 +51,7 @@ class SweepPlan:
         revision: branch, tag or commit on the hub.
         trust_remote_code: whether to run code that comes with a checkpoint.
         limits: says how many combinations are scored.
+        corpus: files of sentences for the whitening "corpus", or the built-in corpus; none for no such whitening.
     """
 
     model: str
@@ -60,10 +65,13 @@ class SweepPlan:
     revision: str | None = None
     trust_remote_code: bool = False
     limits: SearchLimits = LIMITS
+    corpus: tuple[str, ...] = (BUILTIN_CORPUS,)
 
 
 def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
     """Score combinations of a model's layers on similarity tasks, not whitened and whitened on each task's sentences.
+
+    Single layers, pairs and the best combinations are also scored whitened on a corpus.
 
     Args:
         plan: description of the sweep.
@@ -72,7 +80,7 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
     Raises:
         UsageError: the plan does not fit the model, or another sweep is using the cache.
         ParityError: vectors of the graph of all layers differ from the model's reference.
-        DataError: a vector is not finite.
+        DataError: a vector is not finite, or a file of the corpus cannot be read.
         WhitenError: the model cannot be loaded or exported, or the disk has too little free space.
     """
     report = reporter or Reporter()
@@ -93,16 +101,26 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
     folder = plan.cache / f"{checkpoint.name.replace('/', '--')}-{_key(model, layers, plan.poolings, length)}"
     folder.mkdir(parents=True, exist_ok=True)
     pad = model.tokenizer.pad_token_id
+    corpus = _read_corpus(plan.corpus, model.record.hidden_size, report)
+    threads = plan.options.threads or default_threads()
     with locked(folder):
         graph = LayerGraph(folder / "graph", layers, plan.poolings, model.record.hidden_size, pad, length)
         with _timed(seconds, "graph"):
             _make_graph(model, graph, plan.options, report)
-        vectors = _embed(plan, graph, folder, seconds, report)
+        with _timed(seconds, "embed"):
+            vectors = _embed(plan.data.texts, graph, folder, plan.options, report)
+            fitted = None if corpus is None else _embed(corpus.texts, graph, folder, plan.options, report)
         with _timed(seconds, "score"):
-            found = search(vectors, plan.data.tasks, plan.options.threads or default_threads(), report, plan.limits)
-        with _timed(seconds, "dimensions"):
-            curves = tuple(dimension_curves(vectors, plan.data.tasks, found.scores, report))
-        rates: Sequence[float | None] = [None] * len(layers)
+            found = search(vectors, plan.data.tasks, threads, report, plan.limits)
+        scores = found.scores
+        if fitted is not None:
+            report.stage("scoring layers whitened on the corpus")
+            with _timed(seconds, "corpus"):
+                scores += tuple(corpus_scores(vectors, fitted, plan.data.tasks, found.scores, threads, report))
+        with _timed(seconds, "curves"):
+            curves = tuple(dimension_curves(vectors, plan.data.tasks, scores, report))
+            fits = tuple(fit_curves(vectors, fitted, plan.data.tasks, scores, report))
+        rates: Sequence[tuple[float, ...]] = [()] * len(layers)
         if plan.speed:
             report.stage("measuring the speed of each depth")
             with _timed(seconds, "speed"), report.bar("measurements", steps(graph)) as advance:
@@ -118,11 +136,15 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
         tasks=tuple(task.name for task in plan.data.tasks),
         absent=dict(plan.data.absent),
         sentences=len(plan.data.texts),
+        task_sentences=tuple(len(task.texts) for task in plan.data.tasks),
+        corpus=None if corpus is None else corpus.name,
+        corpus_sentences=0 if corpus is None else len(corpus.texts),
         searched=found.searched,
         exhaustive=found.exhaustive,
-        scores=found.scores,
+        scores=scores,
         curves=curves,
-        depths=_depths(layers, rates, found.scores, plan.poolings[0]),
+        fits=fits,
+        depths=_depths(layers, rates, scores, plan.poolings[0]),
         seconds=seconds,
     )
 
@@ -165,28 +187,49 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def _read_corpus(sources: tuple[str, ...], width: int, report: Reporter) -> FitCorpus | None:
+    """Read the corpus; where the built-in one is missing, warn and go on without it."""
+    if not sources:
+        return None
+    try:
+        return read_corpus(sources, width)
+    except DataError as error:
+        if sources != (BUILTIN_CORPUS,):
+            raise
+        report.warn(f"nothing is whitened on a corpus: {error}")
+        return None
+
+
 def _embed(
-    plan: SweepPlan, graph: LayerGraph, folder: Path, seconds: dict[str, float], report: Reporter
+    texts: tuple[str, ...], graph: LayerGraph, folder: Path, options: SessionOptions, report: Reporter
 ) -> LayerVectors:
-    texts = plan.data.texts
     place = folder / f"texts-{texts_digest(texts)[:12]}"
     report.stage(f"embedding {len(texts):,} sentences, {len(graph.layers)} layers at once, in {place}")
-    with _timed(seconds, "embed"), report.bar("texts", len(texts)) as advance:
-        return embed_layers(graph, texts, place, plan.options, advance)
+    with report.bar("texts", len(texts)) as advance:
+        return embed_layers(graph, texts, place, options, advance)
 
 
 def _depths(
-    layers: tuple[int, ...], rates: Sequence[float | None], scores: tuple[Score, ...], pooling: Pooling
+    layers: tuple[int, ...],
+    rates: Sequence[tuple[float, ...]],
+    scores: tuple[Score, ...],
+    pooling: Pooling,
 ) -> tuple[Depth, ...]:
     depths = []
-    for layer, rate in zip(layers, rates, strict=True):
+    for layer, measured in zip(layers, rates, strict=True):
         known = [
             score
             for score in scores
             if score.pooling == pooling and score.layers[-1] <= layer and score.average is not None
         ]
-        best = max(known, key=average, default=None)
-        depths.append(Depth(layer=layer, texts_per_second=rate, best=best))
+        depths.append(
+            Depth(
+                layer=layer,
+                texts_per_second=median(measured) if measured else None,
+                spread=(min(measured), max(measured)) if measured else None,
+                best=max(known, key=average, default=None),
+            )
+        )
     return tuple(depths)
 
 

@@ -60,6 +60,8 @@ class ClassificationScore:
         accuracy: percentage of tested samples that were classified correctly; with outer folds, the mean over them.
         f1: F1 of class 1, as a percentage; None unless samples are pairs.
         strengths: the chosen C; with outer folds, one for each.
+        folds: accuracies on the outer folds, as percentages; empty where the official test split is tested.
+        majority: percentage of the most frequent class among tested samples: what always answering with it scores.
         seconds: time for training and testing, without embedding.
     """
 
@@ -68,6 +70,8 @@ class ClassificationScore:
     accuracy: float
     f1: float | None
     strengths: tuple[float, ...]
+    folds: tuple[float, ...]
+    majority: float
     seconds: float
 
 
@@ -99,19 +103,22 @@ def classify(
         fitted = vectors.fit(task.sentences, whitening.spec, task.name)
     train = features(task.train, vectors, fitted)
     count = len(task.classes)
-    f1 = None
+    f1: float | None = None
+    folds: tuple[float, ...] = ()
     with _threads(threads or default_threads(), reporter or Reporter()) as each:
         if task.test is None:
-            n = len(train[1])
-            accuracy, strengths = _nested_folds(train, count, each)
+            y = train[1]
+            folds, strengths = _nested_folds(train, count, each)
+            accuracy = float(np.mean(folds))
         else:
             dev = features(task.dev, vectors, fitted) if task.dev else None
             strength, weights = _choose(train, count, STRENGTHS if dev else STRENGTHS_WITHOUT_DEV, dev, each)
             x, y = features(task.test, vectors, fitted)
             predicted = _predict(x, weights)
-            n, strengths, accuracy = len(y), (strength,), _percentage(predicted, y)
+            strengths, accuracy = (strength,), _percentage(predicted, y)
             f1 = _f1(predicted, y) if task.pairs else None
-    return ClassificationScore(task.name, n, accuracy, f1, strengths, time.monotonic() - started)
+    majority = 100 * float(np.bincount(y).max()) / len(y)
+    return ClassificationScore(task.name, len(y), accuracy, f1, strengths, folds, majority, time.monotonic() - started)
 
 
 def features(split: Split, vectors: TextVectors, fitted: WhiteningMap | None) -> Samples:
@@ -133,7 +140,8 @@ def _check_classes(task: ClassificationTask) -> None:
             raise DataError(f"{task.name}: class {name} has {samples} samples to learn from; wanted {wanted} or more")
 
 
-def _nested_folds(samples: Samples, count: int, each: _Each) -> tuple[float, tuple[float, ...]]:
+def _nested_folds(samples: Samples, count: int, each: _Each) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the accuracy on each outer fold, as percentages, and the C that its inner folds chose."""
     x, y = samples
 
     def test(fold: _Rows) -> tuple[float, float]:
@@ -142,7 +150,7 @@ def _nested_folds(samples: Samples, count: int, each: _Each) -> tuple[float, tup
         return strength, _percentage(_predict(x[fold], weights), y[fold])
 
     found = each(test, _folds(samples))
-    return float(np.mean([accuracy for _, accuracy in found])), tuple(strength for strength, _ in found)
+    return tuple(accuracy for _, accuracy in found), tuple(strength for strength, _ in found)
 
 
 def _choose(

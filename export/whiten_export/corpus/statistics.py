@@ -20,8 +20,8 @@ FORMAT = 1
 
 
 _COMPARED = (
-    *("weights_sha256", "tokenizer_sha256", "input", "layers", "layer_weights", "pooling", "include_prompt"),
-    *("modules", "prompt", "max_seq_length"),
+    *("weights_sha256", "input", "layers", "layer_weights", "pooling", "include_prompt"),
+    *("modules", "prompt", "max_seq_length", "tokenizer_sha256"),
 )
 """Fields in which two origins must be equal for their statistics to be merged."""
 

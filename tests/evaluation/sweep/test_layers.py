@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 
 from support.sizes import LAYERS, WIDTH
 from support.sts import write_paper_layout
+from support.task_vectors import direct_score, made
 from whiten_evaluation.sweep import store
 from whiten_evaluation.sweep.combinations import all_combinations, extended, search_layers, singles_and_pairs
 from whiten_evaluation.sweep.graph import LayerGraph, check_layers, write_layers
-from whiten_evaluation.sweep.scoring import (
-    TaskVectors,
-    raw_scores,
-    scores_by_dimension,
-    task_vectors,
-    white_scores,
-)
+from whiten_evaluation.sweep.scoring import raw_scores, white_scores
 from whiten_evaluation.sweep.store import embed_layers
 from whiten_evaluation.tasks.sts_files import Task, read_sts
 from whiten_export.sources.base import TokenModel
@@ -28,8 +23,7 @@ from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime import ParityError, WhitenError
 from whiten_runtime.ort.session import SessionOptions
-from whiten_whitening.maps import WhiteningSpec, fit_map
-from whiten_whitening.similarity import cosines, spearman
+from whiten_whitening.maps import WhiteningSpec
 
 OPTIONS = SessionOptions(threads=2)
 
@@ -45,31 +39,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return read_sts(folder, ("STS15",)).tasks[0]
 
 
-def made(task: Task, layers: int = 5, width: int = 12, seed: int = 0) -> TaskVectors:
-    """Make anisotropic vectors, similar for texts with common words; layer 0 is singular, layer 1 constant."""
-    random = np.random.default_rng(seed)
-    texts = list(dict.fromkeys(task.texts))
-    words = {word: random.normal(size=(layers, width)) for text in texts for word in text.split()}
-    scale = np.geomspace(1, 30, width)
-    vectors = np.stack([np.mean([words[word] for word in text.split()], axis=0) for text in texts], axis=1) * scale + 3
-    vectors[0, :, 0] = vectors[0, :, 1]
-    vectors[1] = vectors[1, :1]
-    return task_vectors(task, tuple(range(layers)), texts, vectors.astype(np.float32))
-
-
-def direct_score(data: TaskVectors, layers: tuple[int, ...], whiten: bool, kept: int | None = None) -> float:
-    mean = np.mean([data.vectors[layer] for layer in layers], axis=0, dtype=np.float64)
-    place = {text: row for row, text in enumerate(dict.fromkeys(data.task.texts))}
-    if whiten:
-        fitted = fit_map(data.moments(np.float32(mean)), WhiteningSpec())
-        mean = (mean - fitted.mean) @ fitted.weight[:, :kept]
-    found = []
-    for subset in data.task.subsets:
-        a, b = (mean[[place[text] for text in column]] for column in (subset.first, subset.second))
-        found.append(100 * spearman(cosines(a, b), subset.scores))
-    return float(np.mean(found))
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_scores_of_all_combinations_equal_direct_computation(task: Task, threads: int) -> None:
     data = made(task)
@@ -82,8 +51,8 @@ def test_scores_of_all_combinations_equal_direct_computation(task: Task, threads
         if layers == (1,):
             assert np.isnan(mine)  # all vectors are equal
             continue
-        assert mine == pytest.approx(direct_score(data, layers, True), abs=0.05), layers
-        assert plain == pytest.approx(direct_score(data, layers, False), abs=0.05), layers
+        assert mine == pytest.approx(direct_score(data, layers, WhiteningSpec()), abs=0.05), layers
+        assert plain == pytest.approx(direct_score(data, layers, None), abs=0.05), layers
 
 
 def test_scores_are_the_same_without_cross_covariances(task: Task) -> None:
@@ -91,12 +60,6 @@ def test_scores_are_the_same_without_cross_covariances(task: Task) -> None:
     combinations = all_combinations(data.layers)
     want = white_scores(data, combinations)
     np.testing.assert_allclose(white_scores(data, combinations, most_bytes=0), want, atol=0.02)
-
-
-def test_scores_by_dimension_equal_direct_computation(task: Task) -> None:
-    data = made(task)
-    found = scores_by_dimension(data, (2, 4), [2, 5, 12])  # in one dimension all cosines are 1 or -1
-    assert found.tolist() == pytest.approx([direct_score(data, (2, 4), True, kept) for kept in (2, 5, 12)], abs=1e-3)
 
 
 def test_too_few_sentences_give_nan(task: Task) -> None:

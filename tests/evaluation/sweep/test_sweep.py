@@ -24,6 +24,7 @@ from whiten_evaluation.sweep.graph import LayerGraph
 from whiten_evaluation.tasks.sts import score_sts
 from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_export.writing.staging import locked
+from whiten_runtime.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_report_is_complete_and_agrees_with_sts_scores(
     document = json.loads(result.stdout)["sweep"]
     out = tmp_path / "out"
     assert json.loads((out / "sweep.json").read_bytes()) == document
-    names = {"layers", "pairs", "sizes", "dimensions", "depths"}
+    names = {"layers", "pairs", "sizes", "shrinkage", "betas", "dimensions", "depths"}
     assert {path.name for path in out.iterdir()} == {
         "report.html",
         "scores.csv",
@@ -88,7 +89,12 @@ def test_report_is_complete_and_agrees_with_sts_scores(
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     assert not re.search(r"(src|href)=\"(?!data:)", html)  # the report needs no other file
     with (out / "scores.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == len(document["scores"]) == 4 * 31
+        assert len(list(csv.DictReader(file))) == len(document["scores"])
+    counts = {
+        (p, kind): len(found(document, p, kind)) for p in ("mean", "cls") for kind in ("none", "target", "corpus")
+    }
+    assert [counts[p, kind] for p in ("mean", "cls") for kind in ("none", "target")] == [31] * 4
+    assert all(15 < counts[p, "corpus"] < 31 for p in ("mean", "cls"))  # single layers, pairs and the best of a size
     # The bundle of layers 1 and 4, exported and evaluated by other code, agrees.
     data = read_sts(data_folder, ("STS-B", "STS15"))
     for kind in ("none", "target"):
@@ -98,10 +104,22 @@ def test_report_is_complete_and_agrees_with_sts_scores(
         assert found(document, "mean", kind)[1, LAYERS] == pytest.approx(want, abs=0.03)
     assert found(document, "cls", "target")[0,] is None  # the first token is the same in every text
     assert found(document, "cls", "none")[0,] is None
+    assert found(document, "cls", "corpus")[0,] is None
+    assert "No value for layer 0 with cls pooling: every text has the same vector there" in html
+    assert html.count('<tr class="best">') >= 2 * 3 * 2  # tables of both kinds, three of each, two poolings
+    assert (document["corpus_sentences"], document["task_sentences"][0]) == (320, 120)
+    for fits in document["fits"]:
+        full = fits["averages"][0 if fits["varied"] == "shrinkage" else -1]
+        assert full == pytest.approx(found(document, "mean", fits["whitening"])[tuple(fits["layers"])], abs=0.05)
+    assert {(fits["whitening"], fits["varied"]) for fits in document["fits"]} == {
+        *(("target", "shrinkage"), ("target", "beta"), ("corpus", "shrinkage"), ("corpus", "beta"))
+    }
     curve = document["curves"][0]
     assert curve["averages"][-1] == pytest.approx(found(document, "mean", "target")[tuple(curve["layers"])], abs=0.03)
     assert [depth["layer"] for depth in document["depths"]] == list(range(LAYERS + 1))
-    assert all(depth["texts_per_second"] > 0 for depth in document["depths"])
+    for depth in document["depths"]:
+        low, high = depth["spread"]
+        assert 0 < low <= depth["texts_per_second"] <= high
     best = [depth["best"]["average"] for depth in document["depths"]]
     assert best == sorted(best)
 
@@ -132,7 +150,9 @@ def test_constant_first_token_has_no_scores(
     result = run("--pooling", "cls", "--pooling", "last", model=checkpoint("llama"))
     assert result.exit_code == 0, result.stderr
     document = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
-    assert set(found(document, "cls", "none").values()) == set(found(document, "cls", "target").values()) == {None}
+    for kind in ("none", "target", "corpus"):
+        assert set(found(document, "cls", kind).values()) == {None}
+    assert "No best layers: up to that depth" in (tmp_path / "out" / "report.html").read_text("utf-8")
     assert None not in found(document, "last", "target").values()
     assert all(depth["best"] is None for depth in document["depths"])
     assert "inf" not in (tmp_path / "out" / "scores.csv").read_text()
@@ -226,6 +246,22 @@ def test_cache_in_use_is_refused(run: Callable[..., Result], cache: Path) -> Non
         result = run("--no-speed", "--layers", "0,1", "--force")
     assert result.exit_code == 2
     assert "is in use by another process" in result.stderr
+
+
+def test_sweep_goes_on_without_a_built_in_corpus(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*arguments: object) -> None:
+        raise DataError("there is no built-in corpus")
+
+    monkeypatch.setattr(sweeping, "read_corpus", missing)
+    result = run("--no-speed", "--pooling", "mean", "--layers", "0,1", "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["warnings"][-1] == "nothing is whitened on a corpus: there is no built-in corpus"
+    assert not found(document["sweep"], "mean", "corpus")
+    assert (document["sweep"]["corpus"], document["sweep"]["corpus_sentences"]) == (None, 0)
+    assert {fits["whitening"] for fits in document["sweep"]["fits"]} == {"target"}
 
 
 def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) -> None:

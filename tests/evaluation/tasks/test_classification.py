@@ -1,6 +1,7 @@
 """Test SentEval's protocol against plain loops over scikit-learn's lbfgs, and the command."""
 
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -90,6 +91,8 @@ def test_nested_folds_equal_scikit_learn(width: int, count: int, spread: float) 
     found = classify(task, made.vectors, WhiteningSource("none"))
     assert found.strengths == tuple(strengths)
     assert found.accuracy == pytest.approx(100 * np.mean(accuracies))
+    assert found.folds == pytest.approx([100 * accuracy for accuracy in accuracies])
+    assert found.majority == 50
     assert (found.task, found.n, found.f1) == ("MR", count, None)
 
 
@@ -228,6 +231,35 @@ def test_command_warns_of_absent_tasks(tiny_bundle: Path, data: Path, tmp_path: 
     document = json.loads(run(tiny_bundle, "--data", tmp_path, "--tasks", "MRPC,MR", "--json").stdout)
     assert document["absent"] == {"MR": ["rt-polarity.neg"]}
     assert document["bundles"][0]["average"] is None
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    """Write the files of CR alone, with more positive reviews than negative ones."""
+    texts = sentences(80)
+    (tmp_path / "custrev.pos").write_text("\n".join(texts[:50]) + "\n", "utf-8")
+    (tmp_path / "custrev.neg").write_text("\n".join(texts[50:]) + "\n", "utf-8")
+    return tmp_path
+
+
+def test_cr_has_a_table_of_its_own(tiny_bundle: Path, reviews: Path) -> None:
+    options = (tiny_bundle, "--data", reviews, "--tasks", "CR", "--whitening", "none")
+    result = run(*options)
+    assert result.exit_code == 0, result.stderr
+    first, own = result.stdout.rstrip("\n").split("\n\n")
+    assert first.splitlines()[0].split() == ["bundle", "CR", "avg"]
+    header, row = own.splitlines()
+    assert re.split(r"  +", header)[:5] == ["CR", "reviews", "majority", "accuracy", "above majority"]
+    [task] = json.loads(run(*options, "--json").stdout)["bundles"][0]["tasks"]
+    assert len(task["folds"]) == 10
+    assert task["accuracy"] == pytest.approx(np.mean(task["folds"]))
+    want = [80, 62.5, task["accuracy"], task["accuracy"] - 62.5, min(task["folds"]), max(task["folds"])]
+    assert [float(cell) for cell in re.split(r"  +", row)[1:7]] == pytest.approx(want, abs=0.01)
+    assert "\n\n" not in run(*options, "--csv").stdout  # one table, which programs can read
+
+
+def test_without_the_files_of_cr_there_is_one_table(tiny_bundle: Path, data: Path) -> None:
+    assert "\n\n" not in run(tiny_bundle, "--data", data, "--tasks", "MR").stdout
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from whiten_export.pipeline.export_vectors import export_vectors
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.proof.reference import Head
 from whiten_runtime import Encoder, UsageError
+from whiten_whitening.maps import Method, WhiteningSpec, fit_map
+from whiten_whitening.moments import Moments
 
 run = partial(invoke, evaluate)
 
@@ -98,6 +101,41 @@ def test_target_whitening_uses_dimension_and_beta(tiny_bundle: Path, data_folder
         assert score_sts(data, vectors, whitening).tasks[0].mean == pytest.approx(want, abs=1e-6)
 
 
+def sts_mean(bundle: Path, folder: Path, *options: object) -> float:
+    """Return the mean of STS15 that the command prints as JSON."""
+    result = run("sts", bundle, "--data", folder, "--tasks", "STS15", "--whitening", "target", "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    return float(json.loads(result.stdout)["bundles"][0]["tasks"][0]["mean"])
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_full_whitening_scores_the_same_with_every_method(tiny_bundle: Path, data_folder: Path, method: str) -> None:
+    """They differ by a rotation, which no cosine sees."""
+    want = sts_mean(tiny_bundle, data_folder)
+    assert sts_mean(tiny_bundle, data_folder, "--method", method) == pytest.approx(want, abs=0.02)
+
+
+def test_methods_with_correlations_differ_in_a_partial_whitening(tiny_bundle: Path, data_folder: Path) -> None:
+    found = {
+        method: sts_mean(tiny_bundle, data_folder, "--beta", 0.5, "--method", method) for method in ("zca", "zca-cor")
+    }
+    assert found["zca"] == pytest.approx(sts_mean(tiny_bundle, data_folder, "--beta", 0.5), abs=0.02)
+    assert abs(found["zca-cor"] - found["zca"]) > 0.05
+
+
+def test_shrinkage_is_used_by_the_fit(tiny_bundle: Path, data_folder: Path) -> None:
+    data = read_sts(data_folder, ("STS15",))
+    vectors = embed_texts(tiny_bundle, data.texts, WhiteningSource("target"))
+    fitted = fit_map(Moments.of(vectors.of(data.tasks[0].texts)), WhiteningSpec("zca", shrinkage=0.5))
+    want = []
+    for subset in data.tasks[0].subsets:
+        a, b = ((vectors.of(texts) - fitted.mean) @ fitted.weight for texts in (subset.first, subset.second))
+        want.append(100 * spearmanr(cosines(a, b), subset.scores).statistic)
+    found = sts_mean(tiny_bundle, data_folder, "--method", "zca", "--shrinkage", 0.5)
+    assert found == pytest.approx(np.mean(want), abs=1e-3)
+    assert abs(found - sts_mean(tiny_bundle, data_folder)) > 0.05
+
+
 def test_truncate_bundle_to_leading_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
     data = read_sts(data_folder, ("STS-B",))
     whitening = WhiteningSource.parse("bundle", 8)
@@ -146,6 +184,10 @@ def test_absent_tasks_are_named_and_leave_no_average_of_seven(tiny_bundle: Path,
         (["--whitening", "target", "--beta", "7"], "beta is 7.0"),
         (["--whitening", "target", "--dim", "33"], "dim is 33"),
         (["--dim", "33"], "wanted 1 to 32"),
+        (["--method", "zca"], "method zca is for --whitening target"),
+        (["--shrinkage", "oas"], "shrinkage oas is for --whitening target"),
+        (["--whitening", "target", "--shrinkage", "much"], "shrinkage is 'much'; wanted none, ledoit-wolf, oas"),
+        (["--whitening", "target", "--method", "zca", "--dim", "8"], "dim 8 cannot be kept of zca"),
     ],
 )
 def test_errors_are_one_line(tiny_bundle: Path, data_folder: Path, arguments: list[str], message: str) -> None:

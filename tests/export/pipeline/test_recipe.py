@@ -53,7 +53,7 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"beta": float("nan")}, "wanted a number from 0"),
         ({"shrinkage": "lw"}, "wanted none, ledoit-wolf, oas, or a number"),
         ({"shrinkage": 1.5}, "wanted none, ledoit-wolf, oas, or a number"),
-        ({"dev": "pairs.csv"}, "add --whitening auto"),
+        ({"dev": "pairs.csv", "whitening": "pca"}, "leave the method out"),
         ({"outputs": "all"}, "wanted whitened or both"),
         ({"dim": "8"}, "dim is '8'"),
         ({"dim": 2.5}, "dim is 2.5"),

@@ -40,7 +40,11 @@ def test_errors_write_no_bundle(tiny_bundle: Path, make: Callable[..., Path], ot
         (("refit", tiny_bundle, "--stats", cls, *out), 2, "is not of this bundle's model (pooling 'cls' and 'mean')"),
         (("refit", tiny_bundle, "--stats", tmp_path / "none", *out), 2, "does not exist; make it with whiten fit"),
         (("refit", tiny_bundle, "--stats", tmp_path / "bad.safetensors", *out), 1, "not a file of whiten fit"),
-        (("refit", tiny_bundle, "--corpus", tmp_path / "few.txt", *out), 2, "3 sentences cannot whiten 32 dimensions"),
+        (
+            ("refit", tiny_bundle, "--corpus", tmp_path / "few.txt", "--whitening", "pca", *out),
+            2,
+            "3 sentences cannot whiten 32 dimensions",
+        ),
         (("refit", tiny_bundle, "--corpus", tmp_path / "absent.txt", *out), 2, "does not exist"),
         (
             ("refit", tiny_bundle, "--stats", stats, "--whitening", "zca", "--dim", 3, *out),

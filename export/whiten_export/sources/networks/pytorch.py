@@ -206,7 +206,10 @@ def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor
     count = getattr(getattr(network, "config", None), "num_hidden_layers", None)
     if isinstance(count, int):
         check_count(states, count, _model_type(network))
-    return states
+    last: Tensor | None = getattr(output, "last_hidden_state", None)
+    if last is None or last is states[-1]:
+        return states
+    return (*states[:-1], last)  # transformers 4 lists ModernBERT's last state without the norm behind the last block
 
 
 def _model_type(network: nn.Module) -> str:

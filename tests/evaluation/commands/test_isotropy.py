@@ -1,0 +1,88 @@
+"""Test `whiten eval isotropy` with whitenings that are fitted on the texts, and its pictures."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import get_args
+from xml.etree import ElementTree
+
+import pytest
+
+from support.cli import invoke
+from support.corpus import sentences
+from whiten_evaluation.commands import isotropy as command
+from whiten_evaluation.commands.isotropy import isotropy
+from whiten_whitening.maps import Method
+
+run = partial(invoke, isotropy)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("\n".join(sentences(300)) + "\n", "utf-8")
+    return path
+
+
+def test_methods_are_fitted_on_the_texts(tiny_bundle: Path, texts: Path) -> None:
+    options = [part for method in get_args(Method) for part in ("--method", method)]
+    result = run(tiny_bundle, "--input", texts, "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    [bundle] = json.loads(result.stdout)["bundles"]
+    assert list(bundle["fitted"]) == list(get_args(Method))
+    scores = [record["iso_score"] for record in bundle["fitted"].values()]
+    assert scores == pytest.approx([1] * 5, abs=1e-3)  # the covariance of these very texts becomes the identity
+    assert bundle["before"]["iso_score"] < bundle["after"]["iso_score"] < 0.99
+    half = json.loads(run(tiny_bundle, "--input", texts, "--json", "--method", "zca", "--shrinkage", "0.5").stdout)
+    assert 0.1 < half["bundles"][0]["fitted"]["zca"]["iso_score"] < 0.99
+    rows = run(tiny_bundle, "--input", texts, "--method", "pca", "--dim", 4).stdout.splitlines()
+    assert "pca on these texts  4 " in rows[-1]
+
+
+def test_pictures_are_written(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+    for folder in ("pictures", "again"):
+        options = ("--method", "zca", "--figures", tmp_path / folder)
+        assert run(tiny_bundle, tiny_bundle, "--input", texts, *options).exit_code == 0
+    for name in ("clouds.svg", "isoscore.svg"):
+        content = (tmp_path / "pictures" / name).read_bytes()
+        assert ElementTree.fromstring(content).tag.endswith("svg")
+        assert content == (tmp_path / "again" / name).read_bytes()
+    assert len(list((tmp_path / "pictures").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--beta", "0.5"], "are of a whitening that --method names; name one"),
+        (["--shrinkage", "oas"], "are of a whitening that --method names; name one"),
+        (["--dim", "4"], "are of a whitening that --method names; name one"),
+        (["--method", "zca", "--dim", "4"], "dim 4 cannot be kept of zca"),
+        (["--method", "pca", "--dim", "33"], "dim is 33, but the vectors have 32 dimensions"),
+        (["--method", "pca", "--beta", "2"], "beta is 2.0"),
+        (["--method", "pca", "--shrinkage", "much"], "shrinkage is 'much'"),
+    ],
+)
+def test_errors_are_one_line(tiny_bundle: Path, texts: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    result = run(tiny_bundle, "--input", texts, "--figures", tmp_path / "pictures", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr.splitlines()[-1]
+    assert result.stdout == ""
+    assert not (tmp_path / "pictures").exists()
+
+
+def test_unwritable_folder_is_refused_before_embedding(
+    tiny_bundle: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "run_evaluation", pytest.fail)
+    result = run(tiny_bundle, "--input", texts, "--figures", texts / "pictures")
+    assert result.exit_code == 2
+    assert "cannot be written to; choose another --figures" in result.stderr
+
+
+def test_too_few_texts_to_fit_are_refused_before_embedding(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("\n".join(sentences(20)) + "\n", "utf-8")
+    result = run(tiny_bundle, "--input", tmp_path / "few.txt", "--method", "zca")
+    assert result.exit_code == 2
+    assert "the texts: 20 sentences cannot whiten 32 dimensions" in result.stderr
+    assert "·" not in result.stderr
+    assert run(tiny_bundle, "--input", tmp_path / "few.txt", "--method", "zca", "--shrinkage", "oas").exit_code == 0
