@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
-from packaging.version import Version
 from sentence_transformers import SentenceTransformer
 
 from support.published import PUBLISHED, SPECIAL, save_published
@@ -32,8 +30,8 @@ SAME = {"default-prompt": {"passage"}}
 @pytest.fixture(params=[name for name, row in ROWS.items() if row.opens])
 def name(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
-    if Version(transformers.__version__) < Version(ROWS[chosen].minimum):
-        pytest.skip(f"needs transformers {ROWS[chosen].minimum}")
+    if (missing := ROWS[chosen].missing) is not None:
+        pytest.skip(missing)
     return chosen
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
-from packaging.version import Version
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 
@@ -51,7 +49,7 @@ REFUSED = {
 
 def loads(name: str) -> bool:
     row = ROWS[name]
-    return row.opens and Version(transformers.__version__) >= Version(row.minimum)
+    return row.opens and row.missing is None
 
 
 ROUTES = {

@@ -5,6 +5,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from support.published.modules import Generation, Module, Place, class_name, class_path, write_json
 
 _VERSIONS = {
@@ -46,6 +48,26 @@ class Published:
     settings: Mapping[str, Any] | None = field(default_factory=dict)
     minimum: str = "4.57"
     opens: bool = True
+
+    @property
+    def missing(self) -> str | None:
+        """Return what the installed packages are too old for; None if they read the folder.
+
+        Folders that sentence-transformers 6 saved name modules that earlier versions do not have.
+        """
+        import sentence_transformers
+        import transformers
+
+        if Version(transformers.__version__) < Version(self.minimum):
+            return f"needs transformers {self.minimum}"
+        newest = self.generation == 6 or self.name in _SIX
+        if newest and Version(sentence_transformers.__version__) < Version("6"):
+            return "needs sentence-transformers 6"
+        return None
+
+
+_SIX = ("static-mapped",)
+"""Rows whose files earlier versions of sentence-transformers cannot read."""
 
 
 def save(row: Published, directory: Path) -> Path:
