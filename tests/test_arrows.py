@@ -27,7 +27,7 @@ ROOMS = {
     ),
     "whiten_whitening": (
         *("moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "stored", "alignment"),
-        *("kinds", "estimator", "selection", "drift"),
+        *("kinds", "layer_weights", "estimator", "selection", "drift"),
     ),
     "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),
     "whiten_evaluation": ("embedding", "mteb_model", "drawing", "tasks", "sweep", "commands"),

@@ -56,8 +56,10 @@ ROUTES = {
     "router": ("query", "document"),
     "router-static": ("query", "document"),
     "router-shared": ("query", "document"),
+    "router-tail": ("query", "document"),
+    "asym": ("query", "doc"),
 }
-ROUTES |= {"router-tail": ("query", "document"), "asym": ("query", "doc")}
+ROUTES = {name: routes for name, routes in ROUTES.items() if loads(name)}
 
 SUPPORTED = [name for name, row in ROWS.items() if not row.plain and name not in REFUSED and loads(name)]
 OPENED = [name for name in SUPPORTED if name not in ROUTES]

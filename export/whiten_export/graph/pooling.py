@@ -3,8 +3,11 @@
 WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3. The nodes are the same for every kind of model.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import ATTENDED, OWN, GraphBuilder, HiddenStates, constant, describe
@@ -18,13 +21,15 @@ LAYERS_OUTPUT = "layer_vectors"
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-def pool_graph(hidden: HiddenStates, composition: Composition, width: int) -> ir.Model:
+def pool_graph(hidden: HiddenStates, composition: Composition, width: int, to_weigh: bool = False) -> ir.Model:
     """Append pooling, the average of layers, and modules to hidden states.
 
     Args:
         hidden: graph with hidden states, changed in place.
         composition: what to append.
         width: size of a hidden state, d.
+        to_weigh: keep the layers' weights replaceable by `set_shares`, and output the pooled layers too,
+            `layer_vectors` [batch_size, layers * d].
 
     Returns:
         The graph with the output `unwhitened_embedding` [batch_size, k].
@@ -36,16 +41,36 @@ def pool_graph(hidden: HiddenStates, composition: Composition, width: int) -> ir
     pooler = _Pooler(builder, hidden, composition.pooling, prompts_apart)
     layers = [pooler(state) for state in hidden.states]
     vectors = layers[0]
-    if composition.layer_weights is not None:
-        shares = [builder.scalar(share) for share in composition.shares]
+    if composition.layer_weights is not None or to_weigh:
+        shares = [
+            builder.constant(_share(index), np.float32(share)) if to_weigh else builder.scalar(share)
+            for index, share in enumerate(composition.shares)
+        ]
         weighted = [builder.op("Mul", layer, share) for layer, share in zip(layers, shares, strict=True)]
         vectors = builder.op("Sum", *weighted)
     elif len(layers) > 1:
         vectors = builder.op("Mul", builder.op("Sum", *layers), builder.scalar(1 / len(layers)))
     for index, module in enumerate(composition.modules):
         vectors = append_module(builder, vectors, module, f"{OWN}modules.{index}")
-    builder.close(describe(vectors, UNWHITENED_OUTPUT, "batch_size", composition.width(width)))
+    outputs = [describe(vectors, UNWHITENED_OUTPUT, "batch_size", composition.width(width))]
+    if to_weigh:
+        together = builder.op("Concat", *layers, axis=1)
+        outputs.append(describe(together, LAYERS_OUTPUT, "batch_size", len(layers) * composition.pooled_width(width)))
+    builder.close(*outputs)
     return hidden.model
+
+
+def set_shares(model: ir.Model, shares: Sequence[float]) -> None:
+    """Set the share of each layer in the average of a graph that was pooled to weigh, and remove its second output."""
+    graph = model.graph
+    for index, share in enumerate(shares):
+        graph.initializers[_share(index)].const_value = ir.tensor(np.asarray(np.float32(share)), name=_share(index))
+    graph.outputs[:] = [value for value in graph.outputs if value.name != LAYERS_OUTPUT]
+    RemoveUnusedNodesPass()(model)
+
+
+def _share(index: int) -> str:
+    return f"whiten.share_{index}"
 
 
 def layers_graph(hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[Pooling, ...], width: int) -> ir.Model:

@@ -28,6 +28,7 @@ from whiten_export.pipeline.plan import Plan, make_plan, without_whitening
 from whiten_export.pipeline.prove import compare_tokenizers, prove
 from whiten_export.pipeline.provenance import describe_export
 from whiten_export.pipeline.recipe import Recipe
+from whiten_export.pipeline.weigh_layers import weigh_layers
 from whiten_export.writing.client_files import ClientSettings, write_client_files, write_tokenizer
 from whiten_export.writing.result import Export, write_whitening
 from whiten_export.writing.staging import staged
@@ -82,8 +83,11 @@ def export_bundle(
             f"{record.num_hidden_layers}, {plan.width} wide"
         )
         with _seconds(report):
-            graph = _graph(plan, stage / _WORK / MODEL_NAME)
+            graph = _graph(plan, stage / _WORK / ("layers" if plan.weighs else "") / MODEL_NAME)
         tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
+        if plan.weighs:
+            paths = stage / _WORK / "layers" / MODEL_NAME, stage / _WORK / MODEL_NAME
+            plan, graph = weigh_layers(plan, graph, paths, tokenizer, options, report)
         decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
         fitted = decision.fitted
         if fitted is None and plan.recipe.whitening.method == "auto":
@@ -125,7 +129,7 @@ def _origin(plan: Plan, stage: Path) -> Origin:
 def _graph(plan: Plan, path: Path) -> ir.Model:
     """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
     hidden = plan.model.hidden_states(plan.layers, plan.pooling)
-    graph = pool_graph(hidden, plan.composition, plan.model.record.hidden_size)
+    graph = pool_graph(hidden, plan.composition, plan.model.record.hidden_size, plan.weighs)
     del hidden
     fold_positions(graph, plan.max_seq_length)
     graph = reopen_graph(graph, path)

@@ -75,6 +75,13 @@ class Plan:
         """Return the number of coordinates before whitening."""
         return self.composition.width(self.model.record.hidden_size)
 
+    @property
+    def weighs(self) -> bool:
+        """Return whether the weights of the layers are learned from pairs."""
+        composition = self.composition
+        several = len(composition.layers) > 1 and composition.layer_weights is None and not composition.modules
+        return self.recipe.whitening.method == "auto" and self.pairs is not None and several
+
     def tokenizer(self, path: Path) -> Tokenizer:
         """Return the bundle's tokenizer, from its `tokenizer.json`."""
         return Tokenizer(path, self.max_seq_length, self.model.tokenizer.truncation_side)
@@ -169,6 +176,12 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         reference=reference,
         target=target,
     )
+
+
+def with_layer_weights(plan: Plan, weights: tuple[float, ...]) -> Plan:
+    """Return the plan of an export whose layers are averaged with these weights."""
+    composition = dataclasses.replace(plan.composition, layer_weights=weights)
+    return dataclasses.replace(plan, composed=dataclasses.replace(plan.composed, composition=composition))
 
 
 def without_whitening(plan: Plan) -> Plan:
