@@ -126,7 +126,7 @@ def fresh_bundle(
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe.of(str(checkpoint("bert")), layers=(1, -1), corpus=(str(corpus_file),))
+    recipe = Recipe.of(str(checkpoint("bert")), layers=(1, -1), whitening="pca", corpus=(str(corpus_file),))
     return once(tmp_path_factory, "tiny", lambda path: export_bundle(recipe, path))
 
 
@@ -156,7 +156,7 @@ def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe.of("minilm", layers=(1, 6), max_sentences=2000)
+    recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000)
     return once(tmp_path_factory, "minilm", lambda path: export_bundle(recipe, path))
 
 

@@ -24,7 +24,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_bundle: Path) -> dic
     folder = tmp_path_factory.mktemp("precisions")
     made = {"fp32": Encoder(minilm_bundle)}
     for precision in ("fp16", "int8"):
-        recipe = Recipe.of("minilm", layers=(1, 6), max_sentences=2000, precision=precision)
+        recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision=precision)
         made[precision] = Encoder(export_bundle(recipe, folder / precision).path)
     return made  # type: ignore[return-value]
 
@@ -89,7 +89,7 @@ def test_int8_and_float16_of_each_family_pass_the_gate(
 
 
 def test_lookup_table_in_int8_is_small_and_accurate(tmp_path: Path) -> None:
-    recipe = Recipe.of("minilm", layers=(0,), max_sentences=2000, precision="int8")
+    recipe = Recipe.of("minilm", layers=(0,), whitening="pca", max_sentences=2000, precision="int8")
     manifest = export_bundle(recipe, tmp_path / "bundle").manifest
     assert graph_bytes(manifest) < 15e6
     assert manifest.parity is not None

@@ -29,6 +29,7 @@ def make(
         if options not in made:
             out = tmp_path_factory.mktemp("bundles") / "b"
             corpus = [] if "none" in options else ["--corpus", corpus_file]
+            corpus += [] if "--whitening" in options else ["--whitening", "pca"]
             result = run(export, checkpoint("bert"), "--layers", "1,4", *corpus, *options, "--out", out)
             assert result.exit_code == 0, result.stderr
             made[options] = out
