@@ -36,7 +36,8 @@ _COMMANDS = f"""# Commands
 | 0 | it worked |
 | 1 | something failed; of `whiten verify`: the gate is not kept; of `whiten doctor`: a provider does not work |
 | 2 | the command line cannot be used as given |
-| {EXIT_CODES["drifting"]}, {EXIT_CODES["far"]} | of `whiten drift`: texts differ from the corpus, are far from it |
+| {EXIT_CODES["drifting"]} | of `whiten drift`: texts are unlike the corpus, but the whitening still fits them |
+| {EXIT_CODES["hurts"]} | of `whiten drift`: the whitening harms texts; fit it again |
 | 143 | ended by SIGTERM; temporary files are removed first |
 """
 
