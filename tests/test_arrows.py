@@ -26,7 +26,7 @@ ROOMS = {
         *("opened", "vector_whitener", "encoder", "commands"),
     ),
     "whiten_whitening": (
-        *("moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "stored", "alignment"),
+        *("linalg", "moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "stored", "alignment"),
         *("kinds", "layer_weights", "estimator", "selection", "drift"),
     ),
     "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),

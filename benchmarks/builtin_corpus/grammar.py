@@ -3,9 +3,12 @@
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from benchmarks.builtin_corpus.kinds import KINDS
 from benchmarks.builtin_corpus.words import ANIMALS, MOVES, NOUNS, PERSONS, VERBS
+
+_T = TypeVar("_T")
 
 _SLOT = re.compile(r"\{([a-z_.]+)\}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])(?!one\b|uniform|union|useful|used|European)")
@@ -53,7 +56,7 @@ class Grammar:
             return self._pick(MOVES)[_FORMS[form]]
         return self._expand(self._pick(NOUNS[slot]))
 
-    def _pick(self, options: Sequence[str] | Sequence[tuple[str, ...]]) -> str | tuple[str, ...]:
+    def _pick(self, options: Sequence[_T]) -> _T:
         return options[int(self._random() * len(options))]
 
     def _maybe(self, slot: str) -> str:

@@ -44,7 +44,7 @@ def measure(model: str, folder: Path, tuned: bool) -> str:
     lines = ["| layers | none | centre | soft | full | auto | auto is |", "|---|---|---|---|---|---|---|"]
     worst = np.inf
     for layers in _combinations(top):
-        mean = np.mean([vectors[layer] for layer in layers], axis=0, dtype=np.float64)
+        mean = np.asarray(np.mean([vectors[layer] for layer in layers], axis=0, dtype=np.float64))
         moments = Moments.of(mean[fitted])
         scores = {name: _score(data, places, mean, moments, spec) for name, spec in SPECS.items()}
         spec = None if tuned and layers[-1] == top else choose_by_rules(moments, None).spec

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError
+from whiten_whitening.linalg import svd
 from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.similarity import cosines
@@ -72,7 +73,7 @@ def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moment
         )
     second = moments.scatter / moments.n
     second = second + np.outer(moments.mean - fitted.mean, moments.mean - mean)
-    left, _, right = np.linalg.svd(fitted.weight.T @ second @ weight)
+    left, _, right = svd(fitted.weight.T @ second @ weight)
     return replace(fitted, weight=np.ascontiguousarray(fitted.weight @ (left @ right)))
 
 

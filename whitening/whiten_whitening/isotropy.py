@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from whiten_whitening.linalg import eigh
 from whiten_whitening.moments import Float64Array, Moments
 
 HURTFUL_COSINE = 0.37
@@ -82,7 +83,7 @@ def partition_score(vectors: NDArray[np.floating]) -> float:
         vectors: X, [n, d].
     """
     rows = vectors.astype(np.float64)
-    _, basis = np.linalg.eigh(rows.T @ rows)
+    _, basis = eigh(rows.T @ rows)
     basis = basis * np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1, 1)
     exponents = rows @ basis
     largest = exponents.max(axis=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whiten_whitening.isotropy import Spread
+from whiten_whitening.linalg import eigh
 from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array, Moments
 
@@ -57,7 +58,7 @@ def likeliest_weight(moments: Moments, kinds: Mapping[str, Moments], weights: Se
         kinds: moments of the vectors of each kind.
         weights: weights to try, from 0 to 1; the first of equal ones is returned.
     """
-    eigenvalues, basis = np.linalg.eigh(moments.covariance)
+    eigenvalues, basis = eigh(moments.covariance)
     squares = [_squares(moments, other, basis) for other in kinds.values()]
     scores = []
     for weight in weights:

@@ -13,6 +13,7 @@ import numpy as np
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
+from whiten_whitening.linalg import eigh
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.shrinkage import Shrinkage, check_shrinkage, shrinkage_weight
 
@@ -231,7 +232,7 @@ def spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
     Args:
         matrix: symmetric matrix, [d, d].
     """
-    ascending, vectors = np.linalg.eigh(matrix)
+    ascending, vectors = eigh(matrix)
     basis = vectors[:, ::-1]
     signs = np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1.0, 1.0)
     return np.ascontiguousarray(ascending[::-1]), basis * signs

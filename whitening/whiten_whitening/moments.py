@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Float64Array = NDArray[np.float64]
+from whiten_whitening.linalg import Float64Array, eigh
+
+__all__ = ["Float64Array", "Moments"]
 
 _ROWS_AT_ONCE = 1024
 """Rows that are copied to float64 at a time: the copy stays in the processor's cache."""
@@ -117,7 +119,7 @@ class Moments:
     def common_components(self, count: int) -> Float64Array:
         """Return the directions of the largest second moment about the origin, [d, count]."""
         second = self.scatter / max(self.n, 1) + np.outer(self.mean, self.mean)
-        return np.ascontiguousarray(np.linalg.eigh(second)[1][:, ::-1][:, :count])
+        return np.ascontiguousarray(eigh(second)[1][:, ::-1][:, :count])
 
     @property
     def covariance(self) -> Float64Array:

@@ -14,6 +14,7 @@ from whiten_evaluation.commands.options import (
     check_formats,
     data_option,
     evaluation_options,
+    method_options,
 )
 from whiten_evaluation.commands.sts import StsTexts, tasks_option
 from whiten_evaluation.embedding import SourceName, WhiteningSource
@@ -27,7 +28,9 @@ from whiten_runtime.commands.console import one_line_errors, say
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import Method
 from whiten_whitening.moments import Float64Array
+from whiten_whitening.shrinkage import parse_shrinkage
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class ComparisonEvaluation(StsTexts):
     "--resamples", type=click.IntRange(min=100), default=1000, show_default=True, help="Of the paired bootstrap."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
+@method_options
 @evaluation_options
 @one_line_errors
 def compare(
@@ -105,8 +109,10 @@ def compare(
     resamples: int,
     seed: int,
     source: SourceName,
+    method: Method,
     dim: int | None,
     beta: float,
+    shrinkage: str,
     prompt_name: str | None,
     threads: int | None,
     providers: tuple[Provider, ...],
@@ -122,9 +128,8 @@ def compare(
         raise UsageError(f"one bundle, '{bundles[0]}', was given; name two or more to compare")
     if seed < 0:
         raise UsageError(f"seed is {seed}; wanted 0 or more")
-    evaluation = ComparisonEvaluation(
-        data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta), resamples, seed
-    )
+    whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
+    evaluation = ComparisonEvaluation(data, parse_tasks(tasks), whitening, resamples, seed)
     run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
     if len({space_of(read_manifest(bundle)) for bundle in bundles}) > 1:
         say("the bundles are of different spaces: their scores can be compared, their vectors cannot")

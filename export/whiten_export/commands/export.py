@@ -211,6 +211,8 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
     whitening = manifest.whitening
     of_texts = manifest.input == "text"
     verb = "whitened" if whitening and whitening.method != "none" else "common component fitted"
+    if whitening and whitening.method != "none" and not whitening.beta:
+        verb = "centred"
     what = "sentences" if of_texts else "vectors"
     fitted = f", {verb} on {whitening.n_samples:,} {what}" if whitening else ""
     layers = f" from layers {', '.join(map(str, manifest.layers))}" if of_texts else ""

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import click
 
 from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, read_manifest
 from whiten_runtime.bundle.parity import GATES, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
@@ -121,7 +121,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     type=click.Choice([*get_args(Method), "auto"]),
     help="auto: decided by what can be measured, with the reason. [default: auto; pca with --beta or --shrinkage]",
 )
-@click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor). [default: all]")
+@click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor, auto). [default: all]")
 @click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent: 1 whitens, 0 only centres.")
 @click.option("--shrinkage", default="none", show_default=True, metavar="none|ledoit-wolf|oas|A")
 @click.option(
@@ -180,14 +180,14 @@ def refit(
         found = load_for(stats, manifest, reporter)
     else:
         found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), None, options, False, reporter)
+    record = None
+    kinds = embed_kinds(bundle, options) if corpus and BUILTIN_CORPUS not in corpus else None
     if method == "auto":
-        weight = SOFT_WEIGHT
-        if corpus and BUILTIN_CORPUS not in corpus:
-            weight = likeliest_weight(found.moments, embed_kinds(bundle, options))
+        weight = SOFT_WEIGHT if kinds is None else likeliest_weight(found.moments, kinds)
         choice = choose_by_rules(found.moments, dim, asked, is_tuned(manifest), weight)
         reporter.stage(choice.why)
-        spec = choice.spec or spec
-    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to)
+        spec, record = choice.spec or spec, ChoiceRecord(why=choice.why)
+    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds)
     say(_summary(result.path, result.bytes, result.manifest))
     if as_json:
         console.print_json(
@@ -230,10 +230,11 @@ def _summary(path: Path, size: int, manifest: Manifest) -> str:
     parity, whitening = manifest.parity, manifest.whitening
     assert parity is not None
     assert whitening is not None
+    verb = "whitened" if whitening.beta else "centred"
     return "\n".join(
         (
             f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)})",
-            f"  vectors  {manifest.dimension} dimensions, whitened on {whitening.n_samples:,} sentences",
+            f"  vectors  {manifest.dimension} dimensions, {verb} on {whitening.n_samples:,} sentences",
             f"  parity   {in_words(parity)} (gate: {GATES[manifest.precision]})",
         )
     )

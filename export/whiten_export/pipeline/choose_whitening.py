@@ -9,6 +9,7 @@ from whiten_export.corpus.kinds import kind_moments
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.pipeline.align import align_with, report_alignment
 from whiten_export.pipeline.coverage import report_coverage
+from whiten_export.pipeline.language import is_multilingual
 from whiten_export.pipeline.plan import Plan
 from whiten_export.writing.result import warn_of_rank
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
@@ -62,6 +63,10 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
         return Decision(None, None, _record(plan.settled, None))
     report.stage(f"fitting on {plan.sentences:,} sentences")
     report_coverage(plan.model.record.model_type, plan.model.tokenizer.json, plan.corpus, report)
+    if BUILTIN_CORPUS in plan.recipe.whitening.sources and is_multilingual(plan.model.tokenizer.json):
+        report.stage(
+            f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
+        )
     choice, kinds = None, None
     spec = plan.recipe.whitening.spec
     pad = plan.model.tokenizer.pad_token_id

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.pipeline.recipe import Recipe, WhiteningChoice
 from whiten_export.proof.composition import Composition
 from whiten_export.proof.modules import Module
 from whiten_export.sources.base import TokenModel
@@ -57,6 +57,7 @@ class Composed:
         as_published: whether the finished vector is that of the authors.
         remark: what is kept and what is replaced, in one line; None if there is nothing to say.
         normalize: normalisation that was asked for; None if it was left to the model.
+        name: name of the model, for the remark.
     """
 
     recipe: Recipe
@@ -66,6 +67,7 @@ class Composed:
     as_published: bool
     remark: str | None
     normalize: bool | None = None
+    name: str = ""
 
 
 def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Composed:
@@ -103,7 +105,7 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
         composition = dataclasses.replace(composition, layer_weights=own.layer_weights, modules=own.modules)
     as_published = keeps and own is not None and method is None and normalize == own.normalize
     remark = None if own is None or as_published else _remark(checkpoint.name, own, composition, resolved, keeps)
-    return Composed(resolved, composition, own, keeps, as_published, remark, graph.normalize)
+    return Composed(resolved, composition, own, keeps, as_published, remark, graph.normalize, checkpoint.name)
 
 
 def unwhitened(composed: Composed) -> Composed:
@@ -112,7 +114,11 @@ def unwhitened(composed: Composed) -> Composed:
     normalize = _normalizes(own, composed.keeps_modules, composed.normalize)
     as_published = own is not None and composed.keeps_modules and normalize == own.normalize
     recipe = dataclasses.replace(recipe, graph=dataclasses.replace(recipe.graph, normalize=normalize))
-    return dataclasses.replace(composed, recipe=recipe, as_published=as_published)
+    as_is = dataclasses.replace(recipe, whitening=WhiteningChoice(None))
+    remark = None
+    if own is not None and not as_published:
+        remark = _remark(composed.name, own, composed.composition, as_is, composed.keeps_modules)
+    return dataclasses.replace(composed, recipe=recipe, as_published=as_published, remark=remark)
 
 
 def _normalizes(own: Own | None, keeps: bool, asked: bool | None) -> bool:
@@ -185,8 +191,8 @@ def _remark(name: str, own: Own, composition: Composition, recipe: Recipe, keeps
     added = ["the whitening"] if whitening is not None and not replaces_norm else []
     added += ["Normalize"] if normalize and not own.normalize else []
     parts = (("kept", kept), ("replaced", replaced), ("added", added))
-    said = [f"{verb} {'; '.join(what)}" for verb, what in parts if what]
-    return f"{name} as published: {'. '.join(said)}."
+    said = ". ".join(f"{verb.capitalize()} {'; '.join(what)}" for verb, what in parts if what)
+    return f"{name} as published: {said[0].lower()}{said[1:]}."
 
 
 def _layers(layers: tuple[int, ...]) -> str:

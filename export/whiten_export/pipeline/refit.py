@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from whiten_export.pipeline.align import (
     report_alignment,
     report_new_space,
 )
+from whiten_export.pipeline.choose_whitening import report_kinds
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.pipeline.fit import check_takes_texts
 from whiten_export.proof.gate import Expected, check_bundle
@@ -34,14 +36,22 @@ from whiten_runtime.bundle.bundle import (
     list_files,
     open_bundle,
 )
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, NESTED_METHODS, AlignmentRecord, Manifest, ParityRecord
+from whiten_runtime.bundle.manifest import (
+    MANIFEST_FILE,
+    NESTED_METHODS,
+    ChoiceRecord,
+    Manifest,
+    ParityRecord,
+    WhiteningRecord,
+)
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, check_sample_count, fit_map, fit_sif
+from whiten_whitening.maps import WhiteningSpec, check_sample_count, fit_map, fit_sif
+from whiten_whitening.moments import Moments
 
 _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE})
 
@@ -57,6 +67,8 @@ def refit_bundle(
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
     align_to: Path | None = None,
+    choice: ChoiceRecord | None = None,
+    kinds: Mapping[str, Moments] | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
@@ -69,6 +81,8 @@ def refit_bundle(
         options: options with which sessions are created.
         reporter: receives stages and warnings.
         align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
+        choice: the choice of the whitening, where it was left to a rule.
+        kinds: moments of kinds of text on which the new map is checked, from `embed_kinds`; None for no check.
 
     Raises:
         UsageError: the whitening cannot be fitted on the statistics or aligned, they are not valid for the bundle, the
@@ -94,11 +108,13 @@ def refit_bundle(
         check_reference(reference, Origin.of(old), spec.dimension or width)
     fitted = fit_sif(statistics.moments, spec) if old.pooling == "sif" else fit_map(statistics.moments, spec)
     warn_of_rank(fitted, report)
+    if kinds is not None:
+        report_kinds(fitted, kinds, report)
     alignment = None
     if reference is not None:
         fitted, alignment = align_with(reference, fitted, statistics)
         report_alignment(alignment, reference, report)
-    elif old.whitening is not None:
+    else:
         report_new_space(path, report)
     affine, dimension = (fitted.mean, fitted.weight), fitted.weight.shape[1]
     report.stage(f"writing {out}")
@@ -112,7 +128,7 @@ def refit_bundle(
         write_pooling(stage, dimension)
         probes = dataclasses.replace(probes, embeddings=Head.of(affine, old.normalize)(probes.unwhitened))
         write_probes(stage, probes)
-        manifest = _describe(old, fitted, statistics, alignment, stage, out)
+        manifest = _describe(old, describe_whitening(fitted, statistics, alignment), dimension, choice, stage, out)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
         report.stage("checking against the stored vectors of the reference")
         manifest = msgspec.structs.replace(
@@ -132,9 +148,9 @@ def _copy(bundle: Bundle, stage: Path) -> None:
 
 def _describe(
     old: Manifest,
-    fitted: WhiteningMap,
-    statistics: Statistics,
-    alignment: AlignmentRecord | None,
+    whitening: WhiteningRecord | None,
+    dimension: int,
+    choice: ChoiceRecord | None,
     stage: Path,
     out: Path,
 ) -> Manifest:
@@ -142,11 +158,11 @@ def _describe(
     manifest = msgspec.structs.replace(
         old,
         name=out.absolute().name,
-        whitening=describe_whitening(fitted, statistics, alignment),
-        choice=None,
+        whitening=whitening,
+        choice=choice,
         matryoshka_dimensions=(),
         published=None,
-        dimension=fitted.weight.shape[1],
+        dimension=dimension,
         versions=old.versions | made,
         files={name: file_record(stage / name) for name in list_files(stage)},
     )

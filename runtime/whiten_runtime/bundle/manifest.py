@@ -223,7 +223,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def nested(self) -> bool:
         """Return whether the first m coordinates of a vector are the vector whitened to m dimensions."""
-        return self.whitening is not None and self.whitening.method in NESTED_METHODS
+        whitening = self.whitening
+        return whitening is not None and whitening.method in NESTED_METHODS and whitening.alignment is None
 
     @property
     def unwhitened_width(self) -> int:

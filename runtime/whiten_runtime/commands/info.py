@@ -78,7 +78,13 @@ def _method(whitening: WhiteningRecord) -> str:
     if whitening.shrinkage:
         parts.append(f"shrinkage {whitening.shrinkage:.3g} ({whitening.shrinkage_estimator})")
     if whitening.common_components:
-        parts.append(f"{whitening.common_components} common component removed")
+        count = whitening.common_components
+        parts.append(f"{count} common component{'s' if count > 1 else ''} removed")
+    if (alignment := whitening.alignment) is not None:
+        parts.append(
+            f"aligned with space {alignment.space} (median cosine {alignment.median_cosine:.3f}, "
+            f"{100 * alignment.self_recall:.1f} % find themselves)"
+        )
     return ", ".join(parts)
 
 

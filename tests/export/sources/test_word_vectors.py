@@ -114,7 +114,20 @@ def test_whitened_sif_has_identity_covariance(words_file: Path, tmp_path: Path, 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(sentences(800)))
     out = tmp_path / "b"
-    result = run(words_file, "--pooling", "sif", "--whitening", "pca", "--corpus", corpus, "--precision", precision, "--out", out, "--json")
+    result = run(
+        words_file,
+        "--pooling",
+        "sif",
+        "--whitening",
+        "pca",
+        "--corpus",
+        corpus,
+        "--precision",
+        precision,
+        "--out",
+        out,
+        "--json",
+    )
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["manifest"]["whitening"]["rank"] == WIDTH - 1
     with Encoder(out) as encoder:

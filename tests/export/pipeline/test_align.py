@@ -1,0 +1,115 @@
+"""Test `--align-to`: a new whitening turned onto the one of an old bundle."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli import invoke as run
+from support.cli import ok
+from support.corpus import sentences
+from whiten_export.commands.export import export
+from whiten_runtime import Encoder, UsageError
+from whiten_runtime.commands.main import whiten
+
+
+def encoded(bundle: Path) -> np.ndarray:
+    with Encoder(bundle) as encoder:
+        return encoder.encode(sentences(1400)[1000:], normalize_embeddings=True)
+
+
+def self_recall(old: np.ndarray, new: np.ndarray) -> float:
+    return float((np.argmax(new @ old.T, axis=1) == np.arange(len(old))).mean())
+
+
+def test_refit_aligned_with_the_old_bundle_finds_its_stored_vectors(
+    make: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    old = make()
+    plain = ok("refit", old, "--corpus", other_file, "--whitening", "pca", "--out", tmp_path / "plain")
+    assert f"vectors stored with {old} do not fit" in plain.stderr
+    options = ("--corpus", other_file, "--whitening", "pca", "--align-to", old, "--out", tmp_path / "aligned", "--json")
+    aligned = ok("refit", old, *options)
+    stored, plain_vectors, aligned_vectors = map(encoded, (old, tmp_path / "plain", tmp_path / "aligned"))
+    np.testing.assert_allclose(plain_vectors @ plain_vectors.T, aligned_vectors @ aligned_vectors.T, atol=1e-3)
+    assert self_recall(stored, aligned_vectors) > self_recall(stored, plain_vectors) + 0.3
+    manifest = json.loads(aligned.stdout)["manifest"]
+    record = manifest["whitening"]["alignment"]
+    assert record["space"] == Encoder(old).space != manifest["space"]
+    assert f"{100 * record['self_recall']:.1f} % find themselves" in aligned.stderr
+    cosines = (stored * aligned_vectors).sum(axis=1)
+    assert record["median_cosine"] == pytest.approx(np.median(cosines), abs=0.05)
+    assert f"aligned with space {record['space']}" in ok("info", tmp_path / "aligned").stdout
+    with Encoder(tmp_path / "aligned") as encoder, pytest.raises(UsageError, match="truncate_dim is 8"):
+        encoder.encode(["a"], truncate_dim=8)
+    ok("verify", tmp_path / "aligned")
+
+
+def test_alignment_to_the_own_map_changes_nothing(make: Callable[..., Path], corpus_file: Path, tmp_path: Path) -> None:
+    old = make("--dim", 12)
+    options = ("--corpus", corpus_file, "--whitening", "pca", "--align-to", old, "--out", tmp_path / "same", "--json")
+    manifest = json.loads(ok("refit", old, *options).stdout)["manifest"]
+    assert manifest["dimension"] == 12  # taken from the old bundle
+    assert manifest["whitening"]["alignment"]["median_cosine"] == pytest.approx(1, abs=1e-6)
+    assert manifest["whitening"]["alignment"]["self_recall"] == 1
+    np.testing.assert_allclose(encoded(old), encoded(tmp_path / "same"), atol=1e-3)
+
+
+def test_export_can_be_aligned_too(
+    make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    old = make()
+    arguments = (checkpoint("bert"), "--layers", "1,4", "--corpus", other_file, "--whitening", "pca")
+    result = run(export, *arguments, "--align-to", old, "--out", tmp_path / "new")
+    assert result.exit_code == 0, result.stderr
+    assert "find themselves" in result.stderr
+    ok("refit", old, *arguments[3:], "--align-to", old, "--out", tmp_path / "refitted")
+    np.testing.assert_allclose(encoded(tmp_path / "new"), encoded(tmp_path / "refitted"), atol=1e-3)
+
+
+def test_what_cannot_be_aligned_is_refused_and_nothing_is_written(
+    make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    old, unwhitened, cls = make(), make("--whitening", "none"), make("--pooling", "cls")
+    (tmp_path / "few.txt").write_text("\n".join(sentences(40)) + "\n", "utf-8")
+    out = ("--out", tmp_path / "new")
+    soft = ("--whitening", "auto", *out)
+    cases = (
+        (("refit", old, "--corpus", other_file, "--align-to", cls, *soft), "of another model or of other layers"),
+        (("refit", old, "--corpus", other_file, "--align-to", unwhitened, *soft), "has no whitening"),
+        (("refit", old, "--corpus", tmp_path / "few.txt", "--align-to", old, *soft), "40 sentences cannot align 32"),
+        (("refit", old, "--corpus", other_file, "--dim", 8, "--align-to", old, *soft), "give --dim 32"),
+        (("refit", old, "--corpus", other_file, "--align-to", tmp_path / "absent", *soft), "does not exist"),
+    )
+    for arguments, message in cases:
+        result = run(whiten, *arguments)
+        assert result.exit_code in (1, 2), result.stderr
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
+        assert not (tmp_path / "new").exists()
+    result = run(
+        export,
+        checkpoint("bert"),
+        "--layers",
+        "0",
+        "--corpus",
+        other_file,
+        "--align-to",
+        old,
+        "--out",
+        tmp_path / "new",
+    )
+    assert (result.exit_code, "other layers" in result.stderr) == (2, True)
+    raw = run(export, checkpoint("bert"), "--whitening", "none", "--align-to", old, "--out", tmp_path / "new")
+    assert (raw.exit_code, "there is no whitening" in raw.stderr) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_refit_records_the_choice(make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:
+    result = ok("refit", make(), "--corpus", other_file, "--out", tmp_path / "new", "--json")
+    choice = json.loads(result.stdout)["manifest"]["choice"]
+    assert choice["why"] in result.stderr
+    shutil.rmtree(tmp_path / "new")
