@@ -34,8 +34,8 @@ def similarity(a: Path, b: Path, top: int | None, column: str | None, force: boo
     Prints the cosine of each row of A with the same row of B, one a line. With --top, prints a line for each row of A
     and each of its nearest rows of B: row of A, row of B, cosine, separated by tabs. Rows count from 0.
 
-    Vectors of different spaces cannot be compared: files that whiten embed or transform wrote say which space theirs
-    are in.
+    Vectors of different spaces cannot be compared, unless one is aligned with the other. Files that whiten embed or
+    transform wrote say which space theirs are in.
     """
     spaces = _check_spaces(a, b, force)
     if top is None:
@@ -64,11 +64,15 @@ def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
     Raises:
         UsageError: they differ, and `force` is False.
     """
-    first, second = ((found and found.space) or None for found in (read_metadata(a), read_metadata(b)))
+    known = [read_metadata(path) for path in (a, b)]
+    first, second = (None if found is None else found.space for found in known)
     if first is None or second is None:
         silent = f"neither '{a}' nor '{b}'" if first == second else f"only '{b if first is None else a}'"
         warn(f"{silent} says which space its vectors are in; their cosines mean something only if it is the same one")
     elif first != second:
+        if any(found is not None and found.aligned_with in (first, second) for found in known):
+            warn(f"spaces {first} and {second} are aligned: the vectors of a text are close in both, but not equal")
+            return [first, second]
         message = f"'{a}' is in space {first}, '{b}' in space {second}: their vectors cannot be compared"
         if not force:
             raise UsageError(f"{message}; embed both with one bundle, or pass --force")

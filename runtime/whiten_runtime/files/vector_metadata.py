@@ -38,6 +38,8 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the prompt that every text got; None for no prompt, or one without a name."""
     vectors: int | None = None
     """Number of vectors; None where the file itself says it, or where it was not known yet."""
+    aligned_with: str | msgspec.UnsetType = msgspec.UNSET
+    """Id of the space that the bundle's whitening was aligned with: vectors of that space are close to these."""
 
     @classmethod
     def of(
@@ -48,6 +50,7 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
         prompt_name: str | None = None,
     ) -> "VectorMetadata":
         """Describe vectors that a bundle computes with these options."""
+        alignment = manifest.whitening.alignment if manifest.whitening else None
         return cls(
             space=space_of(manifest),
             bundle=manifest.name,
@@ -55,6 +58,7 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
             truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
             normalized=normalize or manifest.normalize,
             prompt_name=prompt_name,
+            aligned_with=msgspec.UNSET if alignment is None else alignment.space,
         )
 
     def to_json(self) -> bytes:
