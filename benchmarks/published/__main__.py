@@ -13,6 +13,15 @@ import msgspec
 
 from benchmarks.published.measure import PRECISIONS, Figures
 
+NOTES = {
+    "xlm": "The tokenizer of XLM in transformers 4 gives token types, for which the network adds the embedding of "
+    "word 0 to every token; transformers 5 and this project give none, so sentence-transformers with transformers 4 "
+    "has other vectors."
+}
+"""Why rows differ, below the table where they do."""
+
+_DIFFERENT = 1e-4
+
 
 class Document(msgspec.Struct, frozen=True):
     """Holds the figures of all rows with one version of transformers."""
@@ -62,6 +71,9 @@ def print_table(newer: Document, older: Document) -> None:
         if row.failure:
             cells = [row.failure, "", ""]
         print("| " + " | ".join([row.name, row.modules, str(row.prompts or ""), row.reference, *cells, again]) + " |")
+    for row in older.rows:
+        if row.name in NOTES and 1 - row.cosines.get("fp32", 1) > _DIFFERENT:
+            print(f"\n{row.name}: {NOTES[row.name]}")
 
 
 def _cell(row: Figures, precision: str) -> str:
