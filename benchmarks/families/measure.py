@@ -80,7 +80,7 @@ def command(entry: Entry, precision: str, corpus: Path, out: Path) -> list[str]:
     layers = [] if entry.source == "words" else ["--layers", "1,-1"]
     width = [] if entry.package else ["--dim", str(KEPT)]
     fitting = ["--max-sentences", "2000"] if entry.package else ["--corpus", str(corpus)]
-    rest = ["--precision", precision, *fitting]
+    rest = ["--whitening", "pca", "--precision", precision, *fitting]
     return [entry.name, *layers, *width, *rest, "--out", str(out)]
 
 

@@ -23,10 +23,12 @@ def test_a_kind_like_the_corpus_is_not_hurt_and_one_elsewhere_is() -> None:
     assert unlike.after.average_cosine > 0.37
 
 
-def test_a_rotation_hurts_nothing() -> None:
+@pytest.mark.parametrize("moved", [0, 30])
+def test_a_rotation_hurts_nothing(moved: float) -> None:
     fitted = fit_map(MOMENTS, WhiteningSpec(beta=0))
-    (found,) = check_kinds(fitted, {"same": MOMENTS})
+    (found,) = check_kinds(fitted, {"same": Moments.of(CORPUS + moved)})
     assert found.before.iso_score == pytest.approx(found.after.iso_score)
+    assert (found.after.average_cosine > 0.37) == bool(moved)
     assert not found.hurt
 
 

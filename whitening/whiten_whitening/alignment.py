@@ -20,9 +20,6 @@ from whiten_whitening.similarity import cosines
 LEAST_RATIO = 2
 """Vectors per dimension below which the rotation is not determined well enough to be used."""
 
-DUE_COSINE, DUE_RECALL = 0.9, 0.95
-"""Median cosine and self-recall below which stored vectors should be computed again."""
-
 _EQUAL = 1e-9
 """Difference of cosines below which two texts count as equally near: a sample may hold a text twice."""
 
@@ -42,11 +39,6 @@ class Fidelity:
     median_cosine: float
     self_recall: float
     sentences: int
-
-    @property
-    def due(self) -> bool:
-        """Return whether stored vectors should be computed again."""
-        return self.median_cosine < DUE_COSINE or self.self_recall < DUE_RECALL
 
 
 def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moments: Moments) -> WhiteningMap:

@@ -68,6 +68,8 @@ class Drift:
         expected_iso_score: value for the same number of other texts like the corpus, if their vectors were normal.
         unwhitened: spread of the vectors without the map, within the dimensions that it keeps.
         whitened: spread of the vectors under the map.
+        rescales: whether the map divides directions by their spread.
+        of_texts: whether the bundle takes texts.
     """
 
     n: int
@@ -83,6 +85,8 @@ class Drift:
     expected_iso_score: float
     unwhitened: Spread
     whitened: Spread
+    rescales: bool = True
+    of_texts: bool = True
 
     @property
     def verdict(self) -> Verdict:
@@ -95,7 +99,7 @@ class Drift:
             return "too few"
         if self.keeps(CLOSE):
             return "close"
-        if self.unwhitened.hurt_by(self.whitened):
+        if self.unwhitened.hurt_by(self.whitened, self.rescales):
             return "hurts"
         return "drifting" if self.keeps(DRIFTING) else "far"
 
@@ -117,11 +121,12 @@ class Drift:
             f"IsoScore {self.unwhitened.iso_score:.3f} -> {self.whitened.iso_score:.3f}, average cosine "
             f"{self.unwhitened.average_cosine:.2f} -> {self.whitened.average_cosine:.2f}"
         )
+        again = "whiten refit" if self.of_texts else "whiten-export --from-vectors"
         return {
             "close": "these texts are like the corpus; the whitening fits them",
             "drifting": f"these texts differ from the corpus, but the whitening still fits them ({spread})",
             "far": f"these texts are unlike the corpus, but the whitening still spreads them well ({spread})",
-            "hurts": f"the whitening does these texts harm ({spread}); fit it again on them (whiten refit)",
+            "hurts": f"the whitening does these texts harm ({spread}); fit it again on them ({again})",
             "too few": f"{self.n} texts are too few to tell; give {LEAST_VECTORS} or more",
         }[self.verdict]
 
@@ -241,6 +246,8 @@ class DriftMonitor:
             expected_iso_score=expected_iso_score(n, rank, corpus_n),
             unwhitened=unwhitened,
             whitened=whitened,
+            rescales=whitening.beta > 0,
+            of_texts=self.manifest.input == "text",
         )
 
     def _spreads(self, moments: Moments) -> tuple[Spread, Spread]:

@@ -38,13 +38,18 @@ class Spread:
         total = square + float(np.trace(covariance))
         return cls(iso_score(covariance), square / total if total > 0 else 0.0)
 
-    def hurt_by(self, after: "Spread") -> bool:
+    def hurt_by(self, after: "Spread", rescales: bool = True) -> bool:
         """Return whether a map does harm to vectors of this spread, which have the spread `after` under it.
 
         A whitening is meant to spread vectors evenly around 0. Where their IsoScore falls, or they still share a
-        direction, similarities are measurably worse than without the map.
+        direction under a map that rescales others, similarities are measurably worse than without the map.
+
+        Args:
+            after: spread under the map.
+            rescales: whether the map divides directions by their spread; one that centres and rotates does not.
         """
-        return after.iso_score < _SAME * self.iso_score or after.average_cosine >= HURTFUL_COSINE
+        falls = after.iso_score < _SAME * self.iso_score
+        return falls or (rescales and after.average_cosine >= HURTFUL_COSINE)
 
 
 def iso_score(covariance: Float64Array) -> float:

@@ -13,6 +13,9 @@ from whiten_whitening.moments import Float64Array, Moments
 WEIGHTS = (0.3, 0.5, 0.7)
 """Weights of the shrinkage that are tried."""
 
+_UNKNOWN = 0.5
+"""Weight for vectors without spread, of which none is likelier than another."""
+
 _FLOOR = 1e-6
 """Smallest variance of the normal distribution, relative to the largest."""
 
@@ -25,25 +28,28 @@ class KindCheck:
         kind: name of the kind.
         before: spread of the vectors before the map.
         after: spread under the map.
+        rescales: whether the map divides directions by their spread.
     """
 
     kind: str
     before: Spread
     after: Spread
+    rescales: bool = True
 
     @property
     def hurt(self) -> bool:
         """Return whether the map does harm to texts of this kind."""
-        return self.before.hurt_by(self.after)
+        return self.before.hurt_by(self.after, self.rescales)
 
 
 def check_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments]) -> tuple[KindCheck, ...]:
     """Return how a map changes the spread of each kind; `kinds` are the moments of their vectors before the map."""
     found = []
+    rescales = fitted.spec is not None and fitted.spec.beta > 0
     for kind, moments in kinds.items():
         mapped = moments.affine(fitted.mean, fitted.weight)
         before = Spread.of(moments.mean, moments.covariance)
-        found.append(KindCheck(kind, before, Spread.of(mapped.mean, mapped.covariance)))
+        found.append(KindCheck(kind, before, Spread.of(mapped.mean, mapped.covariance), rescales))
     return tuple(found)
 
 
@@ -58,6 +64,8 @@ def likeliest_weight(moments: Moments, kinds: Mapping[str, Moments], weights: Se
         kinds: moments of the vectors of each kind.
         weights: weights to try, from 0 to 1; the first of equal ones is returned.
     """
+    if moments.n < 2 or not np.trace(moments.scatter) > 0:
+        return _UNKNOWN
     eigenvalues, basis = eigh(moments.covariance)
     squares = [_squares(moments, other, basis) for other in kinds.values()]
     scores = []

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 
 from whiten_whitening.moments import Float64Array
-from whiten_whitening.similarity import spearman
+from whiten_whitening.similarity import ranks
 
 _STEPS = (0.2, 0.1, 0.05)
 """Amounts of weight that are moved from one layer to another; the last is the resolution of the result."""
@@ -19,24 +19,29 @@ class _Similarity:
     """Computes Spearman's correlation for weights, from products of the layers' vectors that are computed once."""
 
     def __init__(self, first: Float64Array, second: Float64Array, scores: Float64Array) -> None:
-        self._scores = scores
+        self._gold = _standardised(ranks(scores))
         self._across = np.einsum("lnd,mnd->lmn", first, second, optimize=True)
         self._within = [np.einsum("lnd,mnd->lmn", rows, rows, optimize=True) for rows in (first, second)]
 
     def __call__(self, weights: Float64Array) -> float:
         """Return the correlation between the scores and the cosines of the weighted averages."""
-        across, *squares = (
-            np.einsum("l,lmn,m->n", weights, products, weights, optimize=True)
-            for products in (self._across, *self._within)
-        )
+        across, *squares = (weights @ np.tensordot(weights, products, 1) for products in (self._across, *self._within))
         norms = np.sqrt(np.maximum(squares[0] * squares[1], 0))
-        return spearman(across / np.where(norms > 0, norms, np.inf), self._scores)
+        cosines = across / np.where(norms > 0, norms, np.inf)
+        return float(_standardised(np.argsort(np.argsort(cosines)).astype(np.float64)) @ self._gold)
+
+
+def _standardised(values: Float64Array) -> Float64Array:
+    centred = values - values.mean()
+    length = np.linalg.norm(centred)
+    return np.asarray(centred / (length if length > 0 else 1))
 
 
 def learn_weights(first: Float64Array, second: Float64Array, scores: Float64Array) -> tuple[float, ...] | None:
     """Return the weights whose average of layers has the cosines that follow the scores best; None for equal ones.
 
-    The search moves weight from one layer to another, from equal weights and from each layer alone, on vectors as they
+    The search moves weight from one layer to another, from equal weights and from the best layer alone, on vectors as
+    they are and on centred ones.
     are and on centred ones.
 
     Args:
@@ -53,7 +58,8 @@ def learn_weights(first: Float64Array, second: Float64Array, scores: Float64Arra
     for part in (_Similarity(first, second, scores), _Similarity(first - centre, second - centre, scores)):
         equal = np.full(count, 1 / count)
         known = part(equal) + _WORTH
-        for start in (equal, *np.eye(count)):
+        alone = max(np.eye(count), key=part)
+        for start in (equal, alone):
             found = _climb(part, start)
             gain = found[0] - known
             if gain > 0 and (best is None or gain > best[0]):

@@ -144,7 +144,7 @@ def _candidates(
         found = cosines(*(_mapped(fit(None), vectors) for vectors in (first, second)))
         yield None, CandidateRecord(whitening="none", beta=None, dimension=width, spearman=spearman(found, scores))
     kept = [dimension] if dimension else sorted({max(1, round(width * part)) for part in _FRACTIONS}, reverse=True)
-    for spec in _specs(asked, width):
+    for spec in _specs(asked, width - (dimension or 1)):
         fitted = fit(spec)
         white = [_mapped(fitted, vectors) for vectors in (first, second)]
         whole = white[0].shape[1]
@@ -164,11 +164,11 @@ def _candidates(
             )
 
 
-def _specs(asked: Shrinkage, width: int) -> Iterator[WhiteningSpec]:
-    """Yield the whitenings to try, the simplest first."""
+def _specs(asked: Shrinkage, spare: int) -> Iterator[WhiteningSpec]:
+    """Yield the whitenings to try, the simplest first; `spare` is how many directions may be removed."""
     yield WhiteningSpec(beta=0.0, shrinkage=asked)
     for count in _REMOVED:
-        if count < width:
+        if count <= spare:
             yield WhiteningSpec(beta=0.0, shrinkage=asked, common_components=count)
     weights = _WEIGHTS if asked in ("none", 0) else (asked,)
     yield from (WhiteningSpec(shrinkage=weight) for weight in reversed(weights))

@@ -15,13 +15,14 @@ def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     """Return the rank correlation of two [n]; ties share their mean rank; 0 where one of them is constant."""
-    ranks = [_ranks(values) for values in (a, b)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
+    found = [ranks(values) for values in (a, b)]
+    if any(np.ptp(rank) == 0 for rank in found):
         return 0.0
-    return float(np.asarray(np.corrcoef(ranks))[0, 1])
+    return float(np.asarray(np.corrcoef(found))[0, 1])
 
 
-def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
+def ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the ranks of values, [n], from 0 on; ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = counts.cumsum().astype(np.float64) - (counts - 1) / 2
-    return np.asarray(np.take(ranks, place), np.float64)
+    means = counts.cumsum().astype(np.float64) - (counts - 1) / 2
+    return np.asarray(np.take(means, place), np.float64)

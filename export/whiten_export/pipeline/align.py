@@ -89,12 +89,11 @@ def measure(old: StoredMap, new: WhiteningMap, statistics: Statistics) -> Fideli
 
 def report_alignment(record: AlignmentRecord, reference: Reference, report: Reporter) -> None:
     """Report how far stored vectors are off, as a warning if they should be computed again."""
-    found = Fidelity(record.median_cosine, record.self_recall, record.sentences)
     said = (
         f"aligned with {reference.path}: on {record.sentences:,} sentences, its stored vectors have a median cosine of "
         f"{record.median_cosine:.3f} to the new ones, and {100 * record.self_recall:.1f} % find themselves"
     )
-    if found.due:
+    if record.due:
         report.warn(f"{said}; compute stored vectors again soon")
     else:
         report.stage(said)

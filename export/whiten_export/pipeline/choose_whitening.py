@@ -98,7 +98,7 @@ def report_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments], report: Rep
     """Report the kinds of text that a map does harm to, of which the corpus has too little."""
     if hurt := [check.kind for check in check_kinds(fitted, kinds) if check.hurt]:
         report.stage(
-            f"the corpus is unlike these kinds of English text, whose vectors the map spreads worse than none: "
+            f"the corpus is unlike these kinds of English text, to whose similarities this map does harm: "
             f"{', '.join(hurt)}; if yours are of them, add such texts, or --corpus {BUILTIN_CORPUS}"
         )
 
@@ -114,6 +114,8 @@ def _choose(plan: Plan, moments: Moments, embedder: Embedder, kinds: Mapping[str
     asked, pairs = plan.recipe.whitening, plan.pairs
     if pairs is None:
         weight = SOFT_WEIGHT if kinds is None or moments.n < 2 else likeliest_weight(moments, kinds)
+        if plan.pooling == "sif":  # what is left to whiten
+            moments = moments.without_components(moments.common_components(1))
         return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight)
     first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
     sif = plan.pooling == "sif"

@@ -13,7 +13,7 @@ from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.max_length import USUAL_LENGTH, choose_max_seq_length
 from whiten_export.sources.opening import open_model
 from whiten_export.writing.staging import check_target
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.manifest import Manifest, Pooling
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
@@ -23,6 +23,9 @@ from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import check_sample_count
 from whiten_whitening.selection import Choice, fine_tuned
 from whiten_whitening.shrinkage import check_for_sif
+
+_FOR_FITTING = ("corpus", "column", "max_sentences", "shrinkage")
+"""Choices that mean nothing where no whitening is fitted."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Plan:
         """Return whether the weights of the layers are learned from pairs."""
         composition = self.composition
         several = len(composition.layers) > 1 and composition.layer_weights is None and not composition.modules
-        return self.recipe.whitening.method == "auto" and self.pairs is not None and several
+        learns = self.recipe.whitening.method == "auto" and self.pairs is not None and self.reference is None
+        return learns and several
 
     def tokenizer(self, path: Path) -> Tokenizer:
         """Return the bundle's tokenizer, from its `tokenizer.json`."""
@@ -140,14 +144,20 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
     top_is_fine_tuned = record.sentence_similarity and layers[-1] == count
     reference = None if whitening.align_to is None else open_reference(whitening.align_to)
-    if reference is not None and whitening.dim is None and reference.manifest.dimension < width:
+    if reference is not None and whitening.dim is None:
         whitening = dataclasses.replace(whitening, dim=reference.manifest.dimension)
         recipe = dataclasses.replace(recipe, whitening=whitening)
+    if reference is not None and _weighs_like(reference.manifest, composed.composition):
+        weights = reference.manifest.layer_weights
+        composition = dataclasses.replace(composed.composition, layer_weights=weights)
+        composed = dataclasses.replace(composed, composition=composition)
     pairs = read_pairs(Path(whitening.dev)) if whitening.dev is not None else None
     settled = None
     needs_map = whitening.dim is not None or reference is not None
     if whitening.method == "auto" and pairs is None and top_is_fine_tuned and not needs_map:
         settled = fine_tuned(checkpoint.name)
+        if unused := [name for name in _FOR_FITTING if getattr(whitening, name) not in (None, "none", 0)]:
+            raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {settled.why}")
         report.stage(settled.why)
         composed = unwhitened(composed)
         recipe = composed.recipe
@@ -176,6 +186,12 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         reference=reference,
         target=target,
     )
+
+
+def _weighs_like(manifest: Manifest, composition: Composition) -> bool:
+    """Return whether a composition without weights of its own can take those of a bundle."""
+    same = (manifest.layers, manifest.pooling) == (composition.layers, composition.pooling)
+    return same and composition.layer_weights is None and not composition.modules
 
 
 def with_layer_weights(plan: Plan, weights: tuple[float, ...]) -> Plan:

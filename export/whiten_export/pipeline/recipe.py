@@ -57,8 +57,9 @@ class WhiteningChoice:
             for name, usual in (("beta", 1), ("shrinkage", "none"), ("align_to", None)):
                 if (value := getattr(self, name)) != usual:
                     raise UsageError(f"{name.replace('_', '-')} is {value}, but there is no whitening; leave it out")
-        if self.method == "auto" and self.beta != 1:
-            raise UsageError(f"beta is {self.beta}, but whitening auto chooses it; leave it out, or name the method")
+        if (self.method == "auto" or self.dev is not None) and self.beta != 1:
+            how = "name the method" if self.dev is None else "leave dev out"
+            raise UsageError(f"beta is {self.beta}, but whitening auto chooses it; leave it out, or {how}")
         if self.method not in ("auto", "default") and self.dev is not None:
             raise UsageError(f"dev '{self.dev}' is for whitening auto to decide by; leave the method out")
         if isinstance(self.corpus, str) or self.corpus == ():

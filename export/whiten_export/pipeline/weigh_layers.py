@@ -62,4 +62,4 @@ def _by_layer(pairs: Pairs, embedder: Embedder, count: int) -> tuple[Float64Arra
 
 def _unused(layers: Sequence[int], weights: Sequence[float]) -> str:
     used = [str(layer) for layer, weight in zip(layers, weights, strict=True) if weight > 0]
-    return "" if len(used) == len(layers) else f"; --layers {','.join(used)} gives the same with a smaller graph"
+    return "" if len(used) == len(layers) else f"; --layers {','.join(used)} with the same --dev gives a smaller graph"

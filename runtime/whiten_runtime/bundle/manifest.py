@@ -72,6 +72,10 @@ class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Partition score over the sample's unit vectors; 1 is isotropic."""
 
 
+DUE_COSINE, DUE_RECALL = 0.9, 0.95
+"""Median cosine and self-recall below which stored vectors should be computed again."""
+
+
 class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Describes how a map was rotated onto the space of another bundle, and how near it came."""
 
@@ -83,6 +87,11 @@ class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the sentences whose nearest vector in the other space is their own."""
     sentences: int
     """Number of sentences that both were measured on."""
+
+    @property
+    def due(self) -> bool:
+        """Return whether stored vectors should be computed again."""
+        return self.median_cosine < DUE_COSINE or self.self_recall < DUE_RECALL
 
 
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +125,8 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True):
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Describes one candidate whitening and its result on pairs with scores."""
 
-    whitening: Literal["none", "centre", "partial", "full", "soft", "all-but-the-top"]
+    whitening: str
+    """Kind: "none", "centre", "partial", "full", "soft" or "all-but-the-top"."""
     beta: float | None
     """Exponent of the inverse eigenvalues; None without whitening."""
     shrinkage: float = 0.0

@@ -48,8 +48,8 @@ def _coordinates(manifest: Manifest) -> dict[str, Any]:
         "merged_into": source.merged_into,
         "tokenizer": _tokenizer(manifest.files),
         "input": manifest.input,
-        "layers": manifest.layers,
-        "layer_weights": _shares(manifest.layer_weights),
+        "layers": _used(manifest.layers, manifest.layer_weights),
+        "layer_weights": _shares(tuple(weight for weight in manifest.layer_weights or () if weight) or None),
         "pooling": manifest.pooling,
         "include_prompt": manifest.include_prompt,
         "modules": manifest.modules,
@@ -61,6 +61,13 @@ def _coordinates(manifest: Manifest) -> dict[str, Any]:
         "normalize": manifest.normalize,
         "dimension": manifest.dimension,
     }
+
+
+def _used(layers: tuple[int, ...], weights: tuple[float, ...] | None) -> tuple[int, ...]:
+    """Return the layers that have a weight: one without is the same as none."""
+    if weights is None:
+        return layers
+    return tuple(layer for layer, weight in zip(layers, weights, strict=True) if weight)
 
 
 def _tokenizer(files: Mapping[str, FileRecord]) -> str | None:

@@ -1,6 +1,6 @@
 """Implement `whiten similarity`: cosines of the vectors in two files, row by row or the nearest of each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -8,10 +8,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.bundle.manifest import AlignmentRecord
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, warn
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
 from whiten_runtime.inference.nearest import Nearest
 from whiten_runtime.inference.vectors import row_cosines
 
@@ -70,14 +71,26 @@ def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
         silent = f"neither '{a}' nor '{b}'" if first == second else f"only '{b if first is None else a}'"
         warn(f"{silent} says which space its vectors are in; their cosines mean something only if it is the same one")
     elif first != second:
-        if any(found is not None and found.aligned_with in (first, second) for found in known):
-            warn(f"spaces {first} and {second} are aligned: the vectors of a text are close in both, but not equal")
-            return [first, second]
         message = f"'{a}' is in space {first}, '{b}' in space {second}: their vectors cannot be compared"
+        if (alignment := _alignment(known)) is not None:
+            close = f"median cosine {alignment.median_cosine:.3f}, {100 * alignment.self_recall:.1f} % find themselves"
+            if not alignment.due:
+                warn(f"spaces {first} and {second} are aligned: vectors of a text are close in both ({close})")
+                return [first, second]
+            message = f"spaces {first} and {second} are aligned, but too far apart ({close})"
         if not force:
             raise UsageError(f"{message}; embed both with one bundle, or pass --force")
         warn(message)
     return [first, second]
+
+
+def _alignment(known: Sequence[VectorMetadata | None]) -> AlignmentRecord | None:
+    """Return the alignment of one of two files with the space of the other."""
+    spaces = [found.space for found in known if found is not None]
+    for found in known:
+        if found is not None and isinstance(found.alignment, AlignmentRecord) and found.alignment.space in spaces:
+            return found.alignment
+    return None
 
 
 def _row_by_row(a: Path, b: Path, column: str | None) -> NDArray[np.float32]:

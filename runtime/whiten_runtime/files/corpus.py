@@ -48,7 +48,11 @@ class Corpus:
         return total if self._limit is None else min(total, self._limit)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the sentences; skip lines that are empty or blank."""
+        """Yield the sentences; skip lines that are empty or blank.
+
+        Raises:
+            DataError: with a limit, the number of all sentences is not what it was when they were counted.
+        """
         records = []
         limit = self._limit
         total = 1 if limit is None else self._all()
@@ -63,6 +67,8 @@ class Corpus:
                     count += 1
                     yield sentence
             records.append(CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=count))
+        if limit is not None and index != total:
+            raise DataError(f"the corpus changed from {total:,} to {index:,} sentences while it was read; begin again")
         self.records = tuple(record for record in records if record.sentences)
 
     def _all(self) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from whiten_runtime.bundle.manifest import Manifest, is_space
+from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, is_space
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
@@ -38,8 +38,8 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the prompt that every text got; None for no prompt, or one without a name."""
     vectors: int | None = None
     """Number of vectors; None where the file itself says it, or where it was not known yet."""
-    aligned_with: str | msgspec.UnsetType = msgspec.UNSET
-    """Id of the space that the bundle's whitening was aligned with: vectors of that space are close to these."""
+    alignment: AlignmentRecord | msgspec.UnsetType = msgspec.UNSET
+    """Space that the bundle's whitening was aligned with, and how close its vectors are to these."""
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
             truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
             normalized=normalize or manifest.normalize,
             prompt_name=prompt_name,
-            aligned_with=msgspec.UNSET if alignment is None else alignment.space,
+            alignment=msgspec.UNSET if alignment is None else alignment,
         )
 
     def to_json(self) -> bytes:

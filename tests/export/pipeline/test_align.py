@@ -70,6 +70,31 @@ def test_export_can_be_aligned_too(
     np.testing.assert_allclose(encoded(tmp_path / "new"), encoded(tmp_path / "refitted"), atol=1e-3)
 
 
+def test_pairs_decide_on_the_whitening_and_not_on_the_layers_if_there_is_a_bundle_to_align_to(
+    make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    old = make()
+    texts = sentences(160)
+    rows = [
+        {"sentence1": a, "sentence2": b, "score": n % 7}
+        for n, (a, b) in enumerate(zip(texts, texts[80:], strict=False))
+    ]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    arguments = (checkpoint("bert"), "--layers", "1,4", "--corpus", other_file, "--dev", tmp_path / "dev.jsonl")
+    result = run(export, *arguments, "--align-to", old, "--out", tmp_path / "new", "--json")
+    assert result.exit_code == 0, result.stderr
+    manifest = json.loads(result.stdout)["manifest"]
+    assert manifest["layer_weights"] is None
+    texts = other_file.read_text("utf-8").splitlines()
+    with Encoder(old) as before, Encoder(tmp_path / "new") as after:
+        stored, found = (encoder.encode(texts, normalize_embeddings=True) for encoder in (before, after))
+    expected = np.median((stored * found).sum(axis=1))
+    assert manifest["whitening"]["alignment"]["median_cosine"] == pytest.approx(expected, abs=1e-3)
+    learned = run(export, *arguments, "--out", tmp_path / "learned", "--json")
+    weights = json.loads(learned.stdout)["manifest"]["layer_weights"]
+    assert weights is None or sum(weights) == pytest.approx(1)
+
+
 def test_what_cannot_be_aligned_is_refused_and_nothing_is_written(
     make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:

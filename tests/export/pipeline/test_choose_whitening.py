@@ -166,6 +166,22 @@ def test_requested_dimension_is_kept() -> None:
     assert (choice.spec.dimension, choice.spec.shrinkage) == (5, "oas")
 
 
+def test_as_many_dimensions_as_there_are_are_kept_if_asked_for() -> None:
+    vectors = anisotropic(3000, 16)
+    moments, scores = Moments.of(vectors), np.random.default_rng(0).normal(size=300)
+    choice = choose_by_pairs(lambda spec: fit_map(moments, spec), vectors[:300], vectors[300:600], scores, 16)
+    assert {candidate.dimension for candidate in choice.candidates} == {16}
+    assert "all-but-the-top" not in {candidate.whitening for candidate in choice.candidates}
+
+
+@pytest.mark.parametrize(
+    "unused", [("--corpus", "absent.txt"), ("--max-sentences", "50"), ("--whitening", "auto", "--shrinkage", "oas")]
+)
+def test_what_no_whitening_needs_is_refused(tmp_path: Path, unused: tuple[str, ...]) -> None:
+    result = run("minilm", "--layers", "1,6", *unused, "--out", tmp_path / "b")
+    assert (result.exit_code, "was given, but nothing is fitted: not whitened" in result.stderr) == (2, True)
+
+
 def pairs_file(folder: Path) -> Path:
     texts = sentences(120)
     rows = zip(texts[:60], texts[60:], range(60), strict=True)

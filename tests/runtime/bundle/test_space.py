@@ -38,6 +38,12 @@ def test_the_id_of_a_bundle_never_changes(golden: Path, name: str, space: str) -
     assert space_of(read_manifest(golden / name)) == space
 
 
+def test_a_layer_without_weight_is_as_none(manifest: Manifest) -> None:
+    one = replace(manifest, layers=(1,), layer_weights=(1.0,))
+    assert space_id(replace(manifest, layers=(1, 4), layer_weights=(1.0, 0.0))) == space_id(one)
+    assert space_id(replace(manifest, layers=(1, 4), layer_weights=(0.9, 0.1))) != space_id(one)
+
+
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_id_can_be_computed_as_the_format_describes_it(golden: Path, name: str) -> None:
     """A reader in another language has docs/bundle-format.md alone."""

@@ -54,6 +54,16 @@ def test_limit_gives_exactly_that_many_sentences_in_order(sizes: list[int], limi
         assert abs(len(set(sentences) & set(found)) - share) <= 1
 
 
+def test_a_corpus_that_grows_while_it_is_sampled_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(map(str, range(10))), "utf-8")
+    corpus = Corpus((str(path),), None, 5)
+    assert corpus.count() == 5
+    path.write_text("\n".join(map(str, range(100))), "utf-8")
+    with pytest.raises(DataError, match="changed from 10 to 100 sentences"):
+        list(corpus)
+
+
 def test_the_builtin_corpus_never_changes() -> None:
     corpus = Corpus((BUILTIN_CORPUS,), None, None)
     sentences = list(corpus)
