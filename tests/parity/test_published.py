@@ -147,7 +147,7 @@ def test_naming_layers_says_what_is_kept_and_what_is_replaced(folder: Callable[[
     line = next(line for line in result.stderr.splitlines() if "as published" in line)
     for words in (
         "kept cls pooling",
-        "replaced layer 2 by layers 0, 1",
+        "Replaced layer 2 by layers 0, 1",
         "Dense(",
         "by nothing",
         "Normalize by the whitening",

@@ -104,7 +104,7 @@ MISTAKES = [
     (["--dim", "8", "--whitening", "none"], 2, "without whitening"),
     (["--max-length", "49"], 2, "positions for 48 tokens"),
     (["--max-length", "2"], 2, "special tokens alone take 2"),
-    (["--max-sentences", "20"], 2, "20 sentences cannot whiten 32 dimensions"),
+    (["--max-sentences", "20", "--whitening", "pca"], 2, "20 sentences cannot whiten 32 dimensions"),
     (["--corpus", "nowhere.txt"], 2, "'nowhere.txt' does not exist"),
     (["--corpus", "latin.txt"], 1, "line 2 is not UTF-8"),
     (["--corpus", "binary.txt"], 1, "NUL byte"),
