@@ -97,9 +97,10 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
 def report_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments], report: Reporter) -> None:
     """Report the kinds of text that a map does harm to, of which the corpus has too little."""
     if hurt := [check.kind for check in check_kinds(fitted, kinds) if check.hurt]:
+        which = "all kinds" if len(hurt) == len(kinds) else f"these kinds ({', '.join(hurt)})"
         report.stage(
-            f"the corpus is unlike these kinds of English text, to whose similarities this map does harm: "
-            f"{', '.join(hurt)}; if yours are of them, add such texts, or --corpus {BUILTIN_CORPUS}"
+            f"the corpus is unlike {which} of general English text, to whose similarities this map does harm; if yours "
+            f"are of them, add such texts, or --corpus {BUILTIN_CORPUS}"
         )
 
 

@@ -15,8 +15,10 @@ from support.cli import invoke
 from support.corpus import sentences
 from support.vector_sets import anisotropic
 from whiten_export.commands.export import export
+from whiten_export.pipeline.choose_whitening import report_kinds
 from whiten_runtime import DataError, Encoder, UsageError
 from whiten_runtime.files.pairs import read_pairs
+from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
 from whiten_whitening.selection import choose_by_pairs, choose_by_rules
@@ -180,6 +182,30 @@ def test_as_many_dimensions_as_there_are_are_kept_if_asked_for() -> None:
 def test_what_no_whitening_needs_is_refused(tmp_path: Path, unused: tuple[str, ...]) -> None:
     result = run("minilm", "--layers", "1,6", *unused, "--out", tmp_path / "b")
     assert (result.exit_code, "was given, but nothing is fitted: not whitened" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("far", "said"), [(("a", "b"), "unlike all kinds"), (("b",), "unlike these kinds (b)")])
+def test_kinds_that_a_map_harms_are_named(far: tuple[str, ...], said: str) -> None:
+    class Stages(Reporter):
+        said = ""
+
+        def stage(self, text: str) -> None:
+            self.said += text
+
+    vectors = anisotropic(3000, 16)
+    kinds = {kind: Moments.of(vectors[:500] * 0.1 + 50 if kind in far else vectors[:500]) for kind in "ab"}
+    stages = Stages()
+    report_kinds(fit_map(Moments.of(vectors)), kinds, stages)
+    assert said in stages.said
+
+
+def test_a_map_that_harms_nothing_is_not_mentioned() -> None:
+    class Silent(Reporter):
+        def stage(self, text: str) -> None:
+            raise AssertionError(text)
+
+    vectors = anisotropic(3000, 16)
+    report_kinds(fit_map(Moments.of(vectors)), {"a": Moments.of(vectors[:500])}, Silent())
 
 
 def pairs_file(folder: Path) -> Path:
