@@ -6,14 +6,13 @@ Run as `python -m benchmarks.alignment BUNDLE CORPUS ... [--sentences N]`; BUNDL
 import argparse
 from pathlib import Path
 
-import numpy as np
-
+from whiten_export.pipeline.align import measure
 from whiten_export.pipeline.fit import fit_bundle
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.files.corpus import Corpus
-from whiten_whitening.alignment import Fidelity, align, fidelity
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
-from whiten_whitening.stored import StoredMap, read_map
+from whiten_whitening.alignment import Fidelity, align
+from whiten_whitening.maps import WhiteningSpec, fit_map
+from whiten_whitening.stored import read_map
 
 
 def main() -> None:
@@ -33,16 +32,11 @@ def main() -> None:
     print("|---|---|---|---|")
     for name in arguments.corpora:
         statistics = fit_bundle(arguments.bundle, Corpus((name,), None, arguments.sentences))
-        rows = statistics.sample.vectors.astype(np.float64)
         for label, weight in (("soft", 0.5), ("full", 0.0)):
             new = fit_map(statistics.moments, WhiteningSpec(dimension=dimension, shrinkage=weight))
             turned = align(new, old.mean, old.weight, statistics.moments)
-            cells = [_cell(_measured(rows, old, fitted)) for fitted in (new, turned)]
+            cells = [_cell(measure(old, fitted, statistics)) for fitted in (new, turned)]
             print(f"| {Path(name).name}, {statistics.moments.n:,} | {label} | {' | '.join(cells)} |", flush=True)
-
-
-def _measured(rows: np.ndarray, old: StoredMap, new: WhiteningMap) -> Fidelity:
-    return fidelity((rows - old.mean) @ old.weight, (rows - new.mean) @ new.weight)
 
 
 def _cell(found: Fidelity) -> str:

@@ -7,6 +7,10 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace("\n", " ").split(",") if part.strip())
 
 
+def _forms(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(line.split("|")) for line in text.strip().splitlines())
+
+
 def _plurals(text: str) -> dict[str, str]:
     found = {}
     for pair in _split(text):
@@ -179,9 +183,7 @@ NOUNS: Mapping[str, tuple[str, ...]] = {
 }
 """Nouns, adjectives and phrases by what they stand for."""
 
-VERBS: tuple[tuple[str, ...], ...] = tuple(
-    tuple(line.split("|"))
-    for line in """
+VERBS = _forms("""
 play|plays|playing|played|instrument
 play|plays|playing|played|sport
 eat|eats|eating|ate|food
@@ -286,13 +288,10 @@ smile|smiles|smiling|smiled|
 fall|falls|falling|fell|
 pray|prays|praying|prayed|
 exercise|exercises|exercising|exercised|
-""".strip().splitlines()
-)
+""")
 """Verbs: base form, third person, -ing form, past tense, and what their object is (empty for none)."""
 
-MOVES: tuple[tuple[str, ...], ...] = tuple(
-    tuple(line.split("|"))
-    for line in """
+MOVES = _forms("""
 run|runs|running|ran
 sleep|sleeps|sleeping|slept
 jump|jumps|jumping|jumped
@@ -304,6 +303,5 @@ hide|hides|hiding|hid
 drink|drinks|drinking|drank
 wait|waits|waiting|waited
 dig|digs|digging|dug
-""".strip().splitlines()
-)
-"""What animals do: base form, third person, -ing form, past tense."""
+""")
+"""Verbs of animals: base form, third person, -ing form, past tense."""

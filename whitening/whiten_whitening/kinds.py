@@ -13,9 +13,6 @@ from whiten_whitening.moments import Float64Array, Moments
 WEIGHTS = (0.3, 0.5, 0.7)
 """Weights of the shrinkage that are tried."""
 
-_UNKNOWN = 0.5
-"""Weight for vectors without spread, of which none is likelier than another."""
-
 _FLOOR = 1e-6
 """Smallest variance of the normal distribution, relative to the largest."""
 
@@ -64,8 +61,6 @@ def likeliest_weight(moments: Moments, kinds: Mapping[str, Moments], weights: Se
         kinds: moments of the vectors of each kind.
         weights: weights to try, from 0 to 1; the first of equal ones is returned.
     """
-    if moments.n < 2 or not np.trace(moments.scatter) > 0:
-        return _UNKNOWN
     eigenvalues, basis = eigh(moments.covariance)
     squares = [_squares(moments, other, basis) for other in kinds.values()]
     scores = []

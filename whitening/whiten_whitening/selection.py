@@ -1,12 +1,15 @@
 """Choose the whitening for `--whitening auto` from measurements, with the reason in one line."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from whiten_runtime.bundle.manifest import CandidateRecord
 from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import iso_score
+from whiten_whitening.kinds import likeliest_weight
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, WhiteningMap, WhiteningSpec
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.shrinkage import Shrinkage, oas
@@ -63,12 +66,21 @@ def fine_tuned(name: str) -> Choice:
     )
 
 
+def soft_weight(moments: Moments, kinds: Mapping[str, Moments] | None) -> float:
+    """Return the weight of the shrinkage of a soft whitening: the likeliest for kinds of text, if these are given.
+
+    Vectors without spread have the usual one: none is likelier.
+    """
+    spread = moments.n >= 2 and float(np.trace(moments.scatter)) > 0
+    return likeliest_weight(moments, kinds) if kinds is not None and spread else SOFT_WEIGHT
+
+
 def choose_by_rules(
     moments: Moments,
     dimension: int | None,
     asked: Shrinkage = "none",
     tuned: bool = False,
-    soft_weight: float = SOFT_WEIGHT,
+    softness: float = SOFT_WEIGHT,
 ) -> Choice:
     """Choose by what is known without labels: training, spectrum, and number of vectors per dimension.
 
@@ -77,7 +89,7 @@ def choose_by_rules(
         dimension: number of dimensions to keep; None for all.
         asked: shrinkage that was asked for; "none" leaves it to the rules.
         tuned: whether the vectors were fine-tuned for similarity; then they are centred and rotated at most.
-        soft_weight: weight of the shrinkage of a soft whitening.
+        softness: weight of the shrinkage of a soft whitening.
 
     Raises:
         UsageError: fewer than 2 vectors.
@@ -96,7 +108,7 @@ def choose_by_rules(
         return Choice(WhiteningSpec("pca", dimension, 0.0), why)
     if asked not in ("none", 0):
         return Choice(WhiteningSpec("pca", dimension, 1.0, asked), f"whitened, shrunk as asked for ({measured})")
-    weight = soft_weight
+    weight = softness
     few = moments.n < WARNED_RATIO * width
     if few:
         weight = max(weight, round(oas(moments), 2))

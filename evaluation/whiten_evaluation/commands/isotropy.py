@@ -25,7 +25,7 @@ from whiten_whitening.maps import Method, WhiteningSpec
 from whiten_whitening.shrinkage import parse_shrinkage
 
 Isotropies = tuple[Measured, ...]
-"""What was measured of a bundle's vectors: before whitening first."""
+"""Holds what was measured of a bundle's vectors, before whitening first."""
 
 
 class IsotropyEvaluation:

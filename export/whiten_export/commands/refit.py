@@ -1,6 +1,7 @@
 """Implement `whiten fit`, `whiten merge`, `whiten refit`: give a bundle another whitening, where it runs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -8,6 +9,7 @@ from typing import Any, Literal, get_args
 import click
 
 from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
+from whiten_export.pipeline.recipe import WhiteningChoice
 from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, read_manifest
 from whiten_runtime.bundle.parity import GATES, in_words
 from whiten_runtime.checks import needing
@@ -26,9 +28,8 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score
-from whiten_whitening.kinds import likeliest_weight
-from whiten_whitening.maps import Method, WhiteningSpec
-from whiten_whitening.selection import SOFT_WEIGHT, choose_by_rules
+from whiten_whitening.maps import Method
+from whiten_whitening.selection import choose_by_rules, soft_weight
 from whiten_whitening.shrinkage import parse_shrinkage
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
@@ -162,12 +163,8 @@ def refit(
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")
     if stats is not None and (column or max_sentences):
         raise UsageError("--column and --max-sentences are for --corpus; leave them out")
-    asked = parse_shrinkage(shrinkage)
-    exact = beta != 1 or asked not in ("none", 0)
-    method = whitening or ("pca" if exact else "auto")
-    if method == "auto" and beta != 1:
-        raise UsageError(f"beta is {beta}, but whitening auto chooses it; leave it out, or name the method")
-    spec = WhiteningSpec("pca" if method == "auto" else method, dim, beta, asked)
+    asked = WhiteningChoice(whitening or "default", dim, beta, parse_shrinkage(shrinkage))
+    asked = replace(asked, method=whitening or asked.usual)
     with needing("refit"):
         from whiten_export.pipeline.fit import embed_kinds, fit_bundle, load_for
         from whiten_export.pipeline.refit import refit_bundle
@@ -180,13 +177,14 @@ def refit(
         found = load_for(stats, manifest, reporter)
     else:
         found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), None, options, False, reporter)
-    record = None
+    spec, record = asked.spec, None
     kinds = embed_kinds(bundle, options) if corpus and BUILTIN_CORPUS not in corpus else None
-    if method == "auto":
-        weight = SOFT_WEIGHT if kinds is None else likeliest_weight(found.moments, kinds)
-        choice = choose_by_rules(found.moments, dim, asked, is_tuned(manifest), weight)
+    if spec is None:
+        weight = soft_weight(found.moments, kinds)
+        choice = choose_by_rules(found.moments, dim, asked.shrinkage, is_tuned(manifest), weight)
         reporter.stage(choice.why)
-        spec, record = choice.spec or spec, ChoiceRecord(why=choice.why)
+        spec, record = choice.spec, ChoiceRecord(why=choice.why)
+    assert spec is not None  # the rules always give a map
     result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds)
     say(_summary(result.path, result.bytes, result.manifest))
     if as_json:

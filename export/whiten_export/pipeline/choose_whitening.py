@@ -22,10 +22,10 @@ from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.kinds import check_kinds, likeliest_weight
+from whiten_whitening.kinds import check_kinds
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Moments
-from whiten_whitening.selection import SOFT_WEIGHT, Choice, choose_by_pairs, choose_by_rules
+from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules, soft_weight
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap
 def _choose(plan: Plan, moments: Moments, embedder: Embedder, kinds: Mapping[str, Moments] | None) -> Choice:
     asked, pairs = plan.recipe.whitening, plan.pairs
     if pairs is None:
-        weight = SOFT_WEIGHT if kinds is None or moments.n < 2 else likeliest_weight(moments, kinds)
+        weight = soft_weight(moments, kinds)
         if plan.pooling == "sif":  # what is left to whiten
             moments = moments.without_components(moments.common_components(1))
         return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight)

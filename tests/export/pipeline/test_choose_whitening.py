@@ -107,7 +107,7 @@ def test_rules_use_training_spectrum_and_number_of_sentences() -> None:
     assert plain.spec == WhiteningSpec("pca", 5, shrinkage=0.5)
     assert "soft whitening, shrinkage 0.5: not fine-tuned" in plain.why
     assert "100.0 sentences per dimension" in plain.why
-    assert choose_by_rules(moments, None, soft_weight=0.3).spec == WhiteningSpec(shrinkage=0.3)
+    assert choose_by_rules(moments, None, softness=0.3).spec == WhiteningSpec(shrinkage=0.3)
     few = choose_by_rules(Moments.of(anisotropic(50, 20)), None)
     assert few.spec is not None
     assert few.spec.shrinkage == max(0.5, round(oas(Moments.of(anisotropic(50, 20))), 2))
