@@ -24,12 +24,14 @@ from support.sizes import LAYERS, MAX_LENGTH, WIDTH
 from whiten_export.commands.export import export
 from whiten_export.corpus.fitting import embed_value
 from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.graph.files import save_graph
+from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import set_head
-from whiten_export.graph.int8 import halve_weights, quantize_int8
+from whiten_export.graph.int8.convert import convert_to_int8
+from whiten_export.graph.int8.wide_texts import Vocabulary, calibration_texts, far_texts
 from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.lower_precision import CALIBRATION_SENTENCES
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.composition import Composition
 from whiten_export.sources import families
@@ -46,6 +48,7 @@ from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
 from whiten_whitening.estimator import Whitening
 
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
@@ -191,9 +194,12 @@ def check(
     if precision == "fp16":
         halve_weights(graph)
     elif precision == "int8":
-        pad, options = exported.model.tokenizer.pad_token_id, SessionOptions()
-        texts, copy = CORPUS[:CALIBRATION_SENTENCES], folder / "calibration.onnx"
-        quantize_int8(graph, channel_magnitudes(graph, texts, exported.tokenizer, pad, options, copy))
+        pad, tokenizer = exported.model.tokenizer.pad_token_id, exported.tokenizer
+        vocabulary = Vocabulary.of(tokenizer, exported.model.vocab_size, MAX_LENGTH)
+        texts = calibration_texts(graph, tokenizer, CORPUS[:CALIBRATION_SENTENCES], vocabulary, pad)
+        far = far_texts(tokenizer, vocabulary)
+        graph, scales = convert_to_int8(graph, texts, far, folder, SessionOptions(), Reporter())
+        assert scales.far_min_cosine >= scales.token_min_cosine - 0.002, f"{layers} {pooling}: {scales}"
     got = exported.vectors(graph, TEXTS, OUTPUT, path)
     agreement = compare(got, exported.wanted(layers, pooling, fitted.mean_, fitted.weight_))
     assert GATES[precision].passes(agreement), f"{precision} {layers} {pooling}: {agreement}"

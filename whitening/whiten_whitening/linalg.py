@@ -22,3 +22,10 @@ def svd(matrix: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]
     with threadpool_limits(1, "blas"):
         left, values, right = np.linalg.svd(matrix)
     return left, values, right
+
+
+def cholesky(matrix: Float64Array) -> Float64Array:
+    """Return the lower triangular L of a positive definite matrix L Lᵀ [d, d]."""
+    with threadpool_limits(1, "blas"):
+        lower = np.linalg.cholesky(matrix)
+    return np.asarray(lower, np.float64)

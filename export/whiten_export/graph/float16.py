@@ -10,6 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
+from whiten_export.graph.int8.linear import weights_of
 from whiten_runtime.errors import WhitenError
 
 _LARGEST = 65504.0
@@ -23,6 +24,29 @@ _STATISTICS = (1, 2)
 _WHOLE = dict.fromkeys(("Shape", "Size", "ArgMax", "NonZero"), ir.DataType.INT64)
 _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _TRUTH = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"}
+
+
+def halve_weights(model: ir.Model) -> int:
+    """Store every large weight but the whitening in float16, and cast it back when the graph is loaded.
+
+    Returns:
+        Number of initialisers replaced.
+    """
+    replaced = 0
+    for value in list(model.graph.initializers.values()):
+        weight = weights_of(value)
+        if weight is None:
+            continue
+        tape = Tape(model.graph)
+        half = tape.initializer(ir.tensor(weight.astype(np.float16), name=f"{value.name}.half"))
+        full = tape.op("Cast", [half], {"to": ir.DataType.FLOAT.value})
+        full.name = f"{value.name}.full"
+        replaced += 1
+        ir.convenience.replace_all_uses_with(value, full)
+        first = next(iter(model.graph))
+        model.graph.insert_before(first, tape.nodes)
+    RemoveUnusedNodesPass()(model)
+    return replaced
 
 
 def halve_network(model: ir.Model) -> None:

@@ -14,16 +14,14 @@ import onnx_ir as ir
 
 from whiten_export.corpus.fitting import embed_value
 from whiten_export.corpus.statistics import Origin
-from whiten_export.graph.calibration import CALIBRATION_SENTENCES, channel_magnitudes
 from whiten_export.graph.files import reopen_graph, save_graph
-from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import OPSET, set_head
-from whiten_export.graph.int8 import halve_weights, quantize_int8
 from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, decide
+from whiten_export.pipeline.lower_precision import lower_precision
 from whiten_export.pipeline.plan import Plan, make_plan, without_whitening
 from whiten_export.pipeline.prove import compare_tokenizers, prove
 from whiten_export.pipeline.provenance import describe_export
@@ -34,9 +32,8 @@ from whiten_export.writing.result import Export, write_whitening
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.loading import load_graph
-from whiten_runtime.inference.prompts import TEXT, with_prompt
+from whiten_runtime.inference.prompts import TEXT
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -104,9 +101,11 @@ def export_bundle(
         set_head(graph, affine, bool(choice.normalize), both)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
         write_client_files(stage, plan.model.client_config, _client_settings(plan, dimension))
+        quantization = None
         if choice.precision != "fp32":
             report.stage(f"turning the weights into {choice.precision}")
-            _lower_precision(plan, graph, stage, options)  # after the fit: vectors of all precisions are comparable
+            # After the fit, so that vectors of all precisions can be compared.
+            graph, quantization = lower_precision(plan, graph, tokenizer, stage / _WORK, options, report)
         save_graph(graph, stage / MODEL_FILE)
         if fitted is not None:
             if choice.precision != "fp32":
@@ -117,7 +116,7 @@ def export_bundle(
         del graph
         gc.collect()  # graphs and networks refer to themselves, and keep files mapped as long as they live
         shutil.rmtree(stage / _WORK)
-        manifest = prove(plan, decision, opset, stage, options, report)
+        manifest = prove(plan, decision, opset, stage, options, report, quantization)
     return Export(plan.target, manifest)
 
 
@@ -135,19 +134,6 @@ def _graph(plan: Plan, path: Path) -> ir.Model:
     graph = reopen_graph(graph, path)
     gc.collect()  # the network's weights
     return graph
-
-
-def _lower_precision(plan: Plan, graph: ir.Model, stage: Path, options: SessionOptions) -> None:
-    if plan.recipe.graph.precision == "fp16":
-        (halve_network if plan.recipe.graph.target == "cuda" else halve_weights)(graph)
-        return
-    tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
-    corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
-    step = max(1, (plan.sentences or corpus.count()) // CALIBRATION_SENTENCES)
-    sentences = with_prompt(plan.prompts.resolve(), list(islice(corpus, 0, step * CALIBRATION_SENTENCES, step)))
-    path = stage / _WORK / "calibration.onnx"
-    pad = plan.model.tokenizer.pad_token_id
-    quantize_int8(graph, channel_magnitudes(graph, sentences, tokenizer, pad, options, path))
 
 
 def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions) -> Float64Array:

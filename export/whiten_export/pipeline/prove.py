@@ -23,7 +23,7 @@ from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, prob
 from whiten_export.proof.reference import Head
 from whiten_export.proof.requests import Request, prompted_requests
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord, QuantizationRecord
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import write_probes
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
@@ -67,6 +67,7 @@ def prove(
     stage: Path,
     options: SessionOptions,
     report: Reporter,
+    quantization: QuantizationRecord | None = None,
 ) -> Manifest:
     """Compute the reference's vectors, write the manifest, and check the bundle at the parity gate.
 
@@ -77,6 +78,7 @@ def prove(
         stage: directory with the bundle's files.
         options: options with which sessions are created.
         report: receives stages, warnings and progress.
+        quantization: scales of an int8 graph.
 
     Raises:
         ParityError: the bundle differs from the reference, or the reference from the published model.
@@ -84,7 +86,7 @@ def prove(
     report.stage("computing the reference's vectors")
     expected = _expected(plan, decision.fitted, stage, report)
     write_probes(stage, expected.probes)
-    manifest = describe_export(plan, decision, opset, stage)
+    manifest = msgspec.structs.replace(describe_export(plan, decision, opset, stage), quantization=quantization)
     published = _compare_published(plan, expected, stage, report)
     manifest = msgspec.structs.replace(manifest, published=published)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())

@@ -164,6 +164,20 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Execution provider of onnxruntime that computed the vectors."""
 
 
+class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes the scales of an int8 graph, and its cosines to float32 on texts unlike those it was calibrated on."""
+
+    constant_scales: int
+    """Number of activations with one constant scale; a text's vector depends on its neighbours with neither kind."""
+    token_scales: int
+    """Number of activations with a scale for each token."""
+    far_min_cosine: float
+    far_mean_cosine: float
+    """Cosines to the float32 graph on texts in other scripts, code, random and repeated tokens."""
+    token_min_cosine: float
+    """Worst cosine there if every activation had a scale for each token, and weights were rounded to the nearest."""
+
+
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the size and SHA-256 of one file of the bundle."""
 
@@ -219,6 +233,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision
     target: Target = "cpu"
     """Target of the graph; for "cuda", operators are fused for NVIDIA GPUs, which needs onnxruntime's own operators."""
+    quantization: QuantizationRecord | None = None
+    """Scales of an int8 graph; None for other precisions, and in bundles that were made before it was stored."""
     opset: int
     versions: dict[str, str]
     parity: ParityRecord | None

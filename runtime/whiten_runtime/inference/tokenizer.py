@@ -66,6 +66,11 @@ class Tokenizer:
         kept = self.max_seq_length - self._suffix
         return ids[:kept] + ids[len(ids) - self._suffix :]
 
+    @property
+    def special_tokens(self) -> tuple[int, int]:
+        """Return the number of special tokens before every text, and of those after it."""
+        return self._prefix, self._suffix
+
     def prompt_tokens(self, prompt: str) -> int:
         """Return the number of tokens that a prompt alone takes, truncated and without special tokens after it."""
         return len(self.cut(self.tokenize([prompt])[0])) - self._suffix if prompt else 0

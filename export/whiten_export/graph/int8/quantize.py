@@ -1,0 +1,83 @@
+"""Measure a graph, choose its scales, and round its weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from whiten_export.graph.int8.linear import activations, linear_users, stacked_weights, weights_of
+from whiten_export.graph.int8.ranges import CalibrationTexts, measure_ranges
+from whiten_export.graph.int8.rounding import quantize_with_feedback
+from whiten_export.graph.int8.scales import Choice, Float32Array, Scale, choose_scales
+from whiten_runtime.ort.session import SessionOptions
+
+Columns = tuple[NDArray[np.int8], Float32Array]
+"""Weights in int8 [n, m], and the scale of each column [m]."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Holds what int8 needs to know of an activation.
+
+    Attributes:
+        scale: how it becomes uint8.
+        columns: weights of its products, by the name of the product's result; those that are missing are rounded to
+            the nearest.
+    """
+
+    scale: Scale
+    columns: Mapping[str, Columns] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Holds the scales of every activation of a graph, and its rounded weights for the scales that were chosen.
+
+    Attributes:
+        choices: scales by the name of the activation.
+        chosen: scales and weights by the name of the activation.
+    """
+
+    choices: Mapping[str, Choice]
+    chosen: Mapping[str, Quantized]
+
+    @property
+    def constants(self) -> int:
+        """Return the number of activations with a constant scale."""
+        return sum(quantized.scale.constant is not None for quantized in self.chosen.values())
+
+    @property
+    def plain(self) -> dict[str, Quantized]:
+        """Return a scale per token for every activation, and weights rounded to the nearest."""
+        return {name: Quantized(choice.token) for name, choice in self.choices.items()}
+
+
+def calibrate(
+    model: ir.Model, texts: CalibrationTexts, options: SessionOptions, path: Path, most: float
+) -> Calibration:
+    """Choose the scale of every activation of a graph, and round the weights for it.
+
+    Args:
+        model: graph in float32.
+        texts: texts to measure activations on.
+        options: options with which sessions are created.
+        path: path to write the graph to, beside its weights.
+        most: largest error of a constant scale, over that of a scale per token, at which it is chosen; 0 for none.
+    """
+    choices, chosen = {}, {}
+    for value, measured in measure_ranges(model, activations(model), texts, options, path):
+        producer = value.producer()
+        choice = choose_scales(measured, stacked_weights(value), producer.op_type if producer else None)
+        scale = choice.within(most)
+        gram = measured.gram if scale.factors is None else measured.gram / np.outer(scale.factors, scale.factors)
+        columns = {}
+        for node in linear_users(value):
+            weight = weights_of(node.inputs[1])
+            assert weight is not None
+            columns[str(node.outputs[0].name)] = quantize_with_feedback(scale.smoothed_weight(weight), gram)
+        name = str(value.name)
+        choices[name], chosen[name] = choice, Quantized(scale, columns)
+    return Calibration(choices, chosen)

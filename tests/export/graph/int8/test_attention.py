@@ -1,0 +1,130 @@
+"""Test what is folded into the weights before an attention, and what is left alone, on a small attention."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from whiten_export.graph.builder import constant
+from whiten_export.graph.int8.attention import score_scales, value_product
+from whiten_export.graph.int8.linear import activations
+from whiten_export.graph.int8.narrow_mask import narrow_masks
+from whiten_export.graph.int8.quantize import Quantized
+from whiten_export.graph.int8.rewrite import quantize_int8
+from whiten_export.graph.int8.scales import SYMMETRIC, Scale
+
+WIDTH, HEADS = 64, 4
+
+QUERY_MASK = "m = Mul(w, zeros)"
+
+
+def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)", shared: str = "") -> ir.Model:
+    """Return an attention with bias, mask and scale as PyTorch's exporter writes it."""
+    model = ir.from_onnx_text(f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (int64[b, n] input_ids, int64[b, n] attention_mask) => (float[b, n, {WIDTH}] y)
+    {{ x = Gather(table, input_ids)
+       qp = MatMul(x, wq)
+       qb = Add(qp, bq)
+       qr = Reshape(qb, split)
+       q = Transpose<perm=[0,2,1,3]>(qr)
+       kp = MatMul(x, wk)
+       kr = Reshape(kp, split)
+       k = Transpose<perm=[0,2,3,1]>(kr)
+       vp = MatMul(x, wv)
+       vb = Add(vp, bv)
+       vr = Reshape(vb, split)
+       v = Transpose<perm=[0,2,1,3]>(vr)
+       s = MatMul(q, k)
+       {scores}
+       f = Cast<to=1>(attention_mask)
+       inverse = Sub(one, f)
+       pad0 = Unsqueeze(inverse, axes)
+       length = Shape<start=1, end=2>(attention_mask)
+       tall = Concat<axis=0>(ones1, ones1, length, ones1)
+       pad = Expand(pad0, tall)
+       {mask}
+       a = Add(c, m)
+       p = Softmax<axis=-1>(a)
+       o = MatMul(p, v)
+       t = Transpose<perm=[0,2,1,3]>(o)
+       context = Reshape(t, merge)
+       z = MatMul(context, wo)
+       y = Add(z, bo) {shared} }}
+    """)
+    generator = np.random.default_rng(0)
+    weights = {name: generator.normal(size=(WIDTH, WIDTH)) / 8 for name in ("wq", "wk", "wv", "wo")}
+    weights |= {name: generator.normal(size=WIDTH) for name in ("bq", "bv", "bo")}
+    weights["table"] = generator.normal(size=(50, WIDTH))
+    arrays = {name: array.astype(np.float32) for name, array in weights.items()}
+    arrays |= {"scale": np.float32(4 if "Div" in scores else 0.25), "one": np.float32(1), "low": np.float32(-1e4)}
+    whole = {"split": [0, 0, HEADS, WIDTH // HEADS], "merge": [0, 0, WIDTH], "axes": [1, 2], "ones1": [1]}
+    arrays |= {name: np.array(value, np.int64) for name, value in whole.items()}
+    for name, array in arrays.items():
+        users = [
+            (node, i) for node in model.graph for i, v in enumerate(node.inputs) if v is not None and v.name == name
+        ]
+        for node, index in users:
+            node.replace_input_with(index, constant(model.graph, name, array))
+    return model
+
+
+def run(model: ir.Model) -> np.ndarray:
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int64)
+    ids = np.arange(10).reshape(2, 5)
+    (y,) = session.run(["y"], {"attention_mask": mask, "input_ids": ids})
+    return np.asarray(y)[mask.astype(bool)]
+
+
+def count(model: ir.Model, kind: str) -> int:
+    return sum(node.op_type == kind for node in model.graph)
+
+
+@pytest.mark.parametrize("scores", ["c = Mul(s, scale)", "c = Mul(scale, s)", "c = Div(s, scale)"])
+@pytest.mark.parametrize("constant_scale", [True, False])
+def test_scale_and_smoothing_are_folded(scores: str, constant_scale: bool) -> None:
+    model, want = attention(scores), run(attention(scores))
+    assert len(score_scales(model)) == 1
+    before = count(model, "Mul") + count(model, "Div")
+    factors = np.geomspace(0.5, 2, WIDTH).astype(np.float32)
+    context = Scale(SYMMETRIC, 0.05 if constant_scale else None, factors)
+    scales = {str(value.name): Quantized(Scale(SYMMETRIC)) for value in activations(model)} | {
+        "context": Quantized(context)
+    }
+    assert quantize_int8(model, scales) == 5
+    added = 1 + 4 * 2 + 2 + 2 * (1 + (not constant_scale))  # scales of columns; of rows, at most two quantisations
+    assert count(model, "Mul") + count(model, "Div") <= before - 1 + added
+    assert not any("smoothing" in name for name in model.graph.initializers)
+    error = np.linalg.norm(run(model) - want) / np.linalg.norm(want)
+    assert error < 0.06, error
+
+
+@pytest.mark.parametrize("scores", ["c = Mul(s, s)", "c = Mul(s, m)", "c = Identity(s)"])
+def test_other_products_of_scores_are_left_alone(scores: str) -> None:
+    mask = "m = Mul(pad, low)"
+    text = {"scores": f"{mask}\n{scores}", "mask": ""}
+    assert not score_scales(attention(**text))
+
+
+def test_values_that_are_read_elsewhere_are_left_alone() -> None:
+    plain, read = attention(), attention(shared="other = Neg(vb)")
+    read.graph.outputs.append(next(value for node in read.graph for value in node.outputs if value.name == "other"))
+    found = [value_product(next(v for v in activations(model) if v.name == "context")) for model in (plain, read)]
+    assert found[0] is not None
+    assert found[0].outputs[0].name == "vp"
+    assert found[1] is None
+
+
+def test_mask_of_equal_rows_becomes_one_row() -> None:
+    model, want = attention(), run(attention())
+    assert narrow_masks(model) == 1
+    assert (count(model, "Expand"), count(model, "Where")) == (0, 1)
+    np.testing.assert_array_equal(run(model), want)
+
+
+def test_mask_that_differs_between_queries_is_left_alone() -> None:
+    """As in a decoder: a token does not attend to those after it."""
+    causal = "u = Trilu<upper=1>(pad)\n m0 = Mul(pad, low)\n m = Add(m0, u)"
+    model = attention(mask=causal)
+    assert narrow_masks(model) == 0

@@ -1,0 +1,141 @@
+"""Test int8 graphs against numpy, on small graphs."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.linear_graphs import INNER, WIDTH, count, linear_graph, run
+from whiten_export.graph.int8.linear import activations
+from whiten_export.graph.int8.quantize import Quantized
+from whiten_export.graph.int8.rewrite import quantize_int8
+from whiten_export.graph.int8.scales import FUNCTIONS, SYMMETRIC, Scale
+
+TOKEN = Scale(SYMMETRIC)
+CONSTANT = Scale(121, constant=0.25)
+
+
+def int8_graph(scale: Scale = TOKEN) -> tuple[ir.Model, dict[str, np.ndarray]]:
+    model, weights = linear_graph(np.random.default_rng(0))
+    assert [value.name for value in activations(model)] == ["x"]
+    assert quantize_int8(model, {"x": Quantized(scale)}) == 2
+    return model, weights
+
+
+@pytest.mark.parametrize(
+    "scale", [TOKEN, Scale(SYMMETRIC, factors=np.geomspace(0.5, 2, WIDTH, dtype=np.float32)), CONSTANT]
+)
+def test_int8_is_close_and_quantizes_a_shared_input_once(scale: Scale) -> None:
+    model, weights = int8_graph(scale)
+    assert (count(model, "MatMulInteger"), count(model, "QuantizeLinear"), count(model, "MatMul")) == (2, 1, 1)
+    x = np.random.default_rng(1).uniform(-25, 25, size=(2, 3, WIDTH)).astype(np.float32)
+    want = (x @ weights["a"] + x @ weights["b"]) @ weights["whitening.weight"]
+    got = run(model, x)
+    assert np.linalg.norm(got - want) / np.linalg.norm(want) < 0.02
+    assert not np.array_equal(got, want)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 1e6), st.sampled_from([TOKEN, CONSTANT]))
+def test_row_does_not_depend_on_other_rows(seed: int, factor: float, scale: Scale) -> None:
+    model, _ = int8_graph(scale)
+    rows = np.random.default_rng(seed).normal(size=(4, 5, WIDTH)).astype(np.float32)
+    rows[1:] *= factor
+    alone = run(model, rows[:1, :2])
+    np.testing.assert_allclose(run(model, rows)[:1, :2], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_zeros_stay_zeros() -> None:
+    model, _ = int8_graph()
+    np.testing.assert_array_equal(run(model, np.zeros((1, 2, WIDTH), np.float32)), 0)
+
+
+def test_shared_weights_are_smoothed_for_each_product() -> None:
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)
+    {{ u = Mul(x, turn)
+       p = MatMul(x, w)
+       q = MatMul(u, w)
+       y = Add(p, q) }}
+    """
+    rising = np.linspace(1, 20, WIDTH).astype(np.float32)
+    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
+    model = ir.from_onnx_text(text)
+    for name, array in (("w", weight), ("turn", rising[::-1] / rising)):
+        value = next(v for node in model.graph for v in node.inputs if v and v.name == name)
+        value.const_value = ir.tensor(array, name=name)
+        model.graph.register_initializer(value)
+    x = np.random.default_rng(1).normal(size=(50, WIDTH)).astype(np.float32) * rising
+    quantize_int8(
+        model,
+        {
+            "x": Quantized(Scale(SYMMETRIC, factors=rising)),
+            "u": Quantized(Scale(SYMMETRIC, factors=rising[::-1].copy())),
+        },
+    )
+    want = x @ weight + (x * (rising[::-1] / rising)) @ weight
+    assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
+
+
+@pytest.mark.parametrize("scale", [TOKEN, CONSTANT])
+def test_onnxruntime_fuses_scales_into_the_product(scale: Scale, tmp_path: Path) -> None:
+    """Otherwise each product would be written, cast and multiplied in separate passes."""
+    model, _ = int8_graph(scale)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    optimized = ir.load(tmp_path / "optimized.onnx")
+    assert (count(optimized, "MatMulIntegerToFloat"), count(optimized, "MatMulInteger")) == (2, 0)
+
+
+GELU = Scale(FUNCTIONS["Gelu"].zero_point, least=FUNCTIONS["Gelu"].least)
+
+
+def gelu_graph(weight: np.ndarray) -> ir.Model:
+    model = ir.from_onnx_text(f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)
+    {{ z = Gelu(x)
+       p = MatMul(z, w)
+       y = Neg(p) }}
+    """)
+    value = next(v for node in model.graph for v in node.inputs if v and v.name == "w")
+    value.const_value = ir.tensor(weight, name="w")
+    model.graph.register_initializer(value)
+    return model
+
+
+def test_gelu_outputs_are_quantized_asymmetrically() -> None:
+    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(200, WIDTH)).astype(np.float32) * 3
+    want = run(gelu_graph(weight), x)
+    model = gelu_graph(weight)
+    assert quantize_int8(model, {"z": Quantized(GELU)}) == 1
+    error = np.linalg.norm(run(model, x) - want) / np.linalg.norm(want)
+    symmetric = np.maximum(x, 0)  # close enough to GELU to estimate its rounding error
+    step = symmetric.max(axis=1, keepdims=True) / 127
+    rounding = (np.rint(symmetric / step) * step - symmetric) @ weight
+    assert error < 0.75 * np.linalg.norm(rounding) / np.linalg.norm(want) + 0.004  # 0.004: error of the weights
+
+
+def test_lowest_values_of_gelu_are_not_clipped() -> None:
+    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
+    x = np.random.default_rng(1).uniform(-2, -0.3, size=(50, WIDTH)).astype(np.float32)  # GELU at its lowest
+    x[:, 0] = 4  # and a large value beside it
+    model = gelu_graph(weight)
+    quantize_int8(model, {"z": Quantized(GELU)})
+    want = run(gelu_graph(weight), x)
+    assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
+
+
+def test_names_of_output_and_whitening_do_not_change() -> None:
+    model, _ = int8_graph()
+    assert [value.name for value in model.graph.outputs] == ["y"]
+    assert "whitening.weight" in model.graph.initializers
+    assert not {"a", "b"} & set(model.graph.initializers)
