@@ -60,7 +60,7 @@ def fit_until_settled(
         maps = tuple(found for half in halves.moments if (found := fit(half, spec, sif)) is not None)
         moved = movement((maps[0], maps[1]), halves.others) if maps else 0.0
         if moved <= SETTLED and spec == before:
-            settled = SettledRecord(available=available, difference=moved, bound=SETTLED)
+            settled = SettledRecord(available=available, difference=round(moved, 4), bound=SETTLED)
             return Statistics(statistics.moments, statistics.sample, corpus.records, settled)
         before = spec
         progress.expect(min(available, max(n + PART, vectors_needed(n, moved))))
