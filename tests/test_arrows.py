@@ -26,8 +26,8 @@ ROOMS = {
         *("opened", "vector_whitener", "encoder", "commands"),
     ),
     "whiten_whitening": (
-        *("linalg", "moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "stored", "alignment"),
-        *("kinds", "layer_weights", "estimator", "selection", "drift"),
+        *("linalg", "moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "settling", "stored"),
+        *("alignment", "kinds", "layer_weights", "estimator", "selection", "drift"),
     ),
     "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),
     "whiten_evaluation": ("embedding", "mteb_model", "drawing", "tasks", "sweep", "commands"),

@@ -1,7 +1,17 @@
 """Define how an export reports stages, warnings and progress, independently of the display."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+class Bar:
+    """Receives progress, and ignores it."""
+
+    def __call__(self, count: int) -> None:
+        """Report that so many more units are done."""
+
+    def expect(self, total: int) -> None:
+        """Report that another number of units will probably be enough, from which the time left follows."""
 
 
 class Reporter:
@@ -14,6 +24,6 @@ class Reporter:
         """Report something that the user should know, though the export continues."""
 
     @contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
-        """Report progress through `total` units (None: unknown); the callback takes the units done since last time."""
-        yield lambda count: None
+    def bar(self, unit: str, total: int | None) -> Iterator[Bar]:
+        """Report progress through `total` units (None: unknown); the bar is called with the units done since then."""
+        yield Bar()

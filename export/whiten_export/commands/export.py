@@ -22,7 +22,7 @@ from whiten_whitening.maps import Method, WhiteningSpec
 from whiten_whitening.shrinkage import parse_shrinkage
 
 _NOT_FOR_VECTORS = (
-    *("layers", "pooling", "corpus", "max_sentences", "precision", "max_length", "revision"),
+    *("layers", "pooling", "corpus", "max_sentences", "all_sentences", "precision", "max_length", "revision"),
     *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target", "route", "align_to"),
 )
 
@@ -96,7 +96,15 @@ _NOT_FOR_VECTORS = (
     f"[default: {BUILTIN_CORPUS}]",
 )
 @click.option("--column", help="Column or key of the sentence in --corpus, or of the vector in --from-vectors.")
-@click.option("--max-sentences", type=int, metavar="N", help="Use N sentences, spread over the corpus.")
+@click.option(
+    "--max-sentences",
+    type=int,
+    metavar="N",
+    help="Use N sentences, spread over the corpus. [default: as many as move the map]",
+)
+@click.option(
+    "--all-sentences", is_flag=True, help="Use all sentences of the corpus, even if more would not move the map."
+)
 @click.option(
     "--normalize/--no-normalize",
     default=None,

@@ -1,8 +1,8 @@
 """Implement `whiten fit`, `whiten merge`, `whiten refit`: give a bundle another whitening, where it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,7 +29,8 @@ from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score
 from whiten_whitening.maps import Method
-from whiten_whitening.selection import choose_by_rules, soft_weight
+from whiten_whitening.moments import Moments
+from whiten_whitening.selection import Choice, choose_by_rules, soft_weight
 from whiten_whitening.shrinkage import parse_shrinkage
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
@@ -134,6 +135,9 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     metavar="OLD",
     help="Bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.",
 )
+@click.option(
+    "--all-sentences", is_flag=True, help="Use all sentences of the corpus, even if more would not move the map."
+)
 @click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option
 @one_line_errors
@@ -151,6 +155,7 @@ def refit(
     shrinkage: str,
     out: Path,
     align_to: Path | None,
+    all_sentences: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -161,8 +166,10 @@ def refit(
     """
     if bool(corpus) == (stats is not None):
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")
-    if stats is not None and (column or max_sentences):
-        raise UsageError("--column and --max-sentences are for --corpus; leave them out")
+    if stats is not None and (column or max_sentences or all_sentences):
+        raise UsageError("--column, --max-sentences and --all-sentences are for --corpus; leave them out")
+    if max_sentences and all_sentences:
+        raise UsageError(f"--max-sentences {max_sentences} and --all-sentences exclude each other; leave one out")
     asked = WhiteningChoice(whitening or "default", dim, beta, parse_shrinkage(shrinkage))
     asked = replace(asked, method=whitening or asked.usual)
     with needing("refit"):
@@ -173,19 +180,27 @@ def refit(
     reporter = ConsoleReporter()
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     manifest = read_manifest(bundle)
+
+    @cache
+    def kinds() -> Mapping[str, Moments] | None:
+        return embed_kinds(bundle, options) if corpus and BUILTIN_CORPUS not in corpus else None
+
+    def choose(moments: Moments) -> Choice:
+        return choose_by_rules(moments, dim, asked.shrinkage, is_tuned(manifest), soft_weight(moments, kinds()))
+
     if stats is not None:
         found = load_for(stats, manifest, reporter)
     else:
-        found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), None, options, False, reporter)
+        spec_of = None if all_sentences else lambda moments: asked.spec or choose(moments).spec
+        texts = Corpus(corpus, column, max_sentences)
+        found = fit_bundle(bundle, texts, None, options, False, reporter, spec_of=spec_of)
     spec, record = asked.spec, None
-    kinds = embed_kinds(bundle, options) if corpus and BUILTIN_CORPUS not in corpus else None
     if spec is None:
-        weight = soft_weight(found.moments, kinds)
-        choice = choose_by_rules(found.moments, dim, asked.shrinkage, is_tuned(manifest), weight)
+        choice = choose(found.moments)
         reporter.stage(choice.why)
         spec, record = choice.spec, ChoiceRecord(why=choice.why)
     assert spec is not None  # the rules always give a map
-    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds)
+    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds())
     say(_summary(result.path, result.bytes, result.manifest))
     if as_json:
         console.print_json(

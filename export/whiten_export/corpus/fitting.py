@@ -70,29 +70,48 @@ def fit_corpus(
                 f"the corpus is not the one whose first {progress.sentences:,} sentences were fitted before; name the "
                 "same files, or begin anew with --restart"
             )
-    done = statistics.moments.n
+    found = statistics
+    for found in gather(embed_windows(sentences, embedder, value, advance, statistics.moments.n, digest), statistics):
+        if keep is not None:
+            keep(found, Progress(sentences=found.moments.n, sha256=digest.hexdigest()))
+    return Statistics(found.moments, found.sample, corpus.records)
 
-    def windows() -> Iterator[Window]:
-        nonlocal done
-        for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance, WINDOW):
-            finite = np.isfinite(vectors).all(axis=1)
-            if not finite.all():
-                index = int(finite.argmin())
-                raise DataError(
-                    f"sentence {done + index + 1} of the corpus has a vector that is not finite: "
-                    f"{texts[index][:80]!r}; leave it out, or check the model"
-                )
+
+def embed_windows(
+    sentences: Iterable[str],
+    embedder: Embedder,
+    value: str,
+    advance: Advance,
+    done: int = 0,
+    digest: SentenceDigest | None = None,
+) -> Iterator[Window]:
+    """Yield a value of the graph for windows of sentences, each with its sampling keys.
+
+    Args:
+        sentences: sentences of a corpus, or of a part of it.
+        embedder: embedder with the graph.
+        value: name of the output.
+        advance: function that receives the number of sentences done since its last call.
+        done: number of sentences of the corpus before these.
+        digest: hash to which the sentences are added.
+
+    Raises:
+        DataError: a vector is not finite; the message has its sentence.
+    """
+    for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance, WINDOW):
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            index = int(finite.argmin())
+            raise DataError(
+                f"sentence {done + index + 1} of the corpus has a vector that is not finite: "
+                f"{texts[index][:80]!r}; leave it out, or check the model"
+            )
+        if digest is not None:
             for text in texts:
                 digest.add(text)
-            keys = text_keys(texts) ^ row_keys(done, len(texts))  # distinct keys for a sentence that occurs twice
-            done += len(texts)
-            yield keys, vectors
-
-    found = statistics
-    for found in gather(windows(), statistics):
-        if keep is not None:
-            keep(found, Progress(sentences=done, sha256=digest.hexdigest()))
-    return Statistics(found.moments, found.sample, corpus.records)
+        keys = text_keys(texts) ^ row_keys(done, len(texts))  # distinct keys for a sentence that occurs twice
+        done += len(texts)
+        yield keys, vectors
 
 
 def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:

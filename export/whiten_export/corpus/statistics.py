@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision
+from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_whitening.moments import Moments
 from whiten_whitening.sample import Sample
@@ -80,11 +80,13 @@ class Statistics:
         moments: moments of all vectors.
         sample: sample of the vectors, on which cosines can be measured before and after a map.
         corpus: sources of the sentences, in order.
+        settled: why the fit stopped before the end of the corpus; None if it did not. Files do not hold it.
     """
 
     moments: Moments
     sample: Sample
     corpus: tuple[CorpusRecord, ...] = ()
+    settled: SettledRecord | None = None
 
     @classmethod
     def empty(cls, width: int) -> "Statistics":

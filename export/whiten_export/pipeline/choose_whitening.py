@@ -1,11 +1,12 @@
 """Fit the whitening of an export: compute statistics of the corpus, and fit the map that was asked for or chosen."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from whiten_export.corpus.fitting import embed_value, fit_corpus
 from whiten_export.corpus.kinds import kind_moments
+from whiten_export.corpus.settling import fit, fit_until_settled, report_settled
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.pipeline.align import align_with, report_alignment
 from whiten_export.pipeline.coverage import report_coverage
@@ -23,7 +24,7 @@ from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.kinds import check_kinds
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Moments
 from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules, soft_weight
 
@@ -67,19 +68,26 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
         report.stage(
             f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
         )
-    choice, kinds = None, None
-    spec = plan.recipe.whitening.spec
+    choice, kinds, sif = None, None, plan.pooling == "sif"
+    asked = plan.recipe.whitening
     pad = plan.model.tokenizer.pad_token_id
     with load_graph(graph, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
-        with report.bar("sentences", plan.sentences) as advance:
-            statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, advance)
-        if BUILTIN_CORPUS not in plan.recipe.whitening.sources:
+        if BUILTIN_CORPUS not in asked.sources:
             kinds = kind_moments(embedder, UNWHITENED_OUTPUT)
-        if plan.recipe.whitening.method == "auto":
-            choice = _choose(plan, statistics.moments, embedder, kinds)
-            spec = choice.spec
-            report.stage(choice.why)
-    fitted = fit(statistics.moments, spec, plan.pooling == "sif")
+        choose = _chooser(plan, embedder, kinds) if asked.method == "auto" else None
+        with report.bar("sentences", plan.sentences) as bar:
+            if asked.all_sentences or plan.corpus.limited:
+                statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, bar)
+            else:
+                spec_of = (lambda moments: choose(moments).spec) if choose else lambda moments: asked.spec
+                statistics = fit_until_settled(plan.corpus, embedder, UNWHITENED_OUTPUT, spec_of, sif, bar)
+    report_settled(statistics, report)
+    spec = asked.spec
+    if choose:
+        choice = choose(statistics.moments)
+        spec = choice.spec
+        report.stage(choice.why)
+    fitted = fit(statistics.moments, spec, sif)
     if fitted is not None:
         warn_of_rank(fitted, report)
         if kinds is not None:
@@ -104,25 +112,22 @@ def report_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments], report: Rep
         )
 
 
-def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
-    """Return the map for a specification; None for no whitening, unless common components are removed."""
-    if sif:
-        return fit_sif(moments, spec)
-    return fit_map(moments, spec) if spec else None
-
-
-def _choose(plan: Plan, moments: Moments, embedder: Embedder, kinds: Mapping[str, Moments] | None) -> Choice:
-    asked, pairs = plan.recipe.whitening, plan.pairs
+def _chooser(plan: Plan, embedder: Embedder, kinds: Mapping[str, Moments] | None) -> Callable[[Moments], Choice]:
+    """Return the function that chooses a whitening for moments; the pairs of the plan are embedded once."""
+    asked, pairs, sif = plan.recipe.whitening, plan.pairs, plan.pooling == "sif"
     if pairs is None:
-        weight = soft_weight(moments, kinds)
-        if plan.pooling == "sif":  # what is left to whiten
-            moments = moments.without_components(moments.common_components(1))
-        return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight)
+        return lambda moments: _choose_by_rules(plan, moments, kinds)
     first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
-    sif = plan.pooling == "sif"
-    return choose_by_pairs(
+    return lambda moments: choose_by_pairs(
         lambda spec: fit(moments, spec, sif), first, second, pairs.scores, asked.dim, asked.shrinkage
     )
+
+
+def _choose_by_rules(plan: Plan, moments: Moments, kinds: Mapping[str, Moments] | None) -> Choice:
+    asked, weight = plan.recipe.whitening, soft_weight(moments, kinds)
+    if plan.pooling == "sif":  # what is left to whiten
+        moments = moments.without_components(moments.common_components(1))
+    return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight)
 
 
 def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:

@@ -49,6 +49,7 @@ def describe_whitening(
         eigenvalue_floor=EIGENVALUE_FLOOR,
         rank=fitted.rank,
         n_samples=fitted.n_samples,
+        settled=statistics.settled,
         corpus=statistics.corpus,
         sample=len(sample),
         isotropy_before=before,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from whiten_export.corpus.fitting import fit_corpus
 from whiten_export.corpus.kinds import kind_moments
+from whiten_export.corpus.settling import SpecOf, fit_until_settled, report_settled
 from whiten_export.corpus.statistics import (
     Origin,
     Progress,
@@ -36,6 +37,7 @@ def fit_bundle(
     restart: bool = False,
     reporter: Reporter | None = None,
     seconds_between: float = SECONDS_BETWEEN,
+    spec_of: SpecOf | None = None,
 ) -> Statistics:
     """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph.
 
@@ -48,6 +50,8 @@ def fit_bundle(
         restart: start again, and ignore the state of an interrupted fit.
         reporter: receives stages, warnings and progress.
         seconds_between: seconds between two saves of the unfinished fit.
+        spec_of: function that decides on the whitening; the fit then stops where more sentences would not move the map,
+            unless the corpus has a limit. None for all sentences.
 
     Raises:
         UsageError: the bundle takes vectors, or the corpus differs from that of the interrupted fit.
@@ -67,8 +71,13 @@ def fit_bundle(
     keeper = _Keeper(partial, origin, seconds_between)
     with embedder:
         report_coverage(manifest.source.model_type, bundle.tokenizer.read_text("utf-8"), corpus, report)
-        with report.bar("sentences", sentences) as advance, keeper:
-            statistics = fit_corpus(corpus, embedder, value, advance, resume, keeper.keep).fitted_at(manifest.precision)
+        with report.bar("sentences", sentences) as bar, keeper:
+            if spec_of is None or corpus.limited:
+                statistics = fit_corpus(corpus, embedder, value, bar, resume, keeper.keep)
+            else:
+                statistics = fit_until_settled(corpus, embedder, value, spec_of, manifest.pooling == "sif", bar)
+    statistics = statistics.fitted_at(manifest.precision)
+    report_settled(statistics, report)
     if out is not None and partial is not None:
         save_statistics(out, statistics, origin)
         partial.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from whiten_whitening.maps import check_sample_count
 from whiten_whitening.selection import Choice, fine_tuned
 from whiten_whitening.shrinkage import check_for_sif
 
-_FOR_FITTING = ("corpus", "column", "max_sentences", "shrinkage")
+_FOR_FITTING = ("corpus", "column", "max_sentences", "all_sentences", "shrinkage")
 """Choices that mean nothing where no whitening is fitted."""
 
 

@@ -17,6 +17,7 @@ from whiten_export.proof.gate import (
     check_tokens,
     compare_published,
     compute_expected,
+    distinct_rows,
     failure,
 )
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
@@ -132,8 +133,8 @@ def _expected(
         head=Head.of((fitted.mean, fitted.weight) if fitted else None, bool(plan.recipe.graph.normalize)),
         hidden_size=plan.model.record.hidden_size,
     )
-    total = sum(len(part.ids) for part in (probes, *prompted)) + sum(len(feed["input_ids"]) for feed in batches)
-    with report.bar("checks", total) as advance:
+    total = sum(len(ids) for ids, _ in distinct_rows(probes, prompted, batches))
+    with report.bar("tokens", total) as advance:
         return compute_expected(definition, probes, prompted, batches, advance)
 
 

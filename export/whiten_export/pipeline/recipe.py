@@ -30,6 +30,7 @@ class WhiteningChoice:
         max_sentences: maximum number of sentences of the corpus to use, spread over it.
         align_to: bundle of the same model and layers whose stored vectors are to stay usable: the map is turned onto
             its map.
+        all_sentences: use all sentences of the corpus, even where more no longer move the map.
 
     Raises:
         UsageError: choices that exclude each other, or a number out of range.
@@ -44,6 +45,7 @@ class WhiteningChoice:
     column: str | None = None
     max_sentences: int | None = None
     align_to: Path | None = None
+    all_sentences: bool = False
 
     def __post_init__(self) -> None:
         one_of("whitening", self.method, (*get_args(Method), "auto", "default", None))
@@ -62,6 +64,8 @@ class WhiteningChoice:
             raise UsageError(f"beta is {self.beta}, but whitening auto chooses it; leave it out, or {how}")
         if self.method not in ("auto", "default") and self.dev is not None:
             raise UsageError(f"dev '{self.dev}' is for whitening auto to decide by; leave the method out")
+        if self.all_sentences and self.max_sentences is not None:
+            raise UsageError(f"max-sentences {self.max_sentences} and all-sentences exclude each other; leave one out")
         if isinstance(self.corpus, str) or self.corpus == ():
             raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
 
@@ -172,6 +176,8 @@ class Recipe:
             for name in ("corpus", "column", "max_sentences"):
                 if getattr(self.whitening, name) is not None:
                     raise UsageError(f"{name.replace('_', '-')} is for fitting a whitening, but there is none")
+            if self.whitening.all_sentences:
+                raise UsageError("all-sentences is for fitting a whitening, but there is none")
         if (column := self.whitening.column) is not None and set(self.whitening.sources) == {BUILTIN_CORPUS}:
             raise UsageError(f"column '{column}' was given without a corpus file; name the file it is a column of")
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from whiten_runtime.ort.session import SessionOptions
 
 Advance = Callable[[int], object]
 Feed = dict[str, NDArray[np.int64]]
+Row = tuple[tuple[int, ...], int]
+"""Token ids of a text, and the number of those at its beginning that are left out of the pooling."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,13 @@ def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence
             )
 
 
+def distinct_rows(probes: Tokenized, prompted: Sequence[Tokenized], batches: Sequence[Feed]) -> list[Row]:
+    """Return each row of token ids that the reference has to compute, once, with its left-out tokens; longest first."""
+    found = [_row(ids, part.left_out) for part in (probes, *prompted) for ids in part.ids]
+    found += [_row(ids) for feed in batches for ids in _rows(feed)]
+    return sorted(dict.fromkeys(found), key=lambda row: -len(row[0]))
+
+
 def compute_expected(
     definition: Definition,
     probes: Tokenized,
@@ -114,12 +124,19 @@ def compute_expected(
     batches: Sequence[Feed],
     advance: Advance,
 ) -> Expected:
-    """Compute the vectors of each text, and of each row of a batch, alone and without padding."""
+    """Compute the vectors of each text, and of each row of a batch, alone and without padding.
+
+    Args:
+        definition: what computes them; several rows at a time, where its reference can.
+        probes: texts without a prompt.
+        prompted: texts with prompts.
+        batches: padded batches of token ids.
+        advance: function that receives the number of tokens done since its last call.
+    """
+    known = _unwhitened(definition, distinct_rows(probes, prompted, batches), advance)
 
     def vectors(rows: Sequence[Sequence[int]], left_out: int = 0) -> Float64Array:
-        found = [definition.unwhitened(ids, left_out) for ids in rows]
-        advance(len(found))
-        return np.concatenate(found)
+        return np.concatenate([known[_row(ids, left_out)] for ids in rows])
 
     unwhitened = vectors(probes.ids)
     head = definition.head
@@ -132,6 +149,29 @@ def compute_expected(
         unwhitened=[vectors(tokenized.ids, tokenized.left_out) for tokenized in prompted],
         head=head,
     )
+
+
+def _row(ids: Sequence[int], left_out: int = 0) -> Row:
+    return tuple(ids), left_out
+
+
+def _unwhitened(definition: Definition, rows: Sequence[Row], advance: Advance) -> dict[Row, Float64Array]:
+    """Return the vector of each row before whitening; of several errors, that of the first row is raised."""
+    found: dict[Row, Float64Array] = {}
+    with definition.reference.side_by_side() as workers:
+        if workers == 1:
+            for row in rows:
+                found[row] = definition.unwhitened(*row)
+                advance(len(row[0]))
+            return found
+        executor = ThreadPoolExecutor(workers, "whiten-reference")
+        try:
+            futures = {executor.submit(definition.unwhitened, *row): row for row in rows}
+            for future in as_completed(futures):
+                advance(len(futures[future][0]))
+            return {row: future.result() for future, row in futures.items()}
+        finally:
+            executor.shutdown(cancel_futures=True)
 
 
 def compare_published(

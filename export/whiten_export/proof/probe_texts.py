@@ -67,13 +67,15 @@ def probe_texts(max_seq_length: int) -> tuple[str, ...]:
 
 
 def token_batches(max_seq_length: int, vocab_size: int, pad_token_id: int) -> list[dict[str, NDArray[np.int64]]]:
-    """Return padded batches of random ids: (1, 1), (1, max), (7, 13) full, (7, 13) and (3, max) of mixed lengths."""
+    """Return padded batches of random ids: (1, 1), (1, max), (7, 13) full, (7, 13) and (3, max) of mixed lengths.
+
+    The longest row is the same in both batches that have it, so that a reference computes it once.
+    """
     generator = np.random.default_rng(0)
     vocabulary = np.delete(np.arange(vocab_size), pad_token_id if pad_token_id < vocab_size else [])
     longest, middle = max_seq_length, min(13, max_seq_length)
     mixed = [max(1, round(middle * part)) for part in (1, 0.1, 0.5, 0.8, 0.25, 0.65, 0.4)]
-    shapes = [[1], [longest], [middle] * 7, mixed, [longest, 1, max(1, longest // 2)]]
-    return [
-        pad_batch([generator.choice(vocabulary, length).tolist() for length in lengths], pad_token_id)
-        for lengths in shapes
-    ]
+    shapes = [[1], [longest], [middle] * 7, mixed, [1, max(1, longest // 2)]]
+    rows = [[generator.choice(vocabulary, length).tolist() for length in lengths] for lengths in shapes]
+    rows[-1] = [*rows[1], *rows[-1]]
+    return [pad_batch(batch, pad_token_id) for batch in rows]

@@ -4,6 +4,7 @@ WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3; BERT-whitening (Su
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +30,9 @@ class Reference(Protocol):
 
         The mask is 1 for a token, 2 for a token that is left out of the pooling, and 0 for padding.
         """
+
+    def side_by_side(self) -> AbstractContextManager[int]:
+        """Yield how many threads may call `pooled` at a time while the context is open; the results do not change."""
 
 
 @dataclass(frozen=True)

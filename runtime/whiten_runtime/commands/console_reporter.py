@@ -1,14 +1,29 @@
 """Report stages, warnings and progress of long commands on stderr."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import say
-from whiten_runtime.reporter import Reporter
+from whiten_runtime.reporter import Bar, Reporter
+
+
+class _Drawn(Bar):
+    """Draws progress with tqdm, which shows the time left."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def __call__(self, count: int) -> None:
+        self._bar.update(count)
+
+    def expect(self, total: int) -> None:
+        self._bar.total = total
+        self._bar.refresh()
 
 
 class ConsoleReporter(Reporter):
@@ -27,9 +42,9 @@ class ConsoleReporter(Reporter):
         console.warn(text)
 
     @contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
-        """Draw a bar that vanishes when it is done."""
+    def bar(self, unit: str, total: int | None) -> Iterator[Bar]:
+        """Draw a bar with the time left that vanishes when it is done."""
         from tqdm import tqdm
 
         with tqdm(total=total, unit=f" {unit}", leave=False, disable=not sys.stderr.isatty()) as bar:
-            yield bar.update
+            yield _Drawn(bar)

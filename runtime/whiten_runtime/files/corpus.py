@@ -9,7 +9,18 @@ from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.builtin import BUILTIN_CORPUS, builtin_sentences, is_builtin
 from whiten_runtime.files.texts import read_texts
 
-__all__ = ["BUILTIN_CORPUS", "Corpus"]
+__all__ = ["BUILTIN_CORPUS", "PART", "Corpus"]
+
+PART = 1024
+"""Number of sentences of a part of a mixed corpus, on average."""
+
+_PASSES = 32
+"""Maximum number of parts of a mixed corpus: its sources are read once for each, and a last time for what remains."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly, as is every arithmetic progression
+among them (Knuth, The Art of Computer Programming 3, section 6.4). So kinds of text that take turns share every part.
+"""
 
 
 class Corpus:
@@ -22,7 +33,8 @@ class Corpus:
             each part of it keeps its share.
 
     Attributes:
-        records: name, SHA-256 and number of sentences of each source; empty before the first complete pass.
+        records: name, SHA-256 and number of sentences of each source; empty before the first complete pass. After a
+            part of `mixed`, they are of the sentences so far, in the order in which they were yielded.
     """
 
     def __init__(self, sources: tuple[str, ...], column: str | None, limit: int | None) -> None:
@@ -31,6 +43,11 @@ class Corpus:
         self._limit = limit
         self._total: int | None = None
         self.records: tuple[CorpusRecord, ...] = ()
+
+    @property
+    def limited(self) -> bool:
+        """Return whether the number of sentences to use was given."""
+        return self._limit is not None
 
     def count(self) -> int:
         """Count the sentences of a pass. This reads all sources once, so that mistakes are found before the work.
@@ -68,8 +85,46 @@ class Corpus:
                     yield sentence
             records.append(CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=count))
         if limit is not None and index != total:
-            raise DataError(f"the corpus changed from {total:,} to {index:,} sentences while it was read; begin again")
+            raise _changed(total, index)
         self.records = tuple(record for record in records if record.sentences)
+
+    def mixed(self) -> Iterator[Iterator[str]]:
+        """Yield all sentences in parts of about `PART`, each spread evenly over all sources, the same at each call.
+
+        A part must be read to its end before the next one. A corpus of more than 32 parts ends with one that holds all
+        that remains.
+
+        Raises:
+            DataError: the number of sentences is not what it was when they were counted.
+        """
+        assert self._limit is None
+        total = self._all()
+        parts = max(1, round(total / PART))
+        digests, counts = [SentenceDigest() for _ in self._sources], [0] * len(self._sources)
+
+        def part(first: int, last: int) -> Iterator[str]:
+            index = 0
+            for place, source in enumerate(self._sources):
+                for sentence in self._sentences(source):
+                    mine = (index * _GOLDEN % 2**64) * parts >> 64
+                    index += 1
+                    if first <= mine < last:
+                        digests[place].add(sentence)
+                        counts[place] += 1
+                        yield sentence
+            if index != total:
+                raise _changed(total, index)
+            self.records = tuple(
+                CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=count)
+                for source, digest, count in zip(self._sources, digests, counts, strict=True)
+                if count
+            )
+
+        passes = min(parts, _PASSES)
+        for number in range(passes):
+            yield part(number, number + 1)
+        if parts > passes:
+            yield part(passes, parts)
 
     def _all(self) -> int:
         """Return the number of sentences of all sources."""
@@ -81,6 +136,10 @@ class Corpus:
         if is_builtin(source):
             return (sentence for _, sentence in builtin_sentences())
         return (text for text in read_texts(source, self._column) if text.strip())
+
+
+def _changed(before: int, now: int) -> DataError:
+    return DataError(f"the corpus changed from {before:,} to {now:,} sentences while it was read; begin again")
 
 
 def _display_name(source: str) -> str:

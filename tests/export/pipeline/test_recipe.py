@@ -39,6 +39,8 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"dim": 8, "whitening": None}, "without whitening"),
         ({"corpus": ("a.txt",), "whitening": None}, "corpus is for fitting"),
         ({"max_sentences": 9, "whitening": None}, "max-sentences is for fitting"),
+        ({"all_sentences": True, "whitening": None}, "all-sentences is for fitting"),
+        ({"all_sentences": True, "max_sentences": 9}, "exclude each other"),
         ({"column": "text"}, "without a corpus file"),
         ({"layers": ()}, "layers is empty"),
         ({"pooling": "median"}, "wanted mean, cls, last, max"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,10 @@ class StaticReference:
     def __init__(self, table: NDArray[np.float32], pooling: Pooling) -> None:
         self._table, self._pooling = table, pooling
         self.name = f"numpy {np.__version__}, float64"
+
+    def side_by_side(self) -> AbstractContextManager[int]:
+        """Yield that one thread may call `pooled` at a time."""
+        return nullcontext(1)
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled vectors of the tokens, [1, batch_size, d]."""

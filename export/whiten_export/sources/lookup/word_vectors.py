@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,10 @@ class WordReference:
     def __init__(self, vectors: NDArray[np.float32], weights: Float64Array) -> None:
         self._vectors, self._weights = vectors, weights
         self.name = f"numpy {np.__version__}, float64"
+
+    def side_by_side(self) -> AbstractContextManager[int]:
+        """Yield that one thread may call `pooled` at a time."""
+        return nullcontext(1)
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return [1, batch_size, d]: the sum over known words of weight times vector, over their number; 0 if none."""

@@ -9,6 +9,7 @@ import torch
 from whiten_export.proof.requests import PublishedVectors, Request
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.networks.hugging_face import quiet
+from whiten_export.sources.networks.threads import one_thread
 from whiten_runtime.checks import needing
 from whiten_runtime.errors import WhitenError
 
@@ -34,7 +35,7 @@ def encode_published(
         from sentence_transformers import SentenceTransformer
     root = checkpoint.root or checkpoint.directory
     try:
-        with quiet():
+        with quiet(), one_thread():
             model = SentenceTransformer(
                 str(root),
                 device=device,

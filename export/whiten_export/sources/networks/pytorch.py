@@ -1,8 +1,8 @@
 """Trace a PyTorch checkpoint into a graph, and run it in float64 as the reference."""
 
 import io
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from whiten_export.sources.networks.hugging_face import load_config, load_tokeni
 from whiten_export.sources.networks.network import load_network
 from whiten_export.sources.networks.pooler import apply_pooler, describe_pooler
 from whiten_export.sources.networks.published_vectors import encode_published
+from whiten_export.sources.networks.threads import keeps_nothing, one_thread
 from whiten_export.sources.networks.transformers_tokenizer import describe_tokenizer
 from whiten_export.sources.onnx_files.onnx_inputs import map_surplus
 from whiten_runtime.bundle.manifest import Pooling, pooling_modes
@@ -82,8 +83,10 @@ class PyTorchModel:
         network = self._network("pooler" in pooling_modes(pooling)).to(self._device, kind)
         if not single_precision:
             config = self._config
-            check_blocks(network, partial(_hidden_states, network), config.num_hidden_layers, config.model_type)
-        return TorchReference(network, layers, pooling)
+            with one_thread():
+                check_blocks(network, partial(_hidden_states, network), config.num_hidden_layers, config.model_type)
+        in_threads = not single_precision and not self._trust and keeps_nothing(network)  # blocks were watched before
+        return TorchReference(network, layers, pooling, in_threads)
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files.
@@ -100,14 +103,33 @@ class PyTorchModel:
 
 
 class TorchReference:
-    """Computes a network's hidden states, pooled by numpy in float64."""
+    """Computes a network's hidden states, pooled by numpy in float64.
 
-    def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling) -> None:
-        self._network = network
+    Texts that are computed side by side have one thread each: no thread waits for another at every operator, and the
+    numbers do not depend on how many there are.
+
+    Args:
+        network: the network.
+        layers: indices into the hidden states.
+        pooling: pooling over the tokens.
+        in_threads: whether the network keeps nothing between calls, and may be called from several threads.
+    """
+
+    def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling, in_threads: bool = False) -> None:
+        self._network, self._in_threads = network, in_threads
         self._layers, self._modes = layers, pooling_modes(pooling)
         parameter = next(network.parameters())
         self._device = parameter.device
         self.name = f"torch {torch.__version__}, {str(parameter.dtype).removeprefix('torch.')}"
+
+    @contextmanager
+    def side_by_side(self) -> Iterator[int]:
+        """Yield the number of PyTorch's threads, each of which may compute a text on its own; 1 on a GPU."""
+        if not self._in_threads or self._device.type != "cpu":
+            yield 1
+            return
+        with one_thread() as threads:
+            yield threads
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
@@ -177,7 +199,7 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
 def _check_runs(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> None:
     """Run the network once before the exporter does, whose error messages say little."""
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), one_thread(), torch.no_grad():
             _hidden_states(network, input_ids, attention_mask)
     except WhitenError:
         raise

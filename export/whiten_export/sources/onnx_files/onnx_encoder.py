@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,6 +126,10 @@ class OnnxReference:
         self._inputs = [value.name for value in self._session.get().get_inputs()]
         self._outputs, self._pooling = outputs, pooling
         self.name = f"onnxruntime {onnxruntime.__version__}, the original graph"
+
+    def side_by_side(self) -> AbstractContextManager[int]:
+        """Yield that one thread may call `pooled` at a time."""
+        return nullcontext(1)
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""

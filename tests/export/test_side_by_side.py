@@ -1,0 +1,119 @@
+"""Test that a reference whose texts are computed side by side gives what it gives one after the other."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whiten_export.proof.composition import Composition
+from whiten_export.proof.gate import Definition, Tokenized, compute_expected, distinct_rows
+from whiten_export.proof.probe_texts import token_batches
+from whiten_export.proof.reference import Head
+from whiten_export.proof.requests import Request
+
+torch = pytest.importorskip("torch")
+
+TEXTS = tuple("abcdefgh")
+IDS = [[5 + n for n in range(length)] for length in (3, 9, 1, 0, 7, 3, 12, 2)]
+PROBES = Tokenized(Request("", TEXTS), IDS)
+PROMPTED = (Tokenized(Request("p", TEXTS[:2]), [[5, 6, 7], [9, 8, 7, 6]], 1),)
+
+
+class Fake:
+    """A reference of one layer that gives the ids' sum, and counts."""
+
+    name = "fake"
+
+    def __init__(self, workers: int, fails: tuple[int, ...] = ()) -> None:
+        self.workers, self.fails = workers, fails
+        self.lengths: list[int] = []
+        self.threads: set[str] = set()
+
+    @contextmanager
+    def side_by_side(self) -> Iterator[int]:
+        yield self.workers
+
+    def pooled(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
+        length = input_ids.shape[1]
+        self.threads.add(threading.current_thread().name.split("_")[0])
+        self.lengths.append(length)
+        if length in self.fails:
+            time.sleep(0.05 if length == max(self.fails) else 0)
+            raise ValueError(f"{length} tokens")
+        return np.array([[[(input_ids * (attention_mask == 1)).sum(), length]]], np.float64)
+
+
+def expected(reference: object, advanced: list[int] | None = None) -> list[np.ndarray]:
+    definition = Definition(reference, Composition((0,)), Head(None, False), 2)  # type: ignore[arg-type]
+    advance = (advanced if advanced is not None else []).append
+    found = compute_expected(definition, PROBES, PROMPTED, token_batches(16, 90, 0), advance)
+    return [found.probes.unwhitened, *found.batch_vectors, *found.unwhitened]
+
+
+def test_vectors_do_not_depend_on_the_number_of_workers() -> None:
+    advanced: list[int] = []
+    alone, together = expected(Fake(1)), expected(Fake(3), advanced)
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
+    rows = distinct_rows(PROBES, PROMPTED, token_batches(16, 90, 0))
+    assert sum(advanced) == sum(len(ids) for ids, _ in rows)
+
+
+def test_each_row_is_computed_once_and_the_longest_first() -> None:
+    reference = Fake(1)
+    expected(reference)
+    assert reference.lengths == sorted(reference.lengths, reverse=True)
+    assert reference.lengths.count(16) == 1, "of both batches with the longest row"
+    assert reference.lengths.count(12) == 1
+    assert reference.threads == {"MainThread"}
+
+
+def test_of_several_errors_that_of_the_longest_row_is_raised() -> None:
+    for _ in range(5):
+        with pytest.raises(ValueError, match="16 tokens"):
+            expected(Fake(4, fails=(16, 12)))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("whiten-reference")]
+
+
+def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:
+    from transformers import AutoModel
+
+    from whiten_export.sources.networks.pytorch import TorchReference
+    from whiten_export.sources.networks.threads import keeps_nothing
+
+    network = AutoModel.from_pretrained(checkpoint("bert"), dtype=torch.float64, attn_implementation="eager").eval()
+    network(torch.tensor([[5, 6]]), output_hidden_states=True)
+    assert keeps_nothing(network)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            reference = TorchReference(network, (1,), "mean", in_threads=True)
+            definition = Definition(reference, Composition((1,)), Head(None, False), network.config.hidden_size)
+            vectors = compute_expected(definition, PROBES, (), token_batches(16, 90, 0), lambda _: None)
+            found.append([vectors.probes.unwhitened, *vectors.batch_vectors])
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_networks_that_keep_something_are_not_shared_by_threads() -> None:
+    from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+
+    from whiten_export.sources.networks.threads import keeps_nothing
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    network = LlamaModel(LlamaConfig(vocab_size=20, num_key_value_heads=2, **sizes))
+    assert keeps_nothing(network)
+    next(module for module in network.modules() if hasattr(module, "rope_type")).rope_type = "dynamic"
+    assert not keeps_nothing(network)
+    unknown = BertModel(BertConfig(vocab_size=20, **sizes))
+    unknown.config.model_type = "unheard-of"
+    assert not keeps_nothing(unknown)
