@@ -192,15 +192,15 @@ def test_cache_is_bounded_and_keeps_what_is_used() -> None:
     assert cache.recent[""] == ()
 
 
-def test_memory_of_the_cache_is_what_it_counts() -> None:
+def test_memory_of_the_cache_is_at_most_its_limit() -> None:
     limit = 1 << 20
     tracemalloc.start()
     cache = ChunkCache(limit)
     for number in range(10**6, 10**6 + 20_000):
         cache.add({f"word{number}": (number, 2 * number, 3 * number)})
-    taken = tracemalloc.get_traced_memory()[0]
+    _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.5 * limit <= taken <= 1.2 * limit
+    assert most <= limit
 
 
 def test_threads_share_a_cache_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
