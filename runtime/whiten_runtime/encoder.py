@@ -338,6 +338,8 @@ class Encoder(OpenedBundle):
         self, texts: str | Iterable[str], options: EncodeOptions, show_progress_bar: bool
     ) -> NDArray[np.float32]:
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        if not show_progress_bar:
+            return self._embedder.embed(items, options)
         with progress_bar(len(items), show_progress_bar) as advance:
             return self._embedder.embed(items, options, advance)
 

@@ -23,23 +23,24 @@ class CpuRunner:
     of one call run side by side on the narrow session, each in one thread: no thread waits for another at every
     operator, and each finds in its processor's cache the values that it has just written. Each session has a copy of
     the weights and is created when it is first needed. Providers other than NVIDIA's are run like a CPU, one batch at a
-    time.
+    time. A graph without a network has one session of one thread.
 
     Args:
         graph: the graph's file.
         options: options with which sessions are created.
+        lookup: whether the graph only looks up a vector for each token.
 
     Raises:
         UsageError: WHITEN_THREADS is not a whole number of at least 1.
     """
 
-    def __init__(self, graph: GraphFile, options: SessionOptions) -> None:
+    def __init__(self, graph: GraphFile, options: SessionOptions, lookup: bool = False) -> None:
         threads, tuning = options.threads or default_threads(), options.tuning
         several = options.on_cpu and graph.bytes < tuning.largest_held_twice
-        self.schedule = Schedule.on_cpu(threads, threads if several else 1)
+        self.schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1)
         self._graph = graph
         self._little_work = tuning.little_work
-        self._wide = ForkSafeSession(lambda: graph.create_session(None))
+        self._wide = ForkSafeSession(lambda: graph.create_session(1 if lookup else None))
         apart = self.schedule.workers > 1
         self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
         self._wide_was_used = False

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle
+from support.bundles import copy_bundle, edit_manifest
 from whiten_runtime import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.inference import batching, engine, graph_file, loading
 from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.opened import reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
@@ -111,6 +112,36 @@ def test_one_thread_or_a_large_graph_has_one_session(
     vectors(made, QUERY)
     vectors(made, MANY)
     assert created == [None]
+
+
+def test_graph_without_a_network_has_one_thread(tiny_bundle: Path, tmp_path: Path, created: list[int | None]) -> None:
+    """Its batches are too short to hand them to threads; a second session would be a second table."""
+    bundle = copy_bundle(tiny_bundle, tmp_path)
+    edit_manifest(bundle, lambda manifest: manifest.update(layers=[0], layer_weights=None))
+    _, embedder = loading.load_bundle(bundle, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
+    assert embedder.engine.schedule == Schedule.of_lookup()
+    want = vectors(Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1)), MANY)
+    np.testing.assert_allclose(vectors(embedder.engine, MANY), want, rtol=1e-4, atol=1e-4)
+    vectors(embedder.engine, QUERY)
+    assert created == [1, None]
+
+
+def test_text_alone_has_the_vector_of_a_window_of_one(tiny: Encoder) -> None:
+    embedder = tiny._embedder
+    for options in (
+        EncodeOptions(tiny.dimension),
+        EncodeOptions(tiny.dimension, normalize=True),
+        EncodeOptions(3, batch_size=1, normalize=True),
+        EncodeOptions(tiny.dimension, prompt="query: "),
+    ):
+        for text in ("", "a text", "long " * 99):
+            ((_, want),) = embedder.windows([text], options)
+            counted: list[int] = []
+            got = embedder.embed([text], options, counted.append)
+            np.testing.assert_array_equal(got, want)
+            assert (got.shape, got.dtype, counted) == ((1, options.width), np.float32, [1])
+            assert got.flags.owndata
+            assert got.flags.writeable
 
 
 def test_engine_works_after_its_model_file_is_replaced(
