@@ -25,10 +25,9 @@ class CpuRunner:
     operator, and each finds in its processor's cache the values that it has just written. Each session has a copy of
     the weights and is created when it is first needed.
 
-    With two threads, one session is held at a time: the narrow one until a single batch is large enough, then the wide
-    one for everything. Of two batches, the caller's thread then runs one, and the session's own thread the other.
-    Neither waits: an operator is divided only among threads that have nothing to do, and the session's own thread never
-    divides one.
+    With two threads, the wide session does both, unless the graph is so small that single texts have one thread. Of two
+    batches, the caller's thread runs one, and the session's own thread the other. Neither waits: an operator is divided
+    only among threads that have nothing to do, and the session's own thread never divides one.
 
     Providers other than NVIDIA's are run like a CPU, one batch at a time. A graph without a network has one session of
     one thread.
@@ -49,9 +48,9 @@ class CpuRunner:
         self._graph = graph
         self._little_work = tuning.little_work
         self._wide = ForkSafeSession(lambda: graph.create_session(1 if lookup else None))
-        apart = self.schedule.workers > 1
+        self._shared = 1 < self.schedule.workers <= tuning.most_sharing and not self._little(_USUAL_TOKENS)
+        apart = self.schedule.workers > 1 and not self._shared
         self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
-        self._one_at_a_time = apart and self.schedule.workers <= tuning.most_sharing
         self._wide_was_used = False
 
     def session(self) -> Any:
@@ -64,17 +63,14 @@ class CpuRunner:
         Raises:
             WhitenError: onnxruntime fails.
         """
-        tokens = feed["input_ids"].size
-        session = self._session_for(tokens)
+        session = self._session_for(feed["input_ids"].size)
         self._wide_was_used |= session is self._wide
-        if self._one_at_a_time and session is self._wide and self._little(tokens):
-            return run_in_pool(session, feed, values)
         return run_session(session, feed, values)
 
     def concurrent(self) -> RunBatch:
         """Return a function that runs a batch in one thread; free the wide session if no batch has used it yet."""
-        if self._one_at_a_time:
-            return self._side_by_side()
+        if self._shared:
+            return _side_by_side(self._wide)
         if self._narrow is not self._wide and self._wide.alive and not self._wide_was_used and self._graph.unchanged:
             self._wide.release()
         session = self._usable(self._narrow, self._wide)
@@ -92,34 +88,7 @@ class CpuRunner:
     def _session_for(self, tokens: int) -> ForkSafeSession:
         """Return the session for a batch that runs alone."""
         sessions = self._narrow, self._wide
-        if self._one_at_a_time:
-            return self._only(self._little(tokens))
         return self._usable(*(sessions if self._little(tokens) else reversed(sessions)))
-
-    def _only(self, little: bool) -> ForkSafeSession:
-        """Return the session that is held, with two threads; replace the narrow one if a batch is not little."""
-        if not self._wide.alive and (little or (self._narrow.alive and not self._graph.unchanged)):
-            return self._narrow
-        if self._narrow.alive:
-            self._narrow.release()
-        return self._wide
-
-    def _side_by_side(self) -> RunBatch:
-        """Return a function that runs a batch in the caller's thread, or in the wide session's while that is busy."""
-        free = Lock()
-
-        def run(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-            session = self._session_for(_USUAL_TOKENS)
-            if session is self._narrow:
-                return run_session(session, feed, values)
-            if not free.acquire(blocking=False):
-                return run_in_pool(session, feed, values)
-            try:
-                return run_session(session, feed, values)
-            finally:
-                free.release()
-
-        return run
 
     def _little(self, tokens: int) -> bool:
         """Return whether a batch of so many tokens is faster with one thread."""
@@ -128,3 +97,18 @@ class CpuRunner:
     def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:
         """Return `wanted`, or `other` if `wanted` would have to be created from a file that was replaced."""
         return other if other.alive and not wanted.alive and not self._graph.unchanged else wanted
+
+
+def _side_by_side(session: ForkSafeSession) -> RunBatch:
+    """Return a function that runs a batch in the caller's thread, or in the session's own while the former is busy."""
+    free = Lock()
+
+    def run(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        if not free.acquire(blocking=False):
+            return run_in_pool(session, feed, values)
+        try:
+            return run_session(session, feed, values)
+        finally:
+            free.release()
+
+    return run
