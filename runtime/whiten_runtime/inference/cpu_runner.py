@@ -25,9 +25,10 @@ class CpuRunner:
     operator, and each finds in its processor's cache the values that it has just written. Each session has a copy of
     the weights and is created when it is first needed.
 
-    With two threads, the wide session does both, unless the graph is so small that single texts have one thread. Of two
-    batches, the caller's thread runs one, and the session's own thread the other. Neither waits: an operator is divided
-    only among threads that have nothing to do, and the session's own thread never divides one.
+    With two threads, the wide session does both, unless the graph is so small that single texts have one thread: they
+    would wait for the session's own thread. Of two batches, the caller's thread runs one, and the session's own the
+    other. Neither waits: an operator is divided only among threads that have nothing to do, and the session's own
+    thread never divides one.
 
     Providers other than NVIDIA's are run like a CPU, one batch at a time. A graph without a network has one session of
     one thread.
