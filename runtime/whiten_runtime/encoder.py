@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
-from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.checks import checked_texts
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
@@ -273,6 +272,8 @@ class Encoder(OpenedBundle):
         Raises:
             BundleError: the probes are missing or damaged.
         """
+        from whiten_runtime.bundle.probes import read_probes  # imports safetensors, which nothing else here needs
+
         probes = read_probes(self._bundle)
         ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
         alone, batched = alone_and_batched(self._engine.vectors, ids)
@@ -338,6 +339,8 @@ class Encoder(OpenedBundle):
         self, texts: str | Iterable[str], options: EncodeOptions, show_progress_bar: bool
     ) -> NDArray[np.float32]:
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        if not show_progress_bar:
+            return self._embedder.embed(items, options)
         with progress_bar(len(items), show_progress_bar) as advance:
             return self._embedder.embed(items, options, advance)
 

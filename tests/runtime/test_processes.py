@@ -24,10 +24,10 @@ def test_encoder_works_in_pools_of_processes(tiny: Encoder, method: str) -> None
             assert worst(got, want) < ROUNDING
 
 
-def _python(code: str, bundle: Path) -> subprocess.CompletedProcess[str]:
+def _python(code: str, bundle: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program as users do: without the variable CI, with which onnxruntime behaves better."""
     kept = {key: value for key, value in os.environ.items() if key != "CI" and not key.startswith("HF_")}
-    command = [sys.executable, "-c", code, str(bundle)]
+    command = [sys.executable, "-c", code, str(bundle), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=kept, start_new_session=True) as process:
         try:
@@ -40,9 +40,13 @@ def _python(code: str, bundle: Path) -> subprocess.CompletedProcess[str]:
 
 PRELOADED = """
 import os, sys, numpy as np
+from pathlib import Path
 from whiten_runtime import Encoder
-encoder = Encoder(sys.argv[1], threads=2)
-used, unused = encoder.encode(["a text"] * 50), Encoder(sys.argv[1], threads=2)
+from whiten_runtime.opened import reopen
+from whiten_runtime.ort.session import SessionOptions, Tuning
+bundle, options = Path(sys.argv[1]), SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
+encoder = reopen(Encoder, bundle, options, True, False)
+used, unused = encoder.encode(["a text"] * 50), reopen(Encoder, bundle, options, True, False)
 child = os.fork()
 if child == 0:
     assert np.allclose(encoder.encode(["a text"] * 50), used)
@@ -53,8 +57,9 @@ print("done")
 """
 
 
-def test_forked_worker_of_a_preloaded_service_encodes_and_exits(tiny_bundle: Path) -> None:
-    result = _python(PRELOADED, tiny_bundle)
+@pytest.mark.parametrize("little_work", [0, 1e9], ids=["one session for all", "one thread"])
+def test_forked_worker_of_a_preloaded_service_encodes_and_exits(tiny_bundle: Path, little_work: float) -> None:
+    result = _python(PRELOADED, tiny_bundle, str(little_work))
     assert result.stdout == "done\n", result.stderr
 
 

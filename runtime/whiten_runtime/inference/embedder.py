@@ -117,6 +117,9 @@ class Embedder:
             TextError: an item is not a string; the message has its index.
             TooLongError: a text is too long and may not be truncated.
         """
+        schedule = self.engine.schedule
+        if len(texts) <= min(schedule.window, schedule.first_window):  # one window needs no thread
+            return self._embed(self._token_ids(texts, 0, options), options, advance)
         vectors = np.empty((len(texts), options.width), np.float32)
         start = 0
         for window, rows in self.windows(texts, options, advance):
@@ -165,14 +168,18 @@ class Embedder:
     def _embed(
         self, ids: list[list[int]], options: EncodeOptions, advance: Callable[[int], object]
     ) -> NDArray[np.float32]:
-        vectors = np.empty((len(ids), options.width), np.float32)
         left_out = 0 if self.prompts.pooled else self.tokenizer.prompt_tokens(options.prompt)
+        if len(ids) == 1:
+            vectors = np.array(self.engine.run_alone(ids[0], options.values, left_out)[:, : options.width])
+            advance(1)
+            return unit(vectors) if options.normalize else vectors
+        vectors = np.empty((len(ids), options.width), np.float32)
         for group, rows in self.engine.run(ids, options.batch_size, options.values, left_out):
             vectors[group] = rows[:, : options.width]
             advance(len(group))
         return unit(vectors) if options.normalize else vectors
 
-    def _token_ids(self, texts: list[str], offset: int, options: EncodeOptions) -> list[list[int]]:
+    def _token_ids(self, texts: Sequence[str], offset: int, options: EncodeOptions) -> list[list[int]]:
         limit = self.tokenizer.max_seq_length
         ids = self.tokenizer.tokenize(with_prompt(options.prompt, checked_texts(texts, offset)))
         too_long = [index for index, row in enumerate(ids) if len(row) > limit]

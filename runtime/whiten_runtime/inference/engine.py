@@ -28,6 +28,7 @@ class Engine:
         pad_token_id: id of the padding token.
         options: options with which sessions are created; None for the CPU.
         value: a value of the graph to compute even if it is not one of its outputs, float32 [batch_size, k].
+        lookup: whether the graph only looks up a vector for each token, as that of layer 0 does.
 
     Attributes:
         providers: active execution providers, in order of preference.
@@ -41,7 +42,12 @@ class Engine:
     """
 
     def __init__(
-        self, model: Path, pad_token_id: int, options: SessionOptions | None = None, value: str = OUTPUT
+        self,
+        model: Path,
+        pad_token_id: int,
+        options: SessionOptions | None = None,
+        value: str = OUTPUT,
+        lookup: bool = False,
     ) -> None:
         settings = options or SessionOptions()
         if any(map(enables_cuda_graph, settings.providers)):
@@ -50,7 +56,9 @@ class Engine:
             )
         graph = GraphFile(model, settings, value)
         on_gpu = provider_name(settings.providers[0]) in NVIDIA
-        self._runner: Runner = GpuRunner(graph, settings, pad_token_id) if on_gpu else CpuRunner(graph, settings)
+        self._runner: Runner = (
+            GpuRunner(graph, settings, pad_token_id) if on_gpu else CpuRunner(graph, settings, lookup)
+        )
         self._pad_token_id = pad_token_id
         self.schedule = self._runner.schedule
         session = self._runner.session()
@@ -104,6 +112,16 @@ class Engine:
             except RuntimeError:  # no more threads: the interpreter is ending, or the system's limit is reached
                 results = map(run_group, groups)
             yield from results
+
+    def run_alone(
+        self, ids: Sequence[int], values: Sequence[str] = (OUTPUT,), prompt_tokens: int = 0
+    ) -> NDArray[np.float32]:
+        """Return the vector of one text, float32 [1, k], as `run` would yield it, without a plan.
+
+        Raises:
+            WhitenError: onnxruntime fails, or the engine was closed.
+        """
+        return self._runner.run(pad_batch([ids], self._pad_token_id, prompt_tokens=prompt_tokens), values)
 
     def vectors(self, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """Return the finished vectors of texts in order, float32 [n, k]."""

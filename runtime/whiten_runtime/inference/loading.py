@@ -44,7 +44,7 @@ def load_bundle(
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
-            engine = Engine(bundle.model, manifest.pad_token_id, settings, value)
+            engine = Engine(bundle.model, manifest.pad_token_id, settings, value, manifest.layers == (0,))
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first

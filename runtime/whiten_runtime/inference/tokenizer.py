@@ -9,6 +9,7 @@ from tokenizers import Tokenizer as _Backend
 from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import BundleError
+from whiten_runtime.inference.chunked import ChunkedTokenizer, is_chunked
 
 _AT_ONCE = 512
 """Texts that the backend gets at once: its encodings take many times the memory of their ids."""
@@ -36,6 +37,7 @@ class Tokenizer:
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)
             self._prefix, self._suffix = _added_tokens(self._backend)
+            self._chunked = _chunked(self._backend, self._prefix, self._suffix)
         if max_seq_length <= specials:
             raise BundleError(
                 f"{path}: adds {specials} special tokens to a text, but the bundle takes {max_seq_length} in all; "
@@ -54,7 +56,10 @@ class Tokenizer:
         with _typed_errors("the bundle's tokenizer fails"):
             for start in range(0, len(texts), _AT_ONCE):
                 part = [encodable(text) for text in texts[start : start + _AT_ONCE]]
-                ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(part))
+                if self._chunked is not None:
+                    ids.extend(self._chunked.tokenize(part))
+                else:
+                    ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(part))
         return ids
 
     def cut(self, ids: list[int]) -> list[int]:
@@ -92,3 +97,11 @@ def _added_tokens(backend: _Backend) -> tuple[int, int]:
     mask = backend.encode("a").special_tokens_mask
     before = next((count for count, special in enumerate(mask) if not special), 0)
     return before, next((count for count, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def _chunked(backend: _Backend, prefix: int, suffix: int) -> ChunkedTokenizer | None:
+    """Return a tokenizer that remembers chunks of text, or None if this one's ids do not come chunk by chunk."""
+    if not is_chunked(backend):
+        return None
+    ends = backend.encode("").ids
+    return ChunkedTokenizer(backend, ends[:prefix], ends[prefix:]) if len(ends) == prefix + suffix else None

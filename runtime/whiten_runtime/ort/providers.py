@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError
@@ -134,6 +133,8 @@ def silence_log() -> None:
 
 def installed_packages() -> dict[str, str]:
     """Return the versions of those of `PACKAGES` that are installed."""
+    from importlib.metadata import PackageNotFoundError, version  # imports email too; an encoder needs neither
+
     found = {}
     for name in PACKAGES:
         try:

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle
+from support.bundles import copy_bundle, edit_manifest
 from whiten_runtime import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.inference import batching, engine, graph_file, loading
 from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.opened import reopen
-from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
+from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, Tuning, create_session
 
 NO_LITTLE_WORK = Tuning(little_work=0)
 QUERY = [[5, 6, 7]]
@@ -55,7 +56,7 @@ def test_small_batch_has_one_thread(tiny_bundle: Path, created: list[int | None]
 
 
 def test_single_batch_has_all_threads_and_several_have_one_each(tiny_bundle: Path, created: list[int | None]) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
     alone = vectors(made, QUERY)
     assert created == [None]
     many = vectors(made, [*MANY, *QUERY])
@@ -66,8 +67,60 @@ def test_single_batch_has_all_threads_and_several_have_one_each(tiny_bundle: Pat
     assert created == [None, 1]
 
 
-def test_session_that_never_ran_is_freed(tiny_bundle: Path, created: list[int | None]) -> None:
+def test_two_threads_share_a_session(tiny_bundle: Path, created: list[int | None]) -> None:
+    """The second thread of a call runs its batches on the session's own thread."""
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
+    in_pool, run_async = [], made._runner.session().run_async
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(session, name)
+
+        def run_async(self, *arguments: object) -> None:
+            in_pool.append(1)
+            run_async(*arguments)
+
+    session = made._runner.session()
+    made._runner._wide._session = Counting()
+    apart = vectors(Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK)), MANY)
+    del created[1:]
+    many = vectors(made, MANY)
+    np.testing.assert_array_equal(many, vectors(made, MANY))
+    np.testing.assert_allclose(many, apart, rtol=1e-4, atol=1e-4)
+    vectors(made, QUERY)
+    assert created == [None]
+    assert in_pool
+
+
+def test_two_threads_of_a_small_graph_do_not_share(tiny_bundle: Path, created: list[int | None]) -> None:
+    """Single texts are faster with one thread, and a second copy of the graph is small."""
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=Tuning(little_work=1e9)))
+    vectors(made, MANY)
+    vectors(made, QUERY)
+    assert created == [1]
+
+
+def test_run_in_the_pool_that_fails_is_an_error(tiny_bundle: Path) -> None:
+    session = ForkSafeSession(lambda: create_session(tiny_bundle / MODEL_FILE, SessionOptions(threads=2)))
+    feed = batching.pad_batch([[10**9, 3]], 0)
+    with pytest.raises(WhitenError, match="onnxruntime failed: "):
+        session.run_in_pool([OUTPUT], feed)
+    with pytest.raises(WhitenError, match="onnxruntime failed: "):
+        session.run_in_pool([OUTPUT], {"input_ids": feed["input_ids"]})
+    good = batching.pad_batch(QUERY, 0)
+    np.testing.assert_array_equal(session.run_in_pool([OUTPUT], good)[0], session.run([OUTPUT], good)[0])
+
+
+def test_calls_of_several_threads_share_a_session(tiny_bundle: Path) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
+    want = vectors(made, MANY)
+    with ThreadPoolExecutor(6) as threads:
+        for got in threads.map(lambda _: vectors(made, MANY), range(12)):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_session_that_never_ran_is_freed(tiny_bundle: Path, created: list[int | None]) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
     vectors(made, MANY)
     vectors(made, QUERY)
     assert created == [None, 1, None]
@@ -113,11 +166,41 @@ def test_one_thread_or_a_large_graph_has_one_session(
     assert created == [None]
 
 
+def test_graph_without_a_network_has_one_thread(tiny_bundle: Path, tmp_path: Path, created: list[int | None]) -> None:
+    """Its batches are too short to hand them to threads; a second session would be a second table."""
+    bundle = copy_bundle(tiny_bundle, tmp_path)
+    edit_manifest(bundle, lambda manifest: manifest.update(layers=[0], layer_weights=None))
+    _, embedder = loading.load_bundle(bundle, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
+    assert embedder.engine.schedule == Schedule.of_lookup()
+    want = vectors(Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1)), MANY)
+    np.testing.assert_allclose(vectors(embedder.engine, MANY), want, rtol=1e-4, atol=1e-4)
+    vectors(embedder.engine, QUERY)
+    assert created == [1, None]
+
+
+def test_text_alone_has_the_vector_of_a_window_of_one(tiny: Encoder) -> None:
+    embedder = tiny._embedder
+    for options in (
+        EncodeOptions(tiny.dimension),
+        EncodeOptions(tiny.dimension, normalize=True),
+        EncodeOptions(3, batch_size=1, normalize=True),
+        EncodeOptions(tiny.dimension, prompt="query: "),
+    ):
+        for text in ("", "a text", "long " * 99):
+            ((_, want),) = embedder.windows([text], options)
+            counted: list[int] = []
+            got = embedder.embed([text], options, counted.append)
+            np.testing.assert_array_equal(got, want)
+            assert (got.shape, got.dtype, counted) == ((1, options.width), np.float32, [1])
+            assert got.flags.owndata
+            assert got.flags.writeable
+
+
 def test_engine_works_after_its_model_file_is_replaced(
     tiny_bundle: Path, tmp_path: Path, created: list[int | None]
 ) -> None:
     model = copy_bundle(tiny_bundle, tmp_path) / MODEL_FILE
-    made = Engine(model, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
+    made = Engine(model, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
     want = vectors(made, MANY)
     shutil.copy(model, model.with_suffix(".new"))
     model.with_suffix(".new").replace(model)
@@ -135,15 +218,21 @@ def test_warmup_creates_only_the_session_of_queries(tiny_bundle: Path, created: 
     assert created == [None]
 
 
-def test_encode_works_at_interpreter_exit(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize("little_work", [0, 1e9])
+def test_encode_works_at_interpreter_exit(tiny_bundle: Path, little_work: float) -> None:
     """The interpreter starts no new threads when it runs functions at exit."""
     code = """
 import atexit, sys
+from pathlib import Path
 from whiten_runtime import Encoder
-encoder = Encoder(sys.argv[1], threads=2)
+from whiten_runtime.opened import reopen
+from whiten_runtime.ort.session import SessionOptions, Tuning
+options = SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
+encoder = reopen(Encoder, Path(sys.argv[1]), options, True, False)
+encoder.encode(["some text"] * 300)
 atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
 """
-    command = [sys.executable, "-c", code, str(tiny_bundle)]
+    command = [sys.executable, "-c", code, str(tiny_bundle), str(little_work)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert result.stdout == "300\n", result.stderr
 

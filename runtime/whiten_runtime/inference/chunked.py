@@ -1,0 +1,142 @@
+"""Tokenise WordPiece vocabularies chunk by chunk, so that the ids of a chunk that was seen before are looked up.
+
+BERT's normaliser, its pre-tokeniser and WordPiece never look beyond a blank: the ids of a text are those of its chunks,
+one after the other. Chunks are cut at four characters only (` `, tab, newline, carriage return). Others that Unicode
+calls white space stay inside a chunk, because the normaliser removes some of them and so joins what they separate.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessing, TemplateProcessing
+
+from whiten_runtime.inference.chunk_cache import ChunkCache
+
+_LONGEST = 40
+"""Characters of a chunk whose ids are remembered. Longer ones are addresses and text without blanks, such as Chinese,
+which seldom come twice."""
+
+_AT_ONCE = 256
+"""Chunks that the backend gets as one text: it shares texts among threads, and its offsets take memory."""
+
+Row = tuple[int, ...]
+
+
+class ChunkedTokenizer:
+    """Tokenises texts with a backend for which `is_chunked` holds, and remembers the ids of chunks. Thread-safe.
+
+    Args:
+        backend: a tokenizer without truncation and padding.
+        before: ids of the special tokens before a text.
+        after: ids of the special tokens after a text.
+    """
+
+    def __init__(self, backend: Backend, before: Sequence[int], after: Sequence[int]) -> None:
+        self._backend = backend
+        self._before, self._after = tuple(before), tuple(after)
+        self.cache = ChunkCache()
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text, special tokens included; each text can be encoded as UTF-8."""
+        chunks = [chunks_of(text) for text in texts]
+        known = self.cache.recent
+        try:
+            return [self._row(known, row) for row in chunks]
+        except KeyError:
+            found = self._find(dict.fromkeys(chunk for row in chunks for chunk in row))
+            return [self._row(found, row) for row in chunks]
+
+    def _row(self, known: dict[str, Row], chunks: Iterable[str]) -> list[int]:
+        return [*self._before, *chain.from_iterable(map(known.__getitem__, chunks)), *self._after]
+
+    def _find(self, wanted: Iterable[str]) -> dict[str, Row]:
+        """Return the ids of chunks, remembered or not."""
+        known: dict[str, Row] = {}
+        short: list[str] = []
+        long: list[str] = []
+        for chunk in wanted:
+            ids = self.cache.find(chunk)
+            if ids is not None:
+                known[chunk] = ids
+            else:
+                (short if len(chunk) <= _LONGEST else long).append(chunk)
+        known.update(encode_chunks(self._backend, short))
+        self.cache.add(known)
+        known.update(_one_by_one(self._backend, long))
+        return known
+
+
+def chunks_of(text: str) -> list[str]:
+    """Cut a text at blanks, tabs and ends of lines; chunks may be empty."""
+    return text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ")
+
+
+def is_chunked(backend: Backend) -> bool:
+    """Return whether the ids of a text are those of its chunks, between special tokens that every text gets.
+
+    Components that are not known to be so make it False, as do added tokens with anything but printable ASCII, which
+    could contain a blank, or be given one by the normaliser.
+    """
+    model, normalizer, splitter = backend.model, backend.normalizer, backend.pre_tokenizer
+    kinds = (type(model), type(normalizer), type(splitter)) == (WordPiece, BertNormalizer, BertPreTokenizer)
+    if not kinds or not _only_adds_ends(backend.post_processor) or backend.encode_special_tokens:
+        return False
+    added = (token.content for token in backend.get_added_tokens_decoder().values())
+    return all(token.isascii() and token.isprintable() and " " not in token for token in added)
+
+
+def encode_chunks(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
+    """Return the ids of chunks, none of which is empty or contains a character at which `chunks_of` cuts.
+
+    The backend gets many chunks as one text, which takes half the time of one by one, and says where in it each token
+    is from. If it says of a token that it is from more than one chunk, all are encoded one by one.
+    """
+    found: dict[str, Row] = {}
+    groups = list(_groups(chunks))
+    for group, encoding in zip(
+        groups, backend.encode_batch([" ".join(group) for group in groups], add_special_tokens=False), strict=True
+    ):
+        rows = _divide(group, encoding.ids, encoding.offsets)
+        found.update(_one_by_one(backend, group) if rows is None else zip(group, rows, strict=True))
+    return found
+
+
+def _only_adds_ends(processor: PostProcessor | None) -> bool:
+    """Return whether a post-processor puts special tokens before and after a text, and else leaves it as it is."""
+    if isinstance(processor, TemplateProcessing):
+        pieces = json.loads(processor.__getstate__())["single"]
+        return [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece] == ["A"]
+    return processor is None or isinstance(processor, BertProcessing | RobertaProcessing)
+
+
+def _groups(chunks: Sequence[str]) -> Iterator[list[str]]:
+    stream = iter(chunks)
+    while group := list(islice(stream, _AT_ONCE)):
+        yield group
+
+
+def _divide(chunks: Sequence[str], ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> list[Row] | None:
+    """Return the ids of each chunk of a text, in which a blank is between chunks; None if a token is in two of them."""
+    starts, ends, position = [], [], 0
+    for chunk in chunks:
+        starts.append(position)
+        ends.append(position + len(chunk))
+        position = ends[-1] + 1
+    rows: list[list[int]] = [[] for _ in chunks]
+    for token, (first, last) in zip(ids, offsets, strict=True):
+        index = bisect_right(starts, first) - 1
+        if last > ends[index]:
+            return None
+        rows[index].append(token)
+    return list(map(tuple, rows))
+
+
+def _one_by_one(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
+    encodings = backend.encode_batch_fast(list(chunks), add_special_tokens=False)
+    return {chunk: tuple(encoding.ids) for chunk, encoding in zip(chunks, encodings, strict=True)}
