@@ -30,12 +30,12 @@ ROOT = HERE.parents[1]
 
 TORCH = "torch==2.13.0"
 ENVIRONMENTS = {
-    "whiten": ["-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[export]"],
+    "whiten": ["-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[export,openvino]"],
     "st": [TORCH, "sentence-transformers[onnx]==5.7.*", "transformers<4.58"],
-    "openvino": [TORCH, "sentence-transformers==5.7.*", "optimum-intel[openvino]"],
+    "openvino": ["openvino==2026.4.*", "tokenizers"],
     "fastembed": ["fastembed==0.9.*"],
-    "ctranslate2": [TORCH, "ctranslate2", "transformers>=4.57,<5"],
-    "model2vec": [TORCH, "model2vec", "transformers>=4.57,<5"],
+    "ctranslate2": [TORCH, "ctranslate2==4.8.*", "transformers>=4.57,<5"],
+    "model2vec": ["model2vec==0.10.*"],
 }
 ENGINES = {
     "minilm": (

@@ -35,7 +35,8 @@ class Encoder(OpenedBundle):
             CPU. All of them must be active, and matrix products must be on the first: there is no silent fallback.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
-        device: "cpu", "cuda" or "cuda:N", in place of `providers`.
+        device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16", in place of `providers`. The last two need
+            whiten[openvino]; bf16 is refused by processors without it.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         spinning: let threads spin while one operator waits for the next, which is faster; False where other programs
             need the processor more. Threads never spin between calls.

@@ -23,6 +23,7 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata
 from whiten_runtime.files.write_vectors import check_output, json_row, writing_vectors
+from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
 
@@ -252,7 +253,7 @@ def verify(bundle: Path, threads: int | None, providers: tuple[Provider, ...], a
     opened = VectorWhitener if read_manifest(bundle).input == "vectors" else Encoder
     with opened(bundle, providers or None, threads) as encoder:
         agreement = encoder.verify()
-        gate = GATES[encoder.manifest.precision]
+        gate = GATES["bf16" if wants_bfloat16(providers) else encoder.manifest.precision]
         active = encoder.providers[0]
         parity = encoder.manifest.parity
     passed = gate.passes(agreement)

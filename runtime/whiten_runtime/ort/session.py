@@ -14,6 +14,7 @@ from whiten_runtime.bundle.graph_scan import scan_graph, with_output
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.ort.nvidia import advice, missing_for
+from whiten_runtime.ort.openvino import add_plugin, register_plugin
 from whiten_runtime.ort.placement import RECORD, check_placement, placement_of
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.processor import default_threads, saturates_int8
@@ -87,7 +88,7 @@ class SessionOptions:
 
     @classmethod
     def on_device(cls, device: str) -> "SessionOptions":
-        """Return the options for "cpu", "cuda" or "cuda:N"."""
+        """Return the options for a device, as in `providers.on_device`."""
         return cls((on_device(device),))
 
     @property
@@ -132,6 +133,7 @@ def open_session(
         entries: further settings of the session.
     """
     ort = import_onnxruntime()
+    plugin = register_plugin(ort, options.providers)
     check_available(options.providers, ort.get_available_providers(), installed_packages)
     preload_libraries(ort, options.providers)
     settings = ort.SessionOptions()
@@ -147,11 +149,13 @@ def open_session(
     for key, setting in (RECORD, *entries):
         settings.add_session_config_entry(key, setting)
     first = provider_name(options.providers[0])
+    if plugin:
+        add_plugin(ort, settings, options.providers, settings.intra_op_num_threads)
     try:
         session = ort.InferenceSession(
             graph,
             settings,
-            providers=list(options.providers),
+            providers=None if plugin else list(options.providers),
             enable_fallback=0,
             disabled_optimizers=_UNWANTED_FUSIONS.get(first),
         )
