@@ -16,6 +16,7 @@ from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY
+from whiten_runtime.inference.tuned import tuned_options
 from whiten_runtime.inference.vectors import similarity_matrix
 from whiten_runtime.opened import OpenedBundle
 from whiten_runtime.ort.placement import Placement
@@ -43,6 +44,8 @@ class Encoder(OpenedBundle):
         cuda_graphs: on CUDA, record the kernels for a single text of up to 128 tokens, and launch them as one CUDA
             graph for single-text requests. This needs a second copy of the weights on the GPU (`gpu_mem_limit` applies
             to each copy) and a moment now, in which nothing else should use the GPU.
+        tuned: take provider, threads and token budget from PATH.tuned.json, which `whiten tune` wrote on this machine.
+            One of another machine or another bundle is refused.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
@@ -60,8 +63,14 @@ class Encoder(OpenedBundle):
         verify_hashes: bool = True,
         spinning: bool = True,
         cuda_graphs: bool = False,
+        tuned: bool = False,
     ) -> None:
-        options = SessionOptions(providers_for(providers, device), threads, spinning)
+        if tuned:
+            if (providers, threads, device) != (None, None, None):
+                raise UsageError("tuned takes providers and threads from whiten tune; leave them and device out")
+            options = tuned_options(Path(path), spinning)
+        else:
+            options = SessionOptions(providers_for(providers, device), threads, spinning)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")

@@ -17,6 +17,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option, warn
 from whiten_runtime.commands.similarity import similarity
+from whiten_runtime.commands.tune import tune
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
@@ -59,6 +60,7 @@ def whiten() -> None:
 
 
 whiten.add_command(similarity)
+whiten.add_command(tune)
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 _header_option = click.option(
@@ -85,6 +87,7 @@ _header_option = click.option(
 @_header_option
 @threads_option
 @provider_option
+@click.option("--tuned", is_flag=True, help="Run as whiten tune chose for this bundle on this machine.")
 @json_option
 @one_line_errors
 def embed(
@@ -101,6 +104,7 @@ def embed(
     header: bool,
     threads: int | None,
     providers: tuple[Provider, ...],
+    tuned: bool,
     as_json: bool,
 ) -> None:
     """Embed each TEXT, or each text of --input.
@@ -121,7 +125,7 @@ def embed(
         raise UsageError("there is nothing to embed; give texts, --input FILE, or - for stdin")
     if column is not None and input_file is None:
         raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
-    with Encoder(bundle, providers or None, threads) as encoder:
+    with Encoder(bundle, providers or None, threads, tuned=tuned) as encoder:
         source = "-" if text == ("-",) else input_file
         texts, read = itertools.tee(text if source is None else read_texts(source, column))
         vectors = encoder.encode_iter(

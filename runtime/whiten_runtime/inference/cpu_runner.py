@@ -36,7 +36,7 @@ class CpuRunner:
     def __init__(self, graph: GraphFile, options: SessionOptions) -> None:
         threads, tuning = options.threads or default_threads(), options.tuning
         several = options.on_cpu and graph.bytes < tuning.largest_held_twice
-        self.schedule = Schedule.on_cpu(threads, threads if several else 1)
+        self.schedule = Schedule.on_cpu(threads, threads if several else 1, tuning.token_budget)
         self._graph = graph
         self._little_work = tuning.little_work
         self._wide = ForkSafeSession(lambda: graph.create_session(None))

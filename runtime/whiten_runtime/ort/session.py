@@ -51,18 +51,21 @@ _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
 @dataclass(frozen=True)
 class Tuning:
-    """Holds sizes that were chosen by measurement, and that only tests and benchmarks change.
+    """Holds sizes that were chosen by measurement, and that only `whiten tune`, tests and benchmarks change.
 
     Attributes:
         little_work: bytes of a graph times tokens of a batch, below which several threads cost more than they save.
         largest_held_twice: bytes of a graph up to which a second copy is held, for batches that run at once.
         gpu_token_budget: maximum number of padded tokens of a batch on a GPU: enough to fill it. Not measured on a GPU
             yet.
+        token_budget: maximum number of padded tokens of a run on a CPU; None for the default, which depends on how
+            many runs go side by side.
     """
 
     little_work: float = 700e6
     largest_held_twice: int = 1 << 30
     gpu_token_budget: int = 16384
+    token_budget: int | None = None
 
 
 @dataclass(frozen=True)
