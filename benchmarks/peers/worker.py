@@ -32,6 +32,7 @@ def measure(engine: Loaded, workloads: dict[str, list[str]], vectors: str | None
             figures["peak_mb"] = memory()["VmHWM"] / 1e6
             if vectors is not None:
                 np.save(vectors, np.asarray(result, np.float32))
+    figures["rss_mb"] = memory()["VmRSS"] / 1e6  # after texts in bulk and single ones
     return figures
 
 
