@@ -80,7 +80,7 @@ def test_candidates() -> None:
 
 def test_another_setting_is_chosen_only_if_it_wins_clearly() -> None:
     half = Setting(provider="cpu", threads=2, token_budget=256)
-    assert best([rate(CPU, 1, 1), rate(half, 1.02)], False) == CPU
+    assert best([rate(CPU, 1, 1), rate(half, 1.04)], False) == CPU
     assert best([rate(CPU, 1, 1), rate(half, 1.2, least=0.98)], False) == CPU
     assert best([rate(CPU, 1, 1), rate(half, 1.2)], False) == half
 

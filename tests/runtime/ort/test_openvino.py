@@ -122,6 +122,14 @@ def test_vectors_are_those_of_the_cpu_in_any_batch() -> None:
 
 
 @plugin
+def test_one_encoder_serves_several_threads() -> None:
+    texts = [f"Text {number}. " * (1 + number % 9) for number in range(24)]
+    with Encoder(DATA / "bundle-v1", device="openvino") as encoder, ThreadPoolExecutor(4) as executor:
+        vectors = np.stack(list(executor.map(encoder.encode, texts)))
+        np.testing.assert_allclose(vectors, encoder.encode(texts), atol=1e-4)
+
+
+@plugin
 def test_vectors_bundles_run_too() -> None:
     with VectorWhitener(DATA / "bundle-v1-vectors", device="openvino") as whitener:
         assert whitener.verify().min_cosine > 0.999999
