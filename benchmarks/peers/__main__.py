@@ -74,7 +74,9 @@ def python(cache: Path, engine: str) -> str:
 class Bench:
     """Run the engines on one model and one set of texts."""
 
-    def __init__(self, model: str, cache: Path, sentences: list[str], threads: int, without_amx: bool) -> None:
+    def __init__(
+        self, model: str, cache: Path, sentences: list[str], threads: int, without_amx: bool, share: float
+    ) -> None:
         self.model, self.threads, self.cache = model, threads, cache
         self.wrapper = ["-m", "benchmarks.peers.without_amx"] if without_amx else []
         self.folder = cache / model
@@ -84,6 +86,7 @@ class Bench:
         texts = workloads(model, sentences, tokenizer)
         self.texts = {name: texts[name] for name in ("short", "mixed")}
         self.texts |= {"long": long_passages(model, sentences, tokenizer), "one": texts["one"]}
+        self.texts = {name: items[: max(1, round(share * len(items)))] for name, items in self.texts.items()}
         self.tokens = {
             name: float(np.mean([min(len(row.ids), MAX_TOKENS) for row in tokenizer.encode_batch(texts)]))
             for name, texts in self.texts.items()
@@ -115,7 +118,7 @@ class Bench:
         vectors = {}
         for engine in engines:
             file = self.folder / f"{engine}.npy"
-            self.worker("measure", engine, str(file))
+            self.worker("vectors", engine, str(file))
             vectors[engine] = np.load(file)
         ours = vectors["whiten-fp32"]
         norms = np.linalg.norm(ours, axis=1)
@@ -159,6 +162,7 @@ def main() -> None:
     parser.add_argument("--engines", help="those whose names begin so, separated by commas; default all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=available_cpus())
+    parser.add_argument("--share", type=float, default=1, help="share of the texts; less than 1 for a dry run")
     parser.add_argument("--without-amx", action="store_true", help="refuse AMX to all engines")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "whiten-benchmarks")
     parser.add_argument("--out", type=Path, default=HERE)
@@ -178,7 +182,9 @@ def main() -> None:
         engines = ["whiten-fp32", *(name for name in ENGINES[model][1:] if name.startswith(chosen))]
         if BF16 not in unit.features:
             engines = [name for name in engines if not name.endswith("bf16")]
-        bench = Bench(model, arguments.cache.resolve(), sentences, arguments.threads, arguments.without_amx)
+        bench = Bench(
+            model, arguments.cache.resolve(), sentences, arguments.threads, arguments.without_amx, arguments.share
+        )
         needed = (NEEDS[engine.split("-")[0]] for engine in engines if engine.split("-")[0] in NEEDS)
         for engine in dict.fromkeys((*needed, *engines)):
             print(f"{model}: preparing {engine}", file=sys.stderr)

@@ -29,8 +29,8 @@ ROUNDS = 7
 WORTH = 1.05
 """Ratio to the default from which another setting is chosen, if it also won in all rounds but one.
 
-Of twelve pairs of equal settings, while other programs kept both processors busy, the medians lay between .94 and 1.055,
-and none above 1.05 had won so often.
+Of twelve pairs of equal settings, while other programs kept both processors busy, the medians lay between .94 and
+1.055, and none above 1.05 had won so often.
 """
 
 _FACTORS = (0.5, 2, 4)
