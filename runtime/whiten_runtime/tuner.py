@@ -2,13 +2,15 @@
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from math import sqrt
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest, Precision, read_manifest
@@ -40,6 +42,8 @@ _MOST_SENTENCES = 16
 """Sentences of the longest passages: about 230 tokens."""
 
 _LEAST_TEXTS = {"short": 8, "mixed": 2}
+
+Name = TypeVar("Name", bound=Hashable)
 
 Texts = Mapping[str, Sequence[str]]
 
@@ -109,16 +113,15 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
         default, *others = (stack.enter_context(_open(path, *pair, verify=pair == first[0])) for pair in first)
         texts = enough_texts(default, seconds / runs)
         reporter.stage(f"{path}: comparing {len(first)} ways to run it, then token budgets")
-        found = compare(
-            {_setting(*pair, each): each for pair, each in zip(first, (default, *others), strict=True)}, texts
-        )
+        opened = {_setting(*pair, each): each for pair, each in zip(first, (default, *others), strict=True)}
+        found = _rates(compare(opened, texts))
     chosen = best(found, bfloat16)
     with ExitStack() as stack:
         settings = dict.fromkeys((found[0].setting, *other_budgets(chosen)))
         opened = {
             one: stack.enter_context(_open(path, one.provider, one.threads, one.token_budget)) for one in settings
         }
-        more = compare(opened, texts)
+        more = _rates(compare(opened, texts))
     rates = (*found, *more[1:])
     return _choice(manifest, best(rates, bfloat16), rates)
 
@@ -148,42 +151,71 @@ def passages(sentences: Sequence[str], generator: random.Random) -> list[str]:
     return found
 
 
-def compare(embedders: Mapping[Setting, Embedder], texts: Texts) -> list[Rate]:
-    """Embed texts with each setting in turn, round after round, and return what was measured.
+@dataclass(frozen=True)
+class Speed:
+    """Holds what was measured of one candidate; the fields are those of `Rate`."""
+
+    short: float
+    mixed: float
+    ratio: float
+    least: float
+
+
+def compare(embedders: Mapping[Name, Embedder], texts: Texts) -> dict[Name, Speed]:
+    """Embed texts with each embedder in turn, round after round, and return what was measured.
 
     Args:
-        embedders: an open embedder for each setting; ratios are relative to the first.
+        embedders: open embedders by name; ratios are relative to the first.
         texts: texts by kind.
     """
-    rounds = []
+    rounds: list[dict[Name, dict[str, float]]] = []
     for number in range(ROUNDS + 1):
         figures = {
-            setting: {kind: len(items) / _seconds(embedder, items) for kind, items in texts.items()}
-            for setting, embedder in embedders.items()
+            name: {kind: len(items) / _seconds(embedder, items) for kind, items in texts.items()}
+            for name, embedder in embedders.items()
         }
         if number:  # the first round creates what is created when it is first used
             rounds.append(figures)
     default = next(iter(embedders))
-    rates = []
-    for setting in embedders:
-        ratios = [
-            sqrt(
-                figures[setting]["short"]
-                / figures[default]["short"]
-                * figures[setting]["mixed"]
-                / figures[default]["mixed"]
-            )
-            for figures in rounds
-        ]
-        short, mixed = (median(figures[setting][kind] for figures in rounds) for kind in ("short", "mixed"))
-        least = sorted(ratios)[1]
-        rates.append(Rate(setting=setting, short=short, mixed=mixed, ratio=median(ratios), least=least))
-    return rates
+    return {name: _speed([figures[name] for figures in rounds], [one[default] for one in rounds]) for name in embedders}
+
+
+def _speed(rounds: Sequence[Mapping[str, float]], default: Sequence[Mapping[str, float]]) -> Speed:
+    """Return the medians of a candidate's rounds, and those of the ratios to another candidate's."""
+    ratios = sorted(
+        sqrt(mine["short"] / usual["short"] * mine["mixed"] / usual["mixed"])
+        for mine, usual in zip(rounds, default, strict=True)
+    )
+    short, mixed = (median(figures[kind] for figures in rounds) for kind in ("short", "mixed"))
+    return Speed(short, mixed, median(ratios), ratios[min(1, len(ratios) - 1)])
+
+
+def compare_bundles(choices: Mapping[Path, Choice], seconds: float) -> dict[Path, Speed]:
+    """Compare bundles of one model, each with its choice; ratios are relative to the first.
+
+    Args:
+        choices: choices by bundle.
+        seconds: time to spend on measuring, approximately.
+    """
+    with ExitStack() as stack:
+        opened = {
+            path: stack.enter_context(_open(path, one.provider, one.threads, one.token_budget))
+            for path, one in ((path, choice.setting) for path, choice in choices.items())
+        }
+        texts = enough_texts(next(iter(opened.values())), seconds / (2 * (ROUNDS + 1) * len(opened)))
+        return compare(opened, texts)
 
 
 def _open(path: Path, provider: str, threads: int, budget: int | None = None, verify: bool = False) -> Embedder:
     options = SessionOptions((parse_provider(provider),), threads, tuning=Tuning(token_budget=budget))
     return load_bundle(path, options, verify)[1]
+
+
+def _rates(speeds: Mapping[Setting, Speed]) -> list[Rate]:
+    return [
+        Rate(setting=setting, short=one.short, mixed=one.mixed, ratio=one.ratio, least=one.least)
+        for setting, one in speeds.items()
+    ]
 
 
 def _setting(provider: str, threads: int, embedder: Embedder) -> Setting:

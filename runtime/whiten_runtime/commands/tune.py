@@ -7,7 +7,7 @@ import click
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, say, table
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.inference.tuned import Choice, write_choice
-from whiten_runtime.tuner import best
+from whiten_runtime.tuner import Speed, best, compare_bundles
 from whiten_runtime.tuner import tune as tune_bundle
 
 
@@ -28,15 +28,20 @@ def tune(bundles: tuple[Path, ...], seconds: float, bf16: bool, as_json: bool) -
 
     Compares providers, threads and token budgets on short texts and on texts of mixed lengths, in turn, while nothing
     else should run. Encoder(path, tuned=True) and whiten embed --tuned then run the bundle so; on another machine they
-    refuse. Given the float32 and the int8 bundle of a model, the table compares both.
+    refuse. Several bundles, such as the float32 and the int8 one of a model, are then compared with each other.
     """
     reporter = ConsoleReporter()
-    choices = {path: tune_bundle(path, seconds / len(bundles), bf16, reporter) for path in dict.fromkeys(bundles)}
+    parts = len(bundles) + (len(bundles) > 1)
+    choices = {path: tune_bundle(path, seconds / parts, bf16, reporter) for path in dict.fromkeys(bundles)}
+    beside = compare_bundles(choices, seconds / parts) if len(choices) > 1 else {}
     files = {path: write_choice(path, choice) for path, choice in choices.items()}
     if as_json:
-        print_json({str(path): choice for path, choice in choices.items()})
+        compared = {str(path): speed for path, speed in beside.items()}
+        print_json({"bundles": {str(path): choice for path, choice in choices.items()}, "compared": compared})
     else:
         click.echo(_table(choices))
+        if beside:
+            click.echo("\n" + _bundles_table(beside))
     for path, choice in choices.items():
         setting = choice.setting
         say(
@@ -56,4 +61,10 @@ def _table(choices: dict[Path, Choice]) -> str:
             remarks = (["default"] if not number else []) + (["chosen"] if one == choice.setting else [])
             cells = (one.provider, str(one.threads), str(one.token_budget), f"{rate.short:.1f}", f"{rate.mixed:.1f}")
             rows.append((path.name, *cells, f"{rate.ratio:.2f}", ", ".join(remarks)))
+    return table(header, rows)
+
+
+def _bundles_table(speeds: dict[Path, Speed]) -> str:
+    header = ("each as chosen", "short texts/s", "mixed texts/s", "ratio")
+    rows = [(path.name, f"{one.short:.1f}", f"{one.mixed:.1f}", f"{one.ratio:.2f}") for path, one in speeds.items()]
     return table(header, rows)

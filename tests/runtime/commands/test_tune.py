@@ -37,6 +37,8 @@ def test_two_bundles_are_measured_and_their_choices_used(tmp_path: Path) -> None
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].split("  ")[0] == "bundle"
+    assert lines[-3].startswith("each as chosen")
+    assert (lines[-2].split()[0], lines[-2].split()[-1]) == ("bundle-v1", "1.00")
     assert sum("default" in line for line in lines) == sum("chosen" in line for line in lines) == 2
     assert f"wrote {int8}.tuned.json" in result.stderr
     document = json.loads(Path(f"{fp32}.tuned.json").read_text())
@@ -49,7 +51,9 @@ def test_two_bundles_are_measured_and_their_choices_used(tmp_path: Path) -> None
 def test_json_is_one_document(tmp_path: Path) -> None:
     shutil.copytree(DATA / "bundle-v1-int8", tmp_path / "bundle")
     result = run("tune", str(tmp_path / "bundle"), "--seconds", "0.2", "--json")
-    (choice,) = json.loads(result.stdout).values()
+    document = json.loads(result.stdout)
+    (choice,) = document["bundles"].values()
+    assert document["compared"] == {}
     assert choice["measured"][0]["ratio"] == 1
 
 
