@@ -65,6 +65,6 @@ def _table(choices: dict[Path, Choice]) -> str:
 
 
 def _bundles_table(speeds: dict[Path, Speed]) -> str:
-    header = ("each as chosen", "short texts/s", "mixed texts/s", "ratio")
+    header = ("each as tuned", "short texts/s", "mixed texts/s", "ratio")
     rows = [(path.name, f"{one.short:.1f}", f"{one.mixed:.1f}", f"{one.ratio:.2f}") for path, one in speeds.items()]
     return table(header, rows)

@@ -37,7 +37,7 @@ def test_two_bundles_are_measured_and_their_choices_used(tmp_path: Path) -> None
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].split("  ")[0] == "bundle"
-    assert lines[-3].startswith("each as chosen")
+    assert lines[-3].startswith("each as tuned")
     assert (lines[-2].split()[0], lines[-2].split()[-1]) == ("bundle-v1", "1.00")
     assert sum("default" in line for line in lines) == sum("chosen" in line for line in lines) == 2
     assert f"wrote {int8}.tuned.json" in result.stderr
