@@ -54,7 +54,15 @@ def _prepare_whiten(engine: str, checkpoint: Path, folder: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     layer = 0 if "layer0" in engine else config["num_hidden_layers"]
     command = [str(Path(sys.executable).with_name("whiten-export")), str(checkpoint), "--layers", str(layer)]
-    command += ["--whitening", "none", "--max-length", str(MAX_TOKENS), "--out", str(folder / "bundle")]
+    command += [
+        "--whitening",
+        "none",
+        "--no-normalize",
+        "--max-length",
+        str(MAX_TOKENS),
+        "--out",
+        str(folder / "bundle"),
+    ]
     subprocess.run([*command, "--precision", "int8" if "int8" in engine else "fp32"], check=True, capture_output=True)
 
 
