@@ -190,6 +190,7 @@ def _load_fastembed(engine: str, checkpoint: Path, folder: Path, threads: int) -
         model_file="onnx/model.onnx",
     )
     model = TextEmbedding("local/model", specific_model_path=str(source), threads=threads)
+    model.model.tokenizer.enable_truncation(MAX_TOKENS)  # the tokenizer's own file says 128
     return Loaded(
         lambda texts: np.array(list(model.embed(texts, batch_size=batch_size(texts)))),
         lambda text: next(iter(model.embed([text]))),
