@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-SHORT, MIXED, ONE = 1000, 150, 200
-"""Texts of each workload; a model of the size of BERT-base gets a quarter of the first and a fifth of the second."""
+SHORT, MIXED, LONG, ONE = 1000, 150, 40, 200
+"""Texts of each workload; a model of the size of BERT-base gets a quarter of the first and last, else a fifth."""
 
 
 def minilm() -> Path:
@@ -53,6 +53,14 @@ def workloads(model: str, sentences: list[str], tokenizer: Tokenizer) -> dict[st
 def mixed_passages(sentences: list[str], tokenizer: Tokenizer, count: int, generator: random.Random) -> list[str]:
     """Return passages of 10 to 250 tokens, special ones included."""
     return passages(sentences, tokenizer, [generator.randint(10, 250) for _ in range(count)])
+
+
+def long_passages(model: str, sentences: list[str], tokenizer: Tokenizer) -> list[str]:
+    """Return passages of 380 to 450 tokens, special ones included: of the length at which attention is most work."""
+    generator = random.Random(1)
+    count = LONG if model == "minilm" else LONG // 5
+    lengths = [generator.randint(380, 450) for _ in range(count)]
+    return passages(generator.sample(sentences, len(sentences)), tokenizer, lengths)
 
 
 def passages(sentences: list[str], tokenizer: Tokenizer, lengths: list[int]) -> list[str]:

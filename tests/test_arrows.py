@@ -23,7 +23,7 @@ PACKAGES = {
 ROOMS = {
     "whiten_runtime": (
         *("errors", "checks", "reporter", "bundle", "ort", "files", "inference"),
-        *("opened", "vector_whitener", "encoder", "commands"),
+        *("opened", "vector_whitener", "encoder", "tuner", "commands"),
     ),
     "whiten_whitening": (
         *("linalg", "moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "settling", "stored"),

@@ -2,7 +2,8 @@
 
 Makes a virtual environment for each peer, prepares what each engine loads, checks that the float32 engines give the
 same vectors, then runs all engines in turn, each in a process of its own, round after round. Writes a table (table.md),
-a chart (chart.png) and all figures (figures.json); models that are not named keep the figures that they had.
+a chart (chart.png) and all figures (figures.json), in which other machines and models keep the figures that they had.
+With --without-amx on a processor with AMX, all engines are measured as on one with AVX-512 VNNI alone.
 """
 
 import argparse
@@ -15,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import machine
+from benchmarks.machine import kind, machine
+from benchmarks.peers.engines import MAX_TOKENS, NEEDS
 from benchmarks.peers.report import write_report
 from benchmarks.timing import interleaved, seconds
-from benchmarks.workloads import checkpoint, plain_tokenizer, workloads
+from benchmarks.workloads import checkpoint, long_passages, plain_tokenizer, workloads
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.texts import read_texts
-from whiten_runtime.ort.processor import available_cpus
+from whiten_runtime.ort.processor import BF16, available_cpus, processor
 
 Figures = dict[str, float]
 
@@ -30,21 +32,22 @@ ROOT = HERE.parents[1]
 
 TORCH = "torch==2.13.0"
 ENVIRONMENTS = {
-    "whiten": ["-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[export]"],
+    "whiten": ["-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[export,openvino]"],
     "st": [TORCH, "sentence-transformers[onnx]==5.7.*", "transformers<4.58"],
-    "openvino": [TORCH, "sentence-transformers==5.7.*", "optimum-intel[openvino]"],
+    "openvino": ["openvino==2026.4.*", "tokenizers"],
     "fastembed": ["fastembed==0.9.*"],
-    "ctranslate2": [TORCH, "ctranslate2", "transformers>=4.57,<5"],
-    "model2vec": [TORCH, "model2vec", "transformers>=4.57,<5"],
+    "ctranslate2": [TORCH, "ctranslate2==4.8.*", "transformers>=4.57,<5"],
+    "model2vec": ["model2vec==0.10.*"],
 }
 ENGINES = {
     "minilm": (
-        *("whiten-fp32", "whiten-int8", "st-torch", "st-onnx", "st-onnx-int8", "openvino-fp32", "openvino-bf16"),
-        *("fastembed-fp32", "ctranslate2-fp32", "ctranslate2-int8", "whiten-layer0", "model2vec-layer0"),
+        *("whiten-fp32", "whiten-int8", "whiten-bf16", "st-torch", "st-onnx", "st-onnx-int8"),
+        *("openvino-fp32", "openvino-bf16", "fastembed-fp32", "ctranslate2-fp32", "ctranslate2-int8"),
+        *("whiten-layer0", "model2vec-layer0"),
     ),
     "bert-base": (
-        *("whiten-fp32", "whiten-int8", "st-torch", "st-onnx", "st-onnx-int8", "openvino-fp32", "openvino-bf16"),
-        *("ctranslate2-fp32", "ctranslate2-int8"),
+        *("whiten-fp32", "whiten-int8", "whiten-bf16", "st-torch", "st-onnx", "st-onnx-int8"),
+        *("openvino-fp32", "openvino-bf16", "ctranslate2-fp32", "ctranslate2-int8"),
     ),
 }
 COLD = ("whiten-fp32", "whiten-int8", "fastembed-fp32")
@@ -71,23 +74,35 @@ def python(cache: Path, engine: str) -> str:
 class Bench:
     """Run the engines on one model and one set of texts."""
 
-    def __init__(self, model: str, cache: Path, sentences: list[str], threads: int) -> None:
+    def __init__(
+        self, model: str, cache: Path, sentences: list[str], threads: int, without_amx: bool, share: float
+    ) -> None:
         self.model, self.threads, self.cache = model, threads, cache
+        self.wrapper = ["-m", "benchmarks.peers.without_amx"] if without_amx else []
         self.folder = cache / model
         self.folder.mkdir(parents=True, exist_ok=True)
         self.checkpoint = checkpoint(model, self.folder / "checkpoint")
         tokenizer = plain_tokenizer(self.checkpoint)
-        self.texts = workloads(model, sentences, tokenizer)
+        texts = workloads(model, sentences, tokenizer)
+        self.texts = {name: texts[name] for name in ("short", "mixed")}
+        self.texts |= {"long": long_passages(model, sentences, tokenizer), "one": texts["one"]}
+        self.texts = {name: items[: max(1, round(share * len(items)))] for name, items in self.texts.items()}
         self.tokens = {
-            name: float(np.mean([min(len(row.ids), 256) for row in tokenizer.encode_batch(texts)]))
+            name: float(np.mean([min(len(row.ids), MAX_TOKENS) for row in tokenizer.encode_batch(texts)]))
             for name, texts in self.texts.items()
         }
         (self.folder / "workloads.json").write_text(json.dumps(self.texts))
 
     def worker(self, action: str, engine: str, *more: str) -> str:
         """Run `worker.py` in the engine's environment, and return what it printed."""
-        command = [python(self.cache, engine), "-m", "benchmarks.peers.worker", action, engine, str(self.checkpoint)]
-        command += [str(self.folder / engine), str(self.folder / "workloads.json"), str(self.threads), *more]
+        command = [python(self.cache, engine), *self.wrapper, "-m", "benchmarks.peers.worker", action, engine]
+        command += [
+            str(self.checkpoint),
+            str(self.folder / engine),
+            str(self.folder / "workloads.json"),
+            str(self.threads),
+            *more,
+        ]
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
         if done.returncode:
@@ -103,7 +118,7 @@ class Bench:
         vectors = {}
         for engine in engines:
             file = self.folder / f"{engine}.npy"
-            self.worker("measure", engine, str(file))
+            self.worker("vectors", engine, str(file))
             vectors[engine] = np.load(file)
         ours = vectors["whiten-fp32"]
         norms = np.linalg.norm(ours, axis=1)
@@ -127,7 +142,7 @@ class Bench:
 
     def peak(self) -> Figures:
         """Return one round's peak of the processor, by precision."""
-        command = [python(self.cache, "whiten"), "-m", "benchmarks.peers.peak", str(self.threads)]
+        command = [python(self.cache, "whiten"), *self.wrapper, "-m", "benchmarks.peers.peak", str(self.threads)]
         figures: Figures = json.loads(subprocess.run(command, capture_output=True, cwd=ROOT, check=True).stdout)
         return figures
 
@@ -147,6 +162,8 @@ def main() -> None:
     parser.add_argument("--engines", help="those whose names begin so, separated by commas; default all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=available_cpus())
+    parser.add_argument("--share", type=float, default=1, help="share of the texts; less than 1 for a dry run")
+    parser.add_argument("--without-amx", action="store_true", help="refuse AMX to all engines")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "whiten-benchmarks")
     parser.add_argument("--out", type=Path, default=HERE)
     arguments = parser.parse_args()
@@ -156,18 +173,27 @@ def main() -> None:
         sentences = list(dict.fromkeys(read_texts(arguments.texts, arguments.column)))
     file = arguments.out / "figures.json"
     results = json.loads(file.read_text()) if file.exists() else {}
+    unit, here = processor(), kind(arguments.without_amx)
+    refused = arguments.without_amx and "AMX" in unit.features
+    results.setdefault(place := f"{unit.model or 'processor'}, {here}{', AMX refused' if refused else ''}", {})
+    used = "AMX was refused" if refused else "AMX was used" if here == "amx" else "no AMX"
     for model in arguments.models.split(","):
         chosen = tuple((arguments.engines or "").split(","))
         engines = ["whiten-fp32", *(name for name in ENGINES[model][1:] if name.startswith(chosen))]
-        bench = Bench(model, arguments.cache.resolve(), sentences, arguments.threads)
-        for engine in engines:
+        if BF16 not in unit.features:
+            engines = [name for name in engines if not name.endswith("bf16")]
+        bench = Bench(
+            model, arguments.cache.resolve(), sentences, arguments.threads, arguments.without_amx, arguments.share
+        )
+        needed = (NEEDS[engine.split("-")[0]] for engine in engines if engine.split("-")[0] in NEEDS)
+        for engine in dict.fromkeys((*needed, *engines)):
             print(f"{model}: preparing {engine}", file=sys.stderr)
             bench.worker("prepare", engine)
         differences = bench.agree(engines)
         rounds = bench.rounds(engines, arguments.rounds)
         config = json.loads((bench.checkpoint / "config.json").read_text())
-        results[model] = {
-            "machine": machine(),
+        results[place][model] = {
+            "machine": f"{machine()}; {used}",
             "threads": bench.threads,
             "tokens": bench.tokens,
             "config": {key: config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")},

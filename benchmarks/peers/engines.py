@@ -7,7 +7,7 @@ Only the standard library and numpy are imported here: the rest is imported by t
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 
 Encode = Callable[[list[str]], np.ndarray]
 
-MAX_TOKENS = 256
+MAX_TOKENS = 512
 
 
 class Loaded(NamedTuple):
@@ -27,7 +27,7 @@ class Loaded(NamedTuple):
 
 
 def batch_size(texts: list[str], short: int = 32, long: int = 8) -> int:
-    """Return texts per batch, the best of 2, 4, 8 and 32 on this machine: many short ones, few of mixed lengths."""
+    """Return texts per batch, the best of 2, 4, 8 and 32 for most peers: many short ones, few of mixed lengths."""
     return short if np.mean([len(text) for text in texts]) < 200 else long
 
 
@@ -54,14 +54,23 @@ def _prepare_whiten(engine: str, checkpoint: Path, folder: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     layer = 0 if "layer0" in engine else config["num_hidden_layers"]
     command = [str(Path(sys.executable).with_name("whiten-export")), str(checkpoint), "--layers", str(layer)]
-    command += ["--whitening", "none", "--max-length", str(MAX_TOKENS), "--out", str(folder / "bundle")]
+    command += [
+        "--whitening",
+        "none",
+        "--no-normalize",
+        "--max-length",
+        str(MAX_TOKENS),
+        "--out",
+        str(folder / "bundle"),
+    ]
     subprocess.run([*command, "--precision", "int8" if "int8" in engine else "fp32"], check=True, capture_output=True)
 
 
 def _load_whiten(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
     from whiten_runtime import Encoder
 
-    encoder = Encoder(folder / "bundle", threads=threads)
+    device = "openvino:bf16" if "bf16" in engine else "cpu"
+    encoder = Encoder(folder / "bundle", threads=threads, device=device)
     return Loaded(encoder.encode, encoder.encode)
 
 
@@ -111,20 +120,58 @@ def _load_st(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loade
     return Loaded(lambda texts: model.encode(texts, batch_size=batch_size(texts)), model.encode)
 
 
-def _prepare_openvino(engine: str, checkpoint: Path, folder: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    _mean_pooled(checkpoint, folder / "model")
-    model = SentenceTransformer(str(folder / "model"), backend="openvino", device="cpu", model_kwargs={"export": True})
-    model.save_pretrained(str(folder / "model"))
-
-
 def _load_openvino(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
-    precision = "bf16" if "bf16" in engine else "f32"
-    config = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads}
-    kwargs = {"ov_config": config, "file_name": "openvino/openvino_model.xml"}
-    model = _sentence_transformer(folder / "model", threads, backend="openvino", model_kwargs=kwargs)
-    return Loaded(lambda texts: model.encode(texts, batch_size=batch_size(texts)), model.encode)
+    """Compile the graph that sentence-transformers exports, and run batches of like length in one stream."""
+    import openvino
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+    config = {
+        "INFERENCE_PRECISION_HINT": "bf16" if "bf16" in engine else "f32",
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+    }
+    compiled = openvino.Core().compile_model(str(_exported(folder)), "CPU", config)
+    names = {name for value in compiled.inputs for name in value.names}
+
+    def pooled(ids: list[list[int]]) -> np.ndarray:
+        lengths = np.array([len(row) for row in ids])
+        mask = np.arange(lengths.max()) < lengths[:, None]
+        feed = {"input_ids": np.zeros(mask.shape, np.int64), "attention_mask": mask.astype(np.int64)}
+        feed["input_ids"][mask] = np.concatenate(ids)
+        if "token_type_ids" in names:
+            feed["token_type_ids"] = np.zeros(mask.shape, np.int64)
+        states = compiled(feed)[0]
+        vectors: np.ndarray = (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+        return vectors
+
+    def many(texts: list[str]) -> np.ndarray:
+        ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        groups = by_length(ids, batch_size(texts))
+        return in_order(groups, [pooled([ids[index] for index in group]) for group in groups])
+
+    return Loaded(many, lambda text: pooled([tokenizer.encode(text).ids])[0])
+
+
+def by_length(ids: list[list[int]], size: int) -> list[list[int]]:
+    """Return groups of indices of rows, so many in each, the longest rows first."""
+    order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def in_order(groups: list[list[int]], results: Iterable[np.ndarray]) -> np.ndarray:
+    """Put the vectors of groups of indices back in order, [n, k]."""
+    placed = {
+        index: row for group, rows in zip(groups, results, strict=True) for index, row in zip(group, rows, strict=True)
+    }
+    return np.array([placed[index] for index in range(len(placed))])
+
+
+def _exported(folder: Path) -> Path:
+    """Return the graph that sentence-transformers exported for its own engine."""
+    return folder.with_name("st-onnx") / "model" / "onnx" / "model.onnx"
 
 
 def _load_fastembed(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
@@ -132,7 +179,7 @@ def _load_fastembed(engine: str, checkpoint: Path, folder: Path, threads: int) -
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    source = folder.with_name("st-onnx") / "model"
+    source = _exported(folder).parents[1]
     width = json.loads((checkpoint / "config.json").read_text())["hidden_size"]
     TextEmbedding.add_custom_model(
         model="local/model",
@@ -143,6 +190,7 @@ def _load_fastembed(engine: str, checkpoint: Path, folder: Path, threads: int) -
         model_file="onnx/model.onnx",
     )
     model = TextEmbedding("local/model", specific_model_path=str(source), threads=threads)
+    model.model.tokenizer.enable_truncation(MAX_TOKENS)  # the tokenizer's own file says 128
     return Loaded(
         lambda texts: np.array(list(model.embed(texts, batch_size=batch_size(texts)))),
         lambda text: next(iter(model.embed([text]))),
@@ -177,26 +225,20 @@ def _load_ctranslate2(engine: str, checkpoint: Path, folder: Path, threads: int)
 
     def many(texts: list[str]) -> np.ndarray:
         ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
-        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
-        size = batch_size(texts, 8 if kind == "int8" else 32, 4)
-        groups = [order[start : start + size] for start in range(0, len(order), size)]
-        vectors: list[Any] = [None] * len(ids)
+        groups = by_length(ids, batch_size(texts, 16, 4))
         with ThreadPoolExecutor(threads) as executor:
-            results = executor.map(lambda group: pooled(beside, [ids[index] for index in group]), groups)
-            for group, rows in zip(groups, results, strict=True):
-                for index, row in zip(group, rows, strict=True):
-                    vectors[index] = row
-        return np.array(vectors)
+            run = executor.map(lambda group: pooled(beside, [ids[index] for index in group]), groups)
+            return in_order(groups, run)
 
     return Loaded(many, lambda text: pooled(alone, [tokenizer.encode(text).ids])[0])
 
 
 def _prepare_model2vec(engine: str, checkpoint: Path, folder: Path) -> None:
     from model2vec import StaticModel
+    from safetensors.numpy import load_file
     from tokenizers import Tokenizer
-    from transformers import AutoModel
 
-    table = AutoModel.from_pretrained(str(checkpoint)).get_input_embeddings().weight.detach().numpy()
+    table = load_file(str(checkpoint / "model.safetensors"))["embeddings.word_embeddings.weight"]
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -213,10 +255,12 @@ def _load_model2vec(engine: str, checkpoint: Path, folder: Path, threads: int) -
 _PREPARE = {
     "whiten": _prepare_whiten,
     "st": _prepare_st,
-    "openvino": _prepare_openvino,
     "ctranslate2": _prepare_ctranslate2,
     "model2vec": _prepare_model2vec,
 }
+NEEDS = {"openvino": "st-onnx", "fastembed": "st-onnx"}
+"""Engines that load the graph which another one prepares."""
+
 _LOAD = {
     "whiten": _load_whiten,
     "st": _load_st,

@@ -10,12 +10,16 @@ from typing import Any
 
 from benchmarks.timing import ratios, spread
 
+Model = dict[str, Any]
+"""Figures of one model on one machine, as in figures.json."""
+
 PEERS = {
     "fp32": ["st-torch", "st-onnx", "openvino-fp32", "fastembed-fp32", "ctranslate2-fp32"],
     "int8": ["st-onnx-int8", "ctranslate2-int8", "openvino-bf16"],
+    "bf16": ["st-onnx-int8", "ctranslate2-int8", "openvino-bf16"],
     "layer0": ["model2vec-layer0"],
 }
-WORKLOADS = {"short": "short texts/s", "mixed": "mixed texts/s", "one": "one text, ms"}
+WORKLOADS = {"short": "short texts/s", "mixed": "mixed texts/s", "long": "long texts/s", "one": "one text, ms"}
 
 
 def ratio(rounds: list[dict[str, Any]], name: str, peer: str, workload: str) -> list[float]:
@@ -24,7 +28,7 @@ def ratio(rounds: list[dict[str, Any]], name: str, peer: str, workload: str) -> 
     return ratios(theirs, mine) if workload == "one" else ratios(mine, theirs)
 
 
-def share_of_peak(result: dict[str, Any], precision: str, workload: str) -> float:
+def share_of_peak(result: Model, precision: str, workload: str) -> float:
     """Return the operations of one second's matrix products, over those that the processor can do."""
     config, tokens = result["config"], result["tokens"][workload]
     width, inner = config["hidden_size"], config["intermediate_size"]
@@ -36,58 +40,88 @@ def share_of_peak(result: dict[str, Any], precision: str, workload: str) -> floa
     return median(shares)
 
 
-def write_report(results: dict[str, Any], out: Path) -> None:
-    """Write table.md and chart.png."""
+def measured_workloads(result: Model) -> dict[str, str]:
+    """Return the workloads of a result, with their titles; older results lack some."""
+    return {name: title for name, title in WORKLOADS.items() if name in result["tokens"]}
+
+
+def write_report(results: dict[str, dict[str, Model]], out: Path) -> None:
+    """Write table.md and chart.png.
+
+    Args:
+        results: results by machine and model.
+        out: folder of both files.
+    """
     lines = [
         "Made by `python -m benchmarks.peers`: each engine in a process of its own, in turn, medians (lowest to "
         "highest) of interleaved rounds.",
     ]
-    for model, result in results.items():
-        rounds = result["rounds"]
-        lengths = ", ".join(f"{name} {tokens:.0f}" for name, tokens in result["tokens"].items())
-        peaks = (f"{name} {median(figures['peak'][name] for figures in rounds):.0f} GOP/s" for name in ("fp32", "int8"))
-        lines += [
-            f"\n## {model}\n",
-            f"{result['machine']}.\n",
-            f"{len(rounds)} rounds, {result['threads']} threads; mean tokens of a text: {lengths}. "
-            f"The processor's peak: {', '.join(peaks)}.\n",
-            "| engine | " + " | ".join(WORKLOADS.values()) + " | peak RSS, MB | cold start, s | difference |",
-            "|---" * (len(WORKLOADS) + 4) + "|",
-        ]
-        for engine in (name for name in rounds[0] if name != "peak"):
-            cells = [_cell([figures[engine][workload] for figures in rounds]) for workload in WORKLOADS]
-            cells.append(f"{median(figures[engine]['peak_mb'] for figures in rounds):.0f}")
-            cold = [figures[engine]["cold_s"] for figures in rounds if "cold_s" in figures[engine]]
-            cells.append(_cell(cold) if cold else "")
-            difference = result["differences"].get(engine)
-            cells.append("" if difference is None else f"{difference:.0e}")
-            lines.append(f"| {engine} | " + " | ".join(cells) + " |")
-        lines.append("\nDifference: worst distance from whiten-fp32's vectors, over their norm.\n")
-        lines += ["| | best peer | ratio | share of the processor's peak |", "|---|---|---|---|"]
-        for precision, peers in PEERS.items():
-            name = f"whiten-{precision}"
-            for workload in WORKLOADS:
-                present = [peer for peer in peers if peer in rounds[0] and name in rounds[0]]
-                if not present:
-                    continue
-                best = min(present, key=lambda peer: median(ratio(rounds, name, peer, workload)))
-                no_share = precision == "layer0" or workload == "one"
-                cell = "" if no_share else f"{100 * share_of_peak(result, precision, workload):.0f} %"
-                lines.append(f"| {name}, {workload} | {best} | {_cell(ratio(rounds, name, best, workload))} | {cell} |")
+    for place, models in results.items():
+        lines.append(f"\n## {place}")
+        for model, result in models.items():
+            lines += [*_speeds(model, result), *_ratios(result)]
     (out / "table.md").write_text("\n".join(lines) + "\n")
     _chart(results, out / "chart.png")
 
 
-def _chart(results: dict[str, Any], path: Path) -> None:
+def _speeds(model: str, result: Model) -> list[str]:
+    rounds, titles = result["rounds"], measured_workloads(result)
+    lengths = ", ".join(f"{name} {tokens:.0f}" for name, tokens in result["tokens"].items())
+    peaks = (f"{name} {median(figures['peak'][name] for figures in rounds):.0f} GOP/s" for name in ("fp32", "int8"))
+    lines = [
+        f"\n### {model}\n",
+        f"{result['machine']}.\n",
+        f"{len(rounds)} rounds, {result['threads']} threads; mean tokens of a text: {lengths}. "
+        f"The processor's peak: {', '.join(peaks)}.\n",
+        "| engine | " + " | ".join(titles.values()) + " | peak RSS, MB | RSS, MB | cold start, s | difference |",
+        "|---" * (len(titles) + 5) + "|",
+    ]
+    for engine in (name for name in rounds[0] if name != "peak"):
+        cells = [_cell([figures[engine][workload] for figures in rounds]) for workload in titles]
+        for field in ("peak_mb", "rss_mb"):
+            sizes = [figures[engine][field] for figures in rounds if field in figures[engine]]
+            cells.append(f"{median(sizes):.0f}" if sizes else "")
+        cold = [figures[engine]["cold_s"] for figures in rounds if "cold_s" in figures[engine]]
+        cells.append(_cell(cold) if cold else "")
+        difference = result["differences"].get(engine)
+        cells.append("" if difference is None else f"{difference:.0e}")
+        lines.append(f"| {engine} | " + " | ".join(cells) + " |")
+    lines.append(
+        "\nPeak RSS: at the end of the short texts. RSS: after all workloads, single texts last. Difference: worst "
+        "distance from whiten-fp32's vectors, over their norm.\n"
+    )
+    return lines
+
+
+def _ratios(result: Model) -> list[str]:
+    rounds = result["rounds"]
+    lines = ["| | best peer | ratio | share of the processor's peak |", "|---|---|---|---|"]
+    for precision, peers in PEERS.items():
+        name = f"whiten-{precision}"
+        present = [peer for peer in peers if peer in rounds[0] and name in rounds[0]]
+        for workload in measured_workloads(result) if present else ():
+            best = min(present, key=lambda peer: median(ratio(rounds, name, peer, workload)))
+            known = precision in rounds[0]["peak"] and workload != "one"
+            cell = f"{100 * share_of_peak(result, precision, workload):.0f} %" if known else ""
+            lines.append(f"| {name}, {workload} | {best} | {_cell(ratio(rounds, name, best, workload))} | {cell} |")
+    return lines
+
+
+def _chart(results: dict[str, dict[str, Model]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(len(results), len(WORKLOADS), figsize=(13, 3.6 * len(results)), squeeze=False)
-    for row, (model, result) in zip(axes, results.items(), strict=True):
+    charts = [(place, model, result) for place, models in results.items() for model, result in models.items()]
+    figure, axes = pyplot.subplots(len(charts), len(WORKLOADS), figsize=(16, 3.6 * len(charts)), squeeze=False)
+    for row, (place, model, result) in zip(axes, charts, strict=True):
         engines = [name for name in result["rounds"][0] if name != "peak" and not name.endswith("layer0")][::-1]
+        row[0].set_ylabel(place, fontsize=8)
         for axis, (workload, title) in zip(row, WORKLOADS.items(), strict=True):
+            if workload not in result["tokens"]:
+                axis.set_visible(False)
+                continue
             values = [[figures[name][workload] for figures in result["rounds"]] for name in engines]
             middle = [median(value) for value in values]
             below = [center - min(value) for center, value in zip(middle, values, strict=True)]

@@ -1,7 +1,8 @@
 """Prepare one engine, or load it, run the workloads and print one JSON line; in a process of its own.
 
 Started by `benchmarks.peers`:
-`python -m benchmarks.peers.worker prepare|measure|cold ENGINE CHECKPOINT FOLDER WORKLOADS THREADS [VECTORS]`.
+`python -m benchmarks.peers.worker prepare|vectors|measure|cold ENGINE CHECKPOINT FOLDER WORKLOADS THREADS [VECTORS]`.
+`vectors` writes those of the short and the long texts to a file.
 """
 
 import json
@@ -17,7 +18,7 @@ from benchmarks.process_memory import memory
 from benchmarks.timing import seconds_each
 
 
-def measure(engine: Loaded, workloads: dict[str, list[str]], vectors: str | None) -> dict[str, float]:
+def measure(engine: Loaded, workloads: dict[str, list[str]]) -> dict[str, float]:
     """Return texts per second of each workload in one call; for "one", milliseconds of a text at a time."""
     engine.many(workloads["short"][:64])
     figures: dict[str, float] = {}
@@ -26,12 +27,11 @@ def measure(engine: Loaded, workloads: dict[str, list[str]], vectors: str | None
             figures[name] = 1000 * median(seconds_each(engine.one, texts))
             continue
         start = time.perf_counter()
-        result = engine.many(texts)
+        engine.many(texts)
         figures[name] = len(texts) / (time.perf_counter() - start)
         if name == "short":
             figures["peak_mb"] = memory()["VmHWM"] / 1e6
-            if vectors is not None:
-                np.save(vectors, np.asarray(result, np.float32))
+    figures["rss_mb"] = memory()["VmRSS"] / 1e6  # after texts in bulk and single ones
     return figures
 
 
@@ -46,7 +46,10 @@ def main() -> None:
     if action == "cold":
         loaded.one(texts["one"][0])
         return
-    print(json.dumps(measure(loaded, texts, vectors[0] if vectors else None)))
+    if action == "vectors":
+        np.save(vectors[0], np.concatenate([loaded.many(texts[name]) for name in ("short", "long")]).astype(np.float32))
+        return
+    print(json.dumps(measure(loaded, texts)))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY
+from whiten_runtime.inference.tuned import tuned_options
 from whiten_runtime.inference.vectors import similarity_matrix
 from whiten_runtime.opened import OpenedBundle
 from whiten_runtime.ort.placement import Placement
@@ -34,13 +35,16 @@ class Encoder(OpenedBundle):
             CPU. All of them must be active, and matrix products must be on the first: there is no silent fallback.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
-        device: "cpu", "cuda" or "cuda:N", in place of `providers`.
+        device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16", in place of `providers`. The last two need
+            whiten[openvino]; bf16 is refused by processors without it.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         spinning: let threads spin while one operator waits for the next, which is faster; False where other programs
             need the processor more. Threads never spin between calls.
         cuda_graphs: on CUDA, record the kernels for a single text of up to 128 tokens, and launch them as one CUDA
             graph for single-text requests. This needs a second copy of the weights on the GPU (`gpu_mem_limit` applies
             to each copy) and a moment now, in which nothing else should use the GPU.
+        tuned: take provider, threads and token budget from PATH.tuned.json, which `whiten tune` wrote on this machine.
+            One of another machine or another bundle is refused.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
@@ -58,8 +62,14 @@ class Encoder(OpenedBundle):
         verify_hashes: bool = True,
         spinning: bool = True,
         cuda_graphs: bool = False,
+        tuned: bool = False,
     ) -> None:
-        options = SessionOptions(providers_for(providers, device), threads, spinning)
+        if tuned:
+            if (providers, threads, device) != (None, None, None):
+                raise UsageError("tuned takes providers and threads from whiten tune; leave them and device out")
+            options = tuned_options(Path(path), spinning)
+        else:
+            options = SessionOptions(providers_for(providers, device), threads, spinning)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")

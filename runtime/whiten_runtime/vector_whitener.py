@@ -27,7 +27,7 @@ class VectorWhitener(OpenedBundle):
         path: the bundle's directory.
         providers: onnxruntime execution providers, all of which must be active; None for the CPU.
         threads: threads per call; None for WHITEN_THREADS, else all the CPUs this process may use.
-        device: "cpu", "cuda" or "cuda:N", in place of `providers`.
+        device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         spinning: let threads spin while one operator waits for the next. Threads never spin between calls.
 

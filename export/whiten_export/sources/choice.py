@@ -1,11 +1,11 @@
 """Define the choices about the source of an export: the model, and its hidden states."""
 
+import re
 from dataclasses import dataclass
 
 from whiten_runtime.bundle.manifest import Pooling, pooling_modes
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
-from whiten_runtime.ort.providers import on_device
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class SourceChoice:
         for name in ("max_length", "max_words"):
             if (value := getattr(self, name)) is not None:
                 whole_number(name.replace("_", "-"), value, 1)
-        on_device(self.device)
+        if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
+            raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
 
 
 def parse_layers(text: str) -> tuple[int, ...]:

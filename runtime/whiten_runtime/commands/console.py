@@ -49,7 +49,8 @@ provider_option = click.option(
     multiple=True,
     callback=_parse_providers,
     metavar="NAME",
-    help="onnxruntime execution provider, with its options as NAME:KEY=VALUE,..., or cpu, cuda, cuda:N; repeatable.",
+    help="onnxruntime execution provider, with its options as NAME:KEY=VALUE,..., or cpu, cuda, cuda:N, openvino, "
+    "openvino:bf16; repeatable.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")

@@ -6,6 +6,7 @@ import click
 
 from whiten_runtime.commands.console import human_size, json_option, one_line_errors, print_json, provider_option, say
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
+from whiten_runtime.ort.openvino import PLUGIN
 from whiten_runtime.ort.providers import Provider
 
 
@@ -14,7 +15,8 @@ from whiten_runtime.ort.providers import Provider
 @json_option
 @one_line_errors
 def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
-    """Show what this machine can run: processor, onnxruntime, providers that really load, CUDA's libraries.
+    """Show what this machine can run: processor, onnxruntime, providers that really load, CUDA's libraries,
+    and which precision and provider is fastest.
 
     Exits with 1 when the CPU or a --provider does not work.
     """
@@ -41,6 +43,12 @@ def _lines(found: Diagnosis) -> list[str]:
     ]
     if found.onnxruntime:
         lines.append(f"             {found.onnxruntime}")
+    for advice in found.fastest:
+        lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --provider {advice.provider}")
+        lines.append(f"             {advice.why}")
+    if any(advice.provider.startswith("openvino") for advice in found.fastest) and PLUGIN not in found.packages:
+        lines.append("             openvino is not installed: pip install 'whiten[openvino]'")
+    lines.append("             whiten tune BUNDLE measures it with a bundle of yours")
     for check in found.providers:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
     if found.driver is not None:

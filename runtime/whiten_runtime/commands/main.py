@@ -17,12 +17,14 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option, warn
 from whiten_runtime.commands.similarity import similarity
+from whiten_runtime.commands.tune import tune
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata
 from whiten_runtime.files.write_vectors import check_output, json_row, writing_vectors
+from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
 
@@ -58,6 +60,7 @@ def whiten() -> None:
 
 
 whiten.add_command(similarity)
+whiten.add_command(tune)
 
 _bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 _header_option = click.option(
@@ -84,6 +87,7 @@ _header_option = click.option(
 @_header_option
 @threads_option
 @provider_option
+@click.option("--tuned", is_flag=True, help="Run as whiten tune chose for this bundle on this machine.")
 @json_option
 @one_line_errors
 def embed(
@@ -100,6 +104,7 @@ def embed(
     header: bool,
     threads: int | None,
     providers: tuple[Provider, ...],
+    tuned: bool,
     as_json: bool,
 ) -> None:
     """Embed each TEXT, or each text of --input.
@@ -120,7 +125,7 @@ def embed(
         raise UsageError("there is nothing to embed; give texts, --input FILE, or - for stdin")
     if column is not None and input_file is None:
         raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
-    with Encoder(bundle, providers or None, threads) as encoder:
+    with Encoder(bundle, providers or None, threads, tuned=tuned) as encoder:
         source = "-" if text == ("-",) else input_file
         texts, read = itertools.tee(text if source is None else read_texts(source, column))
         vectors = encoder.encode_iter(
@@ -252,7 +257,7 @@ def verify(bundle: Path, threads: int | None, providers: tuple[Provider, ...], a
     opened = VectorWhitener if read_manifest(bundle).input == "vectors" else Encoder
     with opened(bundle, providers or None, threads) as encoder:
         agreement = encoder.verify()
-        gate = GATES[encoder.manifest.precision]
+        gate = GATES["bf16" if wants_bfloat16(providers) else encoder.manifest.precision]
         active = encoder.providers[0]
         parity = encoder.manifest.parity
     passed = gate.passes(agreement)

@@ -62,9 +62,9 @@ class Schedule:
     worker_tokens: int = WORKER_TOKENS
 
     @classmethod
-    def on_cpu(cls, threads: int, workers: int) -> "Schedule":
+    def on_cpu(cls, threads: int, workers: int, budget: int | None = None) -> "Schedule":
         """Return a schedule of batches with one thread each, or of one batch at a time with all threads."""
-        return cls(workers, TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET)
+        return cls(workers, budget or (TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET))
 
     @classmethod
     def of_lookup(cls) -> "Schedule":

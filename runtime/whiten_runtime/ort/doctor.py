@@ -9,11 +9,14 @@ import numpy as np
 
 from whiten_runtime.bundle.graph_scan import product_graph
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.ort.fastest import Advice, fastest
 from whiten_runtime.ort.nvidia import Driver, advice, driver, library_versions, missing_for
+from whiten_runtime.ort.openvino import PLUGIN, plugin_version
 from whiten_runtime.ort.processor import Processor, processor
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
     NVIDIA,
+    OPENVINO_PROVIDER,
     Provider,
     conflict,
     import_onnxruntime,
@@ -48,11 +51,12 @@ class Diagnosis:
         system: operating system and architecture.
         python: version of Python.
         processor: the machine's processor, and the part of it that this process may use.
-        packages: installed distributions of onnxruntime with their versions.
+        packages: installed distributions of onnxruntime and of its plugin for OpenVINO, with their versions.
         onnxruntime: version and build of the module that is imported; None if it cannot be imported.
         providers: tests of the providers that this build has, and of those asked for.
         driver: NVIDIA's driver; None where this build of onnxruntime does not use it.
         libraries: versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them.
+        fastest: the fastest precision and provider for each kind of text, judged by the processor's instruction sets.
         problems: one line for each required component that does not work.
     """
 
@@ -64,6 +68,7 @@ class Diagnosis:
     providers: tuple[ProviderCheck, ...]
     driver: Driver | None
     libraries: dict[str, str]
+    fastest: tuple[Advice, ...]
     problems: tuple[str, ...]
 
 
@@ -73,7 +78,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     Args:
         wanted: providers that have to work, besides the CPU.
     """
-    packages = installed_packages()
+    packages, plugin, unit = installed_packages(), plugin_version(), processor()
     problems = [wrong] if (wrong := conflict(packages)) else []
     build, checks = None, []
     try:
@@ -83,7 +88,8 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     else:
         build = f"{onnxruntime.__version__} ({' '.join(onnxruntime.get_build_info().split())})"
         asked = {provider_name(provider): provider for provider in wanted}
-        names = [*dict.fromkeys([*asked, *_with_cpu_last(onnxruntime.get_available_providers())])]
+        plugins = [OPENVINO_PROVIDER] if plugin else []
+        names = [*dict.fromkeys([*asked, *plugins, *_with_cpu_last(onnxruntime.get_available_providers())])]
         checks = [check_provider(onnxruntime, asked.get(name, name)) for name in names]
         must = {*asked, CPU_PROVIDER}
         problems += [f"{check.name}: {check.problem}" for check in checks if check.name in must and not check.works]
@@ -91,12 +97,13 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     return Diagnosis(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        processor=processor(),
-        packages=packages,
+        processor=unit,
+        packages=packages | ({PLUGIN: plugin} if plugin else {}),
         onnxruntime=build,
         providers=tuple(checks),
         driver=driver() if nvidia else None,
         libraries=library_versions() if nvidia else {},
+        fastest=fastest(unit.features, unit.exact_int8),
         problems=tuple(problems),
     )
 
@@ -126,5 +133,11 @@ def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., A
 
 
 def _with_cpu_last(names: Sequence[str]) -> list[str]:
-    """Sort the CPU last, and leave out Azure's provider, which calls a remote service instead of running here."""
-    return sorted((name for name in names if not name.startswith("Azure")), key=lambda name: name == CPU_PROVIDER)
+    """Sort the CPU last, and leave out two that are none of this machine's.
+
+    Azure's provider calls a remote service instead of running here, and OpenVINO's AUTO chooses a device by itself.
+    """
+    return sorted(
+        (name for name in names if not name.startswith("Azure") and not name.endswith(".AUTO")),
+        key=lambda name: name == CPU_PROVIDER,
+    )

@@ -13,12 +13,20 @@ Provider = str | tuple[str, Mapping[str, Any]]
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 TENSORRT_PROVIDER = "TensorrtExecutionProvider"
+OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
+
+PRECISION_HINT = "INFERENCE_PRECISION_HINT"
+"""OpenVINO's property for the precision of products: f32 or bf16."""
+
+BFLOAT16 = "bf16"
 
 NVIDIA = {CUDA_PROVIDER: "cuda", TENSORRT_PROVIDER: "tensorrt"}
 """NVIDIA's providers, and the names of their libraries in onnxruntime."""
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 """Distributions that all install the module `onnxruntime` and overwrite each other's files."""
+
+_DEVICES = "openvino, openvino:bf16, cpu, cuda or cuda:N"
 
 _TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
 
@@ -50,7 +58,7 @@ def providers_for(providers: Sequence[Provider] | None = None, device: str | Non
 
     Args:
         providers: names or (name, options) pairs, in order of preference.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16".
 
     Raises:
         UsageError: both are given, or one cannot be used as given.
@@ -63,15 +71,17 @@ def providers_for(providers: Sequence[Provider] | None = None, device: str | Non
 
 
 def on_device(device: str) -> Provider:
-    """Return the provider of "cpu", "cuda" or "cuda:N".
+    """Return the provider of "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16".
 
     Raises:
         UsageError: the device is none of them.
     """
-    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
+    found = re.fullmatch(r"(cpu|cuda|openvino)(?:(?<=cuda):(\d+)|(?<=openvino):bf16)?", device)
     if found is None:
-        raise UsageError(f"device is '{device}'; wanted cpu, cuda or cuda:N")
-    return CPU_PROVIDER if device == "cpu" else (CUDA_PROVIDER, {"device_id": int(found[1] or 0)})
+        raise UsageError(f"device is '{device}'; wanted {_DEVICES}")
+    if found[1] == "openvino":
+        return OPENVINO_PROVIDER if device == "openvino" else (OPENVINO_PROVIDER, {PRECISION_HINT: BFLOAT16})
+    return CPU_PROVIDER if device == "cpu" else (CUDA_PROVIDER, {"device_id": int(found[2] or 0)})
 
 
 def parse_provider(text: str) -> Provider:
@@ -80,14 +90,14 @@ def parse_provider(text: str) -> Provider:
     Raises:
         UsageError: the text is none of them.
     """
-    if re.match(r"(?i)(cpu|cuda)(:|$)", text):
+    if re.match(r"(?i)(cpu|cuda|openvino)(:|$)", text) and not re.match("openvino:.*=", text):
         return on_device(text)
     name, colon, rest = text.partition(":")
+    if name == "openvino":
+        name = OPENVINO_PROVIDER
     pairs = [option.partition("=") for option in rest.split(",")] if colon else []
     if not name or not all(key and equals for key, equals, _ in pairs):
-        raise UsageError(
-            f"provider '{text}' cannot be read; wanted NAME, NAME:KEY=VALUE,KEY=VALUE, or cpu, cuda, cuda:N"
-        )
+        raise UsageError(f"provider '{text}' cannot be read; wanted NAME, NAME:KEY=VALUE,KEY=VALUE, or {_DEVICES}")
     return (name, {key: value for key, _, value in pairs}) if pairs else name
 
 

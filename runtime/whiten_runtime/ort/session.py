@@ -15,6 +15,7 @@ from whiten_runtime.bundle.graph_scan import scan_graph, with_output
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.ort.nvidia import advice, missing_for
+from whiten_runtime.ort.openvino import add_plugin, register_plugin
 from whiten_runtime.ort.placement import RECORD, check_placement, placement_of
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.processor import default_threads, saturates_int8
@@ -51,7 +52,7 @@ _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
 @dataclass(frozen=True)
 class Tuning:
-    """Holds sizes that were chosen by measurement, and that only tests and benchmarks change.
+    """Holds sizes that were chosen by measurement, and that only `whiten tune`, tests and benchmarks change.
 
     Attributes:
         little_work: bytes of a graph times tokens of a batch, below which several threads cost more than they save.
@@ -60,12 +61,15 @@ class Tuning:
         largest_held_twice: bytes of a graph up to which a second copy is held, for batches that run at once.
         gpu_token_budget: maximum number of padded tokens of a batch on a GPU: enough to fill it. Not measured on a GPU
             yet.
+        token_budget: maximum number of padded tokens of a run on a CPU; None for the default, which depends on how
+            many runs go side by side.
     """
 
     little_work: float = 700e6
     most_sharing: int = 2
     largest_held_twice: int = 1 << 30
     gpu_token_budget: int = 16384
+    token_budget: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class SessionOptions:
 
     @classmethod
     def on_device(cls, device: str) -> "SessionOptions":
-        """Return the options for "cpu", "cuda" or "cuda:N"."""
+        """Return the options for a device, as in `providers.on_device`."""
         return cls((on_device(device),))
 
     @property
@@ -136,6 +140,7 @@ def open_session(
         entries: further settings of the session.
     """
     ort = import_onnxruntime()
+    plugin = register_plugin(ort, options.providers)
     check_available(options.providers, ort.get_available_providers(), installed_packages)
     preload_libraries(ort, options.providers)
     settings = ort.SessionOptions()
@@ -151,11 +156,13 @@ def open_session(
     for key, setting in (RECORD, *entries):
         settings.add_session_config_entry(key, setting)
     first = provider_name(options.providers[0])
+    if plugin:
+        add_plugin(ort, settings, options.providers, settings.intra_op_num_threads)
     try:
         session = ort.InferenceSession(
             graph,
             settings,
-            providers=list(options.providers),
+            providers=None if plugin else list(options.providers),
             enable_fallback=0,
             disabled_optimizers=_UNWANTED_FUSIONS.get(first),
         )

@@ -61,6 +61,7 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"dim": 2.5}, "dim is 2.5"),
         ({"corpus": "file.txt"}, "wanted a tuple of files"),
         ({"device": "cuda:"}, "wanted cpu, cuda or cuda:N"),
+        ({"device": "openvino"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),
         ({"corpus": ()}, "wanted a tuple of files"),

@@ -1,0 +1,70 @@
+"""Implement `whiten tune`: measure provider, threads and token budget for bundles on this machine."""
+
+from pathlib import Path
+
+import click
+
+from whiten_runtime.commands.console import json_option, one_line_errors, print_json, say, table
+from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.inference.tuned import Choice, write_choice
+from whiten_runtime.tuner import Speed, best, compare_bundles
+from whiten_runtime.tuner import tune as tune_bundle
+
+
+@click.command()
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=40.0,
+    show_default=True,
+    help="Time to measure, for all bundles together; opening them comes on top.",
+)
+@click.option("--bf16", is_flag=True, help="Choose bfloat16 if it is fastest: vectors agree to a cosine of .9999 then.")
+@json_option
+@one_line_errors
+def tune(bundles: tuple[Path, ...], seconds: float, bf16: bool, as_json: bool) -> None:
+    """Measure how each BUNDLE is fastest on this machine, and write that to BUNDLE.tuned.json beside it.
+
+    Compares providers, threads and token budgets on short texts and on texts of mixed lengths, in turn, while nothing
+    else should run. Encoder(path, tuned=True) and whiten embed --tuned then run the bundle so; on another machine they
+    refuse. Several bundles, such as the float32 and the int8 one of a model, are then compared with each other.
+    """
+    reporter = ConsoleReporter()
+    parts = len(bundles) + (len(bundles) > 1)
+    choices = {path: tune_bundle(path, seconds / parts, bf16, reporter) for path in dict.fromkeys(bundles)}
+    beside = compare_bundles(choices, seconds / parts) if len(choices) > 1 else {}
+    files = {path: write_choice(path, choice) for path, choice in choices.items()}
+    if as_json:
+        compared = {str(path): speed for path, speed in beside.items()}
+        print_json({"bundles": {str(path): choice for path, choice in choices.items()}, "compared": compared})
+    else:
+        click.echo(_table(choices))
+        if beside:
+            click.echo("\n" + _bundles_table(beside))
+    for path, choice in choices.items():
+        setting = choice.setting
+        say(
+            f"{path}: --provider {setting.provider}, {setting.threads} threads, {setting.token_budget} tokens a run; "
+            f"wrote {files[path]}"
+        )
+        if not bf16 and (faster := best(choice.measured, True)).provider.endswith("bf16"):
+            say(f"{path}: {faster.provider} is faster, at a cosine of .9999 to float32; --bf16 chooses it")
+
+
+def _table(choices: dict[Path, Choice]) -> str:
+    header = ("bundle", "provider", "threads", "tokens a run", "short texts/s", "mixed texts/s", "ratio", "")
+    rows = []
+    for path, choice in choices.items():
+        for number, rate in enumerate(choice.measured):
+            one = rate.setting
+            remarks = (["default"] if not number else []) + (["chosen"] if one == choice.setting else [])
+            cells = (one.provider, str(one.threads), str(one.token_budget), f"{rate.short:.1f}", f"{rate.mixed:.1f}")
+            rows.append((path.name, *cells, f"{rate.ratio:.2f}", ", ".join(remarks)))
+    return table(header, rows)
+
+
+def _bundles_table(speeds: dict[Path, Speed]) -> str:
+    header = ("each as tuned", "short texts/s", "mixed texts/s", "ratio")
+    rows = [(path.name, f"{one.short:.1f}", f"{one.mixed:.1f}", f"{one.ratio:.2f}") for path, one in speeds.items()]
+    return table(header, rows)

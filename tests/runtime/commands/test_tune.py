@@ -1,0 +1,104 @@
+"""Test `whiten tune` and its choice; nothing depends on what is measured."""
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from support.cli import invoke
+from whiten_runtime import tuner
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.inference.tuned import Rate, Setting
+from whiten_runtime.tuner import best, first_candidates, other_budgets, passages, providers_to_try
+
+DATA = Path(__file__).parents[2] / "data"
+run = partial(invoke, whiten)
+
+CPU = Setting(provider="cpu", threads=4, token_budget=256)
+BF16 = Setting(provider="openvino:bf16", threads=4, token_budget=1024)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "ROUNDS", 2)
+
+
+def rate(setting: Setting, ratio: float, least: float = 1.01) -> Rate:
+    return Rate(setting=setting, short=1.0, mixed=1.0, ratio=ratio, least=least)
+
+
+def test_two_bundles_are_measured_and_their_choices_used(tmp_path: Path) -> None:
+    for name in ("bundle-v1", "bundle-v1-int8"):
+        shutil.copytree(DATA / name, tmp_path / name)
+    fp32, int8 = str(tmp_path / "bundle-v1"), str(tmp_path / "bundle-v1-int8")
+    result = run("tune", fp32, int8, "--seconds", "0.5")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].split("  ")[0] == "bundle"
+    assert lines[-3].startswith("each as tuned")
+    assert (lines[-2].split()[0], lines[-2].split()[-1]) == ("bundle-v1", "1.00")
+    assert sum("default" in line for line in lines) == sum("chosen" in line for line in lines) == 2
+    assert f"wrote {int8}.tuned.json" in result.stderr
+    document = json.loads(Path(f"{fp32}.tuned.json").read_text())
+    assert document["setting"] in [measured["setting"] for measured in document["measured"]]
+    result = run("embed", fp32, "A text.", "--tuned")
+    assert result.exit_code == 0, result.stderr
+    assert run("verify", fp32).exit_code == 0
+
+
+def test_json_is_one_document(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "bundle-v1-int8", tmp_path / "bundle")
+    result = run("tune", str(tmp_path / "bundle"), "--seconds", "0.2", "--json")
+    document = json.loads(result.stdout)
+    (choice,) = document["bundles"].values()
+    assert document["compared"] == {}
+    assert choice["measured"][0]["ratio"] == 1
+
+
+def test_a_bundle_for_vectors_is_refused() -> None:
+    result = run("tune", str(DATA / "bundle-v1-vectors"))
+    assert result.exit_code == 1
+    assert "takes vectors, not texts, and has nothing to tune" in result.stderr
+
+
+def test_tuned_beside_threads_is_refused() -> None:
+    result = run("embed", str(DATA / "bundle-v1"), "A text.", "--tuned", "--threads", "1")
+    assert result.exit_code == 2
+    assert "leave them and device out" in result.stderr
+
+
+def test_providers_to_try() -> None:
+    assert providers_to_try("fp32", ("VNNI",), plugin=False) == ("cpu",)
+    assert providers_to_try("fp32", ("VNNI",), plugin=True) == ("cpu", "openvino")
+    assert providers_to_try("fp32", ("BF16", "AMX"), plugin=True) == ("cpu", "openvino", "openvino:bf16")
+    assert providers_to_try("int8", ("BF16", "AMX"), plugin=True) == ("cpu",)
+
+
+def test_candidates() -> None:
+    assert first_candidates(("cpu",), 1) == (("cpu", 1),)
+    assert first_candidates(("cpu", "openvino"), 5) == (("cpu", 5), ("openvino", 5), ("cpu", 2))
+    assert [other.token_budget for other in other_budgets(BF16)] == [512, 2048, 4096]
+
+
+def test_another_setting_is_chosen_only_if_it_wins_clearly() -> None:
+    half = Setting(provider="cpu", threads=2, token_budget=256)
+    assert best([rate(CPU, 1, 1), rate(half, 1.04)], False) == CPU
+    assert best([rate(CPU, 1, 1), rate(half, 1.2, least=0.98)], False) == CPU
+    assert best([rate(CPU, 1, 1), rate(half, 1.2)], False) == half
+
+
+def test_bfloat16_is_chosen_only_if_it_may_be() -> None:
+    rates = [rate(CPU, 1, 1), rate(BF16, 2.2, 2.1)]
+    assert best(rates, False) == CPU
+    assert best(rates, True) == BF16
+
+
+def test_passages_hold_all_sentences_in_order() -> None:
+    import random
+
+    sentences = [str(number) for number in range(100)]
+    joined = passages(sentences, random.Random(0))
+    assert " ".join(joined).split() == sentences
+    assert len({len(passage.split()) for passage in joined}) > 3

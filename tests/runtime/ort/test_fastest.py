@@ -1,0 +1,40 @@
+"""Test what is said of processors that this machine need not have."""
+
+import pytest
+
+from support.cli import invoke
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.ort import doctor
+from whiten_runtime.ort.fastest import LONG_TEXTS, SHORT_TEXTS, Advice, fastest
+
+
+@pytest.mark.parametrize(
+    ("features", "exact", "precision", "why"),
+    [
+        (("AVX2", "AVX-512", "VNNI"), True, "int8", "VNNI multiplies"),
+        (("AVX2", "AVX-512", "VNNI", "BF16"), True, "int8", "VNNI multiplies"),
+        (("AVX2",), False, "int8", "no VNNI"),
+        (("NEON", "DOTPROD"), True, "int8", "DOTPROD"),
+        (("NEON",), True, "fp32", "not measured"),
+        ((), False, "fp32", "not measured"),
+    ],
+)
+def test_one_way_for_all_texts(features: tuple[str, ...], exact: bool, precision: str, why: str) -> None:
+    (advice,) = fastest(features, exact)
+    assert (advice.precision, advice.provider) == (precision, "cpu")
+    assert why in advice.why
+
+
+def test_amx_has_bfloat16_for_long_texts() -> None:
+    short, long = fastest(("AVX2", "AVX-512", "VNNI", "BF16", "AMX"), True)
+    assert (short.texts, short.precision, short.provider) == (SHORT_TEXTS, "int8", "cpu")
+    assert (long.texts, long.precision, long.provider) == (LONG_TEXTS, "fp32", "openvino:bf16")
+
+
+def test_doctor_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "fastest", lambda *facts: (Advice("long texts", "fp32", "openvino:bf16", "AMX."),))
+    monkeypatch.setattr(doctor, "plugin_version", lambda: None)
+    lines = invoke(whiten, "doctor").stdout
+    assert "fastest      long texts: --precision fp32, --provider openvino:bf16\n             AMX.\n" in lines
+    assert "pip install 'whiten[openvino]'" in lines
+    assert '"provider": "openvino:bf16"' in invoke(whiten, "doctor", "--json").stdout
