@@ -198,7 +198,7 @@ def check(
         vocabulary = Vocabulary.of(tokenizer, exported.model.vocab_size, MAX_LENGTH)
         texts = calibration_texts(graph, tokenizer, CORPUS[:CALIBRATION_SENTENCES], vocabulary, pad)
         far = far_texts(tokenizer, vocabulary)
-        graph, scales = convert_to_int8(graph, texts, far, folder, SessionOptions(), Reporter())
+        graph, scales = convert_to_int8(graph, texts, far, MAX_LENGTH, folder, SessionOptions(), Reporter())
         assert scales.far_min_cosine >= scales.token_min_cosine - 0.002, f"{layers} {pooling}: {scales}"
     got = exported.vectors(graph, TEXTS, OUTPUT, path)
     agreement = compare(got, exported.wanted(layers, pooling, fitted.mean_, fitted.weight_))

@@ -42,4 +42,5 @@ def lower_precision(
     sentences = with_prompt(plan.prompts.resolve(), list(islice(corpus, 0, step * CALIBRATION_SENTENCES, step)))
     vocabulary = Vocabulary.of(tokenizer, plan.model.vocab_size, min(plan.max_seq_length, LONGEST_PROBE))
     texts = calibration_texts(graph, tokenizer, sentences, vocabulary, plan.model.tokenizer.pad_token_id)
-    return convert_to_int8(graph, texts, far_texts(tokenizer, vocabulary), folder, options, report)
+    far = far_texts(tokenizer, vocabulary)
+    return convert_to_int8(graph, texts, far, plan.max_seq_length, folder, options, report)

@@ -102,3 +102,9 @@ def test_json_gives_every_field(golden: Path, tmp_path: Path, side: str) -> None
     printed = ok("info", copy, "--json").stdout
     assert f'"truncation_side": "{side}"' in printed
     assert '"prompts": {' in printed
+
+
+def test_scales_of_int8_are_described(golden: Path, tmp_path: Path) -> None:
+    scales = {"constant_scales": 18, "token_scales": 6, "far_min_cosine": 0.99476, "far_mean_cosine": 0.998}
+    found = rows(golden / "bundle-v1", tmp_path, precision="int8", quantization={**scales, "token_min_cosine": 0.9948})
+    assert ("", "18 constant scales, 6 per token; cosine to float32 on unusual texts 0.9948 at worst") in found

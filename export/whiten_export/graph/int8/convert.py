@@ -27,6 +27,7 @@ def convert_to_int8(
     graph: ir.Model,
     texts: CalibrationTexts,
     far: Sequence[Sequence[int]],
+    longest: int,
     folder: Path,
     options: SessionOptions,
     report: Reporter,
@@ -37,11 +38,12 @@ def convert_to_int8(
         graph: graph in float32, with its head; changed in place.
         texts: texts to calibrate on.
         far: token ids of texts that are not among them, to compare on.
+        longest: maximum number of tokens of a text.
         folder: folder of the graph's weights, for temporary files.
         options: options with which sessions are created.
         report: receives stages.
     """
-    narrow_masks(graph)
+    narrow_masks(graph, longest)
     path = folder / "float32.onnx"
     save_with_outputs(graph, list(graph.graph.outputs), path)
     exact = _vectors(path, far, texts.pad_token_id, options)

@@ -13,20 +13,29 @@ _MOST = 1 << 16
 """Maximum number of weights that a mask may depend on: one with more is a table of relative positions."""
 
 _LENGTHS = ((5, 3, 1), (7, 7), (1,), (2, 9))
-"""Lengths of the texts in each batch on which masks are compared."""
+"""Lengths of the texts in each batch on which masks are compared, besides the longest: a window shows only there."""
+
+_LONGEST = 4096
+"""Maximum number of tokens of a text up to which masks are narrowed: a whole mask of more takes over 64 MB."""
 
 
-def narrow_masks(model: ir.Model) -> int:
+def narrow_masks(model: ir.Model, longest: int) -> int:
     """Compute each mask that is added to attention scores as [batch, 1, 1, sequence], where that gives the same scores.
 
     Whether all queries have the same mask, and whether it depends on `attention_mask` alone, is tested by running it.
 
+    Args:
+        model: graph in float32, changed in place.
+        longest: maximum number of tokens of a text.
+
     Returns:
         Number of masks replaced.
     """
+    if longest > _LONGEST:
+        return 0
     replaced = 0
     for mask in _masks(model):
-        levels = _levels(model, mask)
+        levels = _levels(model, mask, longest)
         if levels is not None:
             _replace(model, mask, *levels)
             replaced += 1
@@ -44,7 +53,7 @@ def _masks(model: ir.Model) -> list[ir.Value]:
     return list(found)
 
 
-def _levels(model: ir.Model, mask: ir.Value) -> tuple[np.float32, np.float32] | None:
+def _levels(model: ir.Model, mask: ir.Value, longest: int) -> tuple[np.float32, np.float32] | None:
     """Return what a mask adds for a token and for padding; None if it differs between queries."""
     if mask.dtype not in (None, ir.DataType.FLOAT):
         return None
@@ -52,10 +61,11 @@ def _levels(model: ir.Model, mask: ir.Value) -> tuple[np.float32, np.float32] | 
     if not part.allowed:
         return None
     levels: dict[bool, set[np.float32]] = {True: set(), False: set()}
-    for lengths in _LENGTHS:
-        tokens = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+    for lengths in (*_LENGTHS, (longest, longest // 2)):
+        counts = np.minimum(lengths, longest)
+        tokens = (np.arange(counts.max()) < counts[:, None]).astype(np.int64)
         found = part({"input_ids": np.random.default_rng(0).integers(5, 50, tokens.shape), "attention_mask": tokens})
-        if found.dtype != np.float32 or found.ndim != 4 or found.shape[:2] != (len(lengths), 1):
+        if found.dtype != np.float32 or found.ndim != 4 or found.shape[:2] != (len(counts), 1):
             return None
         if found.shape[3] != tokens.shape[1]:
             return None

@@ -118,7 +118,7 @@ def test_values_that_are_read_elsewhere_are_left_alone() -> None:
 
 def test_mask_of_equal_rows_becomes_one_row() -> None:
     model, want = attention(), run(attention())
-    assert narrow_masks(model) == 1
+    assert narrow_masks(model, 64) == 1
     assert (count(model, "Expand"), count(model, "Where")) == (0, 1)
     np.testing.assert_array_equal(run(model), want)
 
@@ -127,4 +127,18 @@ def test_mask_that_differs_between_queries_is_left_alone() -> None:
     """As in a decoder: a token does not attend to those after it."""
     causal = "u = Trilu<upper=1>(pad)\n m0 = Mul(pad, low)\n m = Add(m0, u)"
     model = attention(mask=causal)
-    assert narrow_masks(model) == 0
+    assert narrow_masks(model, 64) == 0
+
+
+def test_mask_of_a_window_is_left_alone() -> None:
+    """As in ModernBERT: short texts do not show that a token attends to its neighbours only."""
+    window = """far0 = Trilu<upper=1>(pad1, reach)
+       far = Mul(far0, low)
+       near = Mul(pad, low)
+       m = Add(near, far)"""
+    model = attention(mask=f"pad1 = Add(pad, one)\n {window}")
+    for node in model.graph:
+        if node.op_type == "Trilu":
+            node.replace_input_with(1, constant(model.graph, "reach", np.array(20, np.int64)))
+    assert narrow_masks(model, 64) == 0
+    assert narrow_masks(attention(), 8192) == 0
