@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest, Precision, read_manifest
-from whiten_runtime.errors import BundleError
+from whiten_runtime.errors import BundleError, WhitenError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
@@ -101,19 +101,22 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
 
     Raises:
         BundleError: the bundle cannot be used, or takes vectors.
-        ProviderError: a provider does not work.
+        ProviderError: the CPU does not work.
     """
     manifest = read_manifest(path)
     if manifest.input != "text":
         raise BundleError(f"{path}: takes vectors, not texts, and has nothing to tune")
+    if manifest.layers == (0,):
+        raise BundleError(f"{path}: layer 0 is a table, read by one thread, and has nothing to tune")
     providers = providers_to_try(manifest.precision, processor().features, plugin_version() is not None)
     first = first_candidates(providers, default_threads())
     runs = 2 * (ROUNDS + 1) * (len(first) + 1 + len(_FACTORS))
     with ExitStack() as stack:
-        default, *others = (stack.enter_context(_open(path, *pair, verify=pair == first[0])) for pair in first)
+        default = stack.enter_context(_open(path, *first[0], verify=True))
+        others = {pair: one for pair in first[1:] if (one := _opened(path, pair, stack, reporter)) is not None}
         texts = enough_texts(default, seconds / runs)
-        reporter.stage(f"{path}: comparing {len(first)} ways to run it, then token budgets")
-        opened = {_setting(*pair, each): each for pair, each in zip(first, (default, *others), strict=True)}
+        reporter.stage(f"{path}: comparing {len(others) + 1} ways to run it, then token budgets")
+        opened = {_setting(*pair, each): each for pair, each in ({first[0]: default} | others).items()}
         found = _rates(compare(opened, texts))
     chosen = best(found, bfloat16)
     with ExitStack() as stack:
@@ -124,6 +127,15 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
         more = _rates(compare(opened, texts))
     rates = (*found, *more[1:])
     return _choice(manifest, best(rates, bfloat16), rates)
+
+
+def _opened(path: Path, pair: tuple[str, int], stack: ExitStack, reporter: Reporter) -> Embedder | None:
+    """Open a bundle as a candidate; one that does not work here is reported and left out."""
+    try:
+        return stack.enter_context(_open(path, *pair))
+    except WhitenError as error:
+        reporter.warn(f"not measured: {error}")
+        return None
 
 
 def enough_texts(embedder: Embedder, seconds: float) -> dict[str, list[str]]:

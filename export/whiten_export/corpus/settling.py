@@ -17,6 +17,10 @@ SpecOf = Callable[[Moments], WhiteningSpec | None]
 """Function that returns the whitening to fit on moments; None for none."""
 
 
+_GROWTH = 1.25
+"""Sentences over those at the last check, from which the map is checked again: a choice by pairs takes seconds."""
+
+
 def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
     """Return the map for a specification; None for no whitening, unless common components are removed."""
     if sif:
@@ -48,14 +52,15 @@ def fit_until_settled(
     available, width = corpus.count(), embedder.engine.width_of(value)
     if not enough_to_tell(available - PART, width):
         return fit_corpus(corpus, embedder, value, progress)
-    statistics, halves, before = Statistics.empty(width), Halves.empty(width), None
+    statistics, halves, before, checked = Statistics.empty(width), Halves.empty(width), None, 0
     for part in corpus.mixed():
         for keys, vectors in embed_windows(part, embedder, value, progress, statistics.moments.n):
             moments, sample = statistics.moments.merge(Moments.of(vectors)), statistics.sample.add(keys, vectors)
             statistics, halves = Statistics(moments, sample), halves.add(keys, vectors)
         n = statistics.moments.n
-        if n == available or not enough_to_tell(n, width):
+        if n == available or n < _GROWTH * checked or not enough_to_tell(n, width):
             continue
+        checked = n
         spec = spec_of(statistics.moments)
         maps = tuple(found for half in halves.moments if (found := fit(half, spec, sif)) is not None)
         moved = movement((maps[0], maps[1]), halves.others) if maps else 0.0

@@ -21,6 +21,7 @@ from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.moments import Moments
@@ -61,6 +62,7 @@ def fit_bundle(
     report = reporter or Reporter()
     manifest = read_manifest(path)
     check_takes_texts(path, manifest)
+    check_computes_as_recorded(options)
     sentences = corpus.count()
     origin = Origin.of(manifest)
     partial = out and out.with_name(f"{out.name}.partial")
@@ -113,6 +115,12 @@ def load_for(path: Path, manifest: Manifest, reporter: Reporter | None = None) -
             "means differ a little, which whiten drift will see"
         )
     return statistics
+
+
+def check_computes_as_recorded(options: SessionOptions | None) -> None:
+    """Raise UsageError if a session would compute in another precision than its bundle's manifest says."""
+    if options is not None and wants_bfloat16(options.providers):
+        raise UsageError("statistics of bfloat16 vectors would pass for the bundle's own; fit with openvino or cpu")
 
 
 def check_takes_texts(path: Path, manifest: Manifest) -> None:

@@ -102,7 +102,7 @@ class GraphChoice:
     """Holds the choices about precision, target and outputs of the graph.
 
     Attributes:
-        precision: "fp32"; "int8", one scale per token and per column of weights; "fp16", weights of half the size.
+        precision: "fp32"; "int8", a quarter of the size; "fp16", weights of half the size.
         target: "cpu"; "cuda", which fuses operators for NVIDIA GPUs and computes the network in float16 for "fp16".
         normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
             published does.

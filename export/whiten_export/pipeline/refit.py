@@ -20,7 +20,7 @@ from whiten_export.pipeline.align import (
 )
 from whiten_export.pipeline.choose_whitening import report_kinds
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
-from whiten_export.pipeline.fit import check_takes_texts
+from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_texts
 from whiten_export.proof.gate import Expected, check_bundle
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import write_pooling
@@ -95,6 +95,7 @@ def refit_bundle(
     bundle = open_bundle(path)
     old = bundle.manifest
     check_takes_texts(path, old)
+    check_computes_as_recorded(options)
     probes = read_probes(bundle)
     width = old.unwhitened_width
     if len(statistics.moments.mean) != width:

@@ -102,7 +102,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def choice_path(bundle: Path) -> Path:
     """Return the path of the choice for a bundle."""
-    whole = bundle.absolute()
+    whole = bundle.resolve()
     return whole.with_name(f"{whole.name}.tuned.json")
 
 

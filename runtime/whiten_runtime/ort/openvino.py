@@ -162,7 +162,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 def check_bfloat16(features: Collection[str], capabilities: Collection[str] = (BF16,)) -> None:
     """Check that the processor multiplies bfloat16.
 
-    Without it OpenVINO does not refuse, but emulates: 40 times slower than float32 on a Xeon with AVX-512 VNNI.
+    Without it OpenVINO does not refuse, but emulates: 44 times slower than float32 on a Xeon with AVX-512 VNNI.
 
     Args:
         features: instruction sets of the processor, from `processor`; empty where the system does not list them.

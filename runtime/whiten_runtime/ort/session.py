@@ -237,7 +237,8 @@ class ForkSafeSession:
         try:
             ended.acquire()
         except BaseException:  # Ctrl-C: the run goes on, with the session and the feed
-            ended.acquire()
+            if not answer:
+                ended.acquire()
             raise
         results, reason = answer[0]
         if reason:

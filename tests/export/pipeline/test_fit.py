@@ -17,10 +17,11 @@ from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
 from whiten_export.pipeline import fit
 from whiten_export.pipeline.fit import fit_bundle
-from whiten_runtime import Encoder
+from whiten_runtime import Encoder, UsageError
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.batching import WINDOW
+from whiten_runtime.ort.session import SessionOptions
 
 
 def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ _KILLED_AFTER_A_STATE = """
 import os, signal, sys
 from pathlib import Path
 from whiten_export.pipeline import fit
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 save = fit.save_statistics
 def save_and_die(*arguments):
     save(*arguments)
@@ -156,3 +157,10 @@ def test_error_for_a_nonfinite_vector_names_its_sentence(
     assert result.exit_code == 1
     assert "sentence 42 of the corpus has a vector that is not finite: 'please return 7 rows'" in result.stderr
     assert not (tmp_path / "b").exists()
+
+
+def test_bfloat16_is_refused(tiny_bundle: Path) -> None:
+    """Its vectors would be recorded as float32's."""
+    options = SessionOptions((("OpenVINOExecutionProvider", {"INFERENCE_PRECISION_HINT": "bf16"}),))
+    with pytest.raises(UsageError, match="bfloat16"):
+        fit_bundle(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, None), options=options)

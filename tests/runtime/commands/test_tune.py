@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke
 from whiten_runtime import tuner
 from whiten_runtime.commands.main import whiten
@@ -102,3 +103,19 @@ def test_passages_hold_all_sentences_in_order() -> None:
     joined = passages(sentences, random.Random(0))
     assert " ".join(joined).split() == sentences
     assert len({len(passage.split()) for passage in joined}) > 3
+
+
+def test_a_lookup_table_has_nothing_to_tune(tmp_path: Path) -> None:
+    copy = copy_bundle(DATA / "bundle-v1", tmp_path)
+    edit_manifest(copy, lambda manifest: manifest.update(layers=[0]))
+    result = run("tune", str(copy))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nothing to tune" in result.stderr
+
+
+def test_a_provider_that_does_not_work_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "providers_to_try", lambda *_: ("cpu", "MissingExecutionProvider"))
+    result = run("tune", str(copy_bundle(DATA / "bundle-v1", tmp_path)), "--seconds", "0.2")
+    assert result.exit_code == 0, result.stderr
+    assert "not measured: provider 'MissingExecutionProvider' is not available here" in result.stderr
+    assert "Missing" not in result.stdout

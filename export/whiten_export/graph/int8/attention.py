@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.graph.int8.linear import bias_of, is_linear
+from whiten_export.graph.int8.linear import bias_of, is_linear, linear_users, weights_of, width_of
 
 _HEADS_FIRST = (0, 2, 1, 3)
 """Permutation between [batch, sequence, heads, width] and [batch, heads, sequence, width]."""
@@ -54,16 +54,21 @@ def value_product(context: ir.Value) -> ir.Node | None:
         context: input of the output projection, [batch_size, sequence_length, n].
 
     Returns:
-        The product, whose result has the same n channels; None if the context is computed otherwise.
+        The product, whose result has the same n channels; None if the context is computed otherwise, or read by other
+        nodes than products.
     """
-    merged = context.producer()
-    if merged is None or merged.op_type != "Reshape":
+    if context.is_graph_output() or len(linear_users(context)) < len(list(context.uses())):
         return None
-    turned = _producer(merged.inputs[0], "Transpose")
-    if turned is None or _permutation(turned) != _HEADS_FIRST:
+    merged = _producer(context, "Reshape")
+    turned = _producer(merged.inputs[0], "Transpose") if merged is not None else None
+    if turned is None or _permutation(turned) != _HEADS_FIRST or not _only_use(turned.outputs[0]):
         return None
     mixed = _producer(turned.inputs[0], "MatMul")
-    return _head_product(mixed.inputs[1]) if mixed is not None else None
+    if mixed is None or not _only_use(mixed.outputs[0]) or _producer(mixed.inputs[0], "Softmax") is None:
+        return None
+    product = _head_product(mixed.inputs[1])
+    weight = weights_of(product.inputs[1]) if product is not None else None
+    return product if weight is not None and weight.shape[1] == width_of(context) else None
 
 
 def _head_product(value: ir.Value | None) -> ir.Node | None:

@@ -43,10 +43,11 @@ def convert_to_int8(
         options: options with which sessions are created.
         report: receives stages.
     """
-    narrow_masks(graph, longest)
     path = folder / "float32.onnx"
     save_with_outputs(graph, list(graph.graph.outputs), path)
     exact = _vectors(path, far, texts.pad_token_id, options)
+    narrow_masks(graph, longest)
+    save_with_outputs(graph, list(graph.graph.outputs), path)
 
     def converted(scales: Mapping[str, Quantized]) -> tuple[ir.Model, Agreement]:
         model, trial = ir.load(path), folder / "int8" / path.name

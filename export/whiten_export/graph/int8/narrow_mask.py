@@ -55,7 +55,7 @@ def _masks(model: ir.Model) -> list[ir.Value]:
 
 def _levels(model: ir.Model, mask: ir.Value, longest: int) -> tuple[np.float32, np.float32] | None:
     """Return what a mask adds for a token and for padding; None if it differs between queries."""
-    if mask.dtype not in (None, ir.DataType.FLOAT):
+    if mask.dtype not in (None, ir.DataType.FLOAT) or _reads_ids(mask):
         return None
     part = PartialRun(model, mask, _MOST)
     if not part.allowed:
@@ -73,7 +73,21 @@ def _levels(model: ir.Model, mask: ir.Value, longest: int) -> tuple[np.float32, 
             rows = np.broadcast_to(tokens[:, None, None] == kept, found.shape)
             levels[kept] |= set(np.unique(found[rows]))
     (token, *more), (padding, *others) = sorted(levels[True]), sorted(levels[False])
-    return None if more or others or np.isnan([token, padding]).any() else (token, padding)
+    return (token, padding) if not more and not others and padding < token else None
+
+
+def _reads_ids(mask: ir.Value) -> bool:
+    """Return whether a mask depends on token ids, not only on their number: padding may be known by its id."""
+    known, open_ = set(), [mask.producer()]
+    while open_:
+        node = open_.pop()
+        if node is None or node in known or node.op_type == "Shape":
+            continue
+        known.add(node)
+        if any(value is not None and value.is_graph_input() and value.name == "input_ids" for value in node.inputs):
+            return True
+        open_ += [value.producer() for value in node.inputs if value is not None]
+    return False
 
 
 def _replace(model: ir.Model, mask: ir.Value, token: np.float32, padding: np.float32) -> None:

@@ -116,6 +116,34 @@ def test_values_that_are_read_elsewhere_are_left_alone() -> None:
     assert found[1] is None
 
 
+@pytest.mark.parametrize("read", ["other = Neg(context)", "other = Neg(t)", "other = Neg(o)"])
+def test_context_that_is_read_elsewhere_is_left_alone(read: str) -> None:
+    model = attention(shared=read)
+    model.graph.outputs.append(next(value for node in model.graph for value in node.outputs if value.name == "other"))
+    assert value_product(next(value for value in activations(model) if value.name == "context")) is None
+
+
+def test_values_of_one_head_for_all_are_left_alone() -> None:
+    """Multi-query attention: the context has more channels than the values."""
+    model = attention()
+    values = next(node for node in model.graph if node.outputs[0].name == "vp")
+    values.replace_input_with(1, constant(model.graph, "narrow", np.ones((WIDTH, WIDTH // HEADS), np.float32)))
+    assert value_product(next(value for value in activations(model) if value.name == "context")) is None
+
+
+def test_mask_that_is_made_from_token_ids_is_left_alone() -> None:
+    """As in encoders that know padding by its id: `attention_mask` says nothing there."""
+    mask = """known = Equal(input_ids, zero)
+       k1 = Cast<to=1>(known)
+       k2 = Unsqueeze(k1, axes)
+       m = Mul(k2, low)"""
+    model = attention(mask=mask)
+    for node in model.graph:
+        if node.op_type == "Equal":
+            node.replace_input_with(1, constant(model.graph, "zero", np.array(0, np.int64)))
+    assert narrow_masks(model, 64) == 0
+
+
 def test_mask_of_equal_rows_becomes_one_row() -> None:
     model, want = attention(), run(attention())
     assert narrow_masks(model, 64) == 1
