@@ -56,14 +56,16 @@ def convert_to_int8(
         return model, compare(_vectors(trial, far, texts.pad_token_id, options), exact)
 
     usual: Agreement | None = None
+    calibration: Calibration | None = None
     for most in MOST:
-        calibration = calibrate(ir.load(path), texts, options, folder / "calibration.onnx", most)
+        calibration = calibrate(ir.load(path), texts, options, folder / "calibration.onnx", most, calibration)
         usual = usual or converted(calibration.plain)[1]
         model, agreement = converted(calibration.chosen)
         if agreement.min_cosine >= usual.min_cosine - _WORSE or not calibration.constants:
             break
         report.stage(f"{calibration.constants} constant scales lose too much on unusual texts; trying fewer")
     assert usual is not None
+    assert calibration is not None
     return model, _record(calibration, agreement, usual)
 
 

@@ -56,7 +56,12 @@ class Calibration:
 
 
 def calibrate(
-    model: ir.Model, texts: CalibrationTexts, options: SessionOptions, path: Path, most: float
+    model: ir.Model,
+    texts: CalibrationTexts,
+    options: SessionOptions,
+    path: Path,
+    most: float,
+    before: Calibration | None = None,
 ) -> Calibration:
     """Choose the scale of every activation of a graph, and round the weights for it.
 
@@ -66,18 +71,31 @@ def calibrate(
         options: options with which sessions are created.
         path: path to write the graph to, beside its weights.
         most: largest error of a constant scale, over that of a scale per token, at which it is chosen; 0 for none.
+        before: calibration of the same graph with another `most`; only what changes is measured again.
     """
-    choices, chosen = {}, {}
-    for value, measured in measure_ranges(model, activations(model), texts, options, path):
-        producer = value.producer()
-        choice = choose_scales(measured, stacked_weights(value), producer.op_type if producer else None)
-        scale = choice.within(most)
-        gram = measured.gram if scale.factors is None else measured.gram / np.outer(scale.factors, scale.factors)
-        columns = {}
-        for node in linear_users(value):
-            weight = weights_of(node.inputs[1])
-            assert weight is not None
-            columns[str(node.outputs[0].name)] = quantize_with_feedback(scale.smoothed_weight(weight), gram)
-        name = str(value.name)
-        choices[name], chosen[name] = choice, Quantized(scale, columns)
+    choices = dict(before.choices) if before is not None else {}
+    chosen = dict(before.chosen) if before is not None else {}
+
+    def changes(name: str) -> bool:
+        return name not in chosen or choices[name].within(most) is not chosen[name].scale
+
+    values = [value for value in activations(model) if changes(str(value.name))]
+    for value, measured in measure_ranges(model, values, texts, options, path):
+        name, producer = str(value.name), value.producer()
+        if name not in choices:
+            choices[name] = choose_scales(measured, stacked_weights(value), producer.op_type if producer else None)
+        scale = choices[name].within(most)
+        chosen[name] = Quantized(scale, _rounded(value, scale, measured.gram))
     return Calibration(choices, chosen)
+
+
+def _rounded(value: ir.Value, scale: Scale, gram: Float32Array) -> dict[str, Columns]:
+    """Return the rounded weights of the products of an activation, by the name of the product's result."""
+    if scale.factors is not None:
+        gram = gram / np.outer(scale.factors, scale.factors)
+    columns = {}
+    for node in linear_users(value):
+        weight = weights_of(node.inputs[1])
+        assert weight is not None
+        columns[str(node.outputs[0].name)] = quantize_with_feedback(scale.smoothed_weight(weight), gram)
+    return columns
