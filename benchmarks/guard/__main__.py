@@ -27,7 +27,7 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.processor import default_threads
 
 Ratios = dict[str, dict[str, float]]
-"""How many times as fast as the yardstick, by precision and workload."""
+"""Speeds over that of the yardstick, by precision and workload."""
 
 HERE = Path(__file__).parent
 YARDSTICK = "yardstick"

@@ -34,11 +34,11 @@ def fit_until_settled(
     """Return the statistics of as many sentences as the map needs, in the order of `Corpus.mixed`.
 
     After each part, the map that would be fitted so far is fitted on either half of the sentences; if cosines of others
-    are the same under both, the fit stops. This depends on nothing but the vectors. A corpus that is too small to stop
-    in is read in order, as by `fit_corpus`.
+    are the same under both, the fit stops. This depends on nothing but the vectors. A corpus with a limit, and one that
+    is too small to stop in, is read in order, as by `fit_corpus`.
 
     Args:
-        corpus: sentences, without a limit.
+        corpus: sentences to fit on.
         embedder: embedder with the graph.
         value: name of the output that holds vectors before whitening.
         spec_of: function that decides on the whitening.
@@ -50,7 +50,7 @@ def fit_until_settled(
     """
     progress = bar or Bar()
     available, width = corpus.count(), embedder.engine.width_of(value)
-    if not enough_to_tell(available - PART, width):
+    if corpus.limited or not enough_to_tell(available - PART, width):
         return fit_corpus(corpus, embedder, value, progress)
     statistics, halves, before, checked = Statistics.empty(width), Halves.empty(width), None, 0
     for part in corpus.mixed():

@@ -1,7 +1,5 @@
 """Hold the statistics of a corpus's vectors, on which a whitening is fitted, and save them to a file."""
 
-import os
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from safetensors.numpy import save
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.replacing import replace_file
 from whiten_whitening.moments import Moments
 from whiten_whitening.sample import Sample
 
@@ -145,15 +144,7 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         metadata={"whiten": msgspec.json.encode(header).decode()},
     )
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, content)
 
 
 def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:

@@ -76,7 +76,7 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
             kinds = kind_moments(embedder, UNWHITENED_OUTPUT)
         choose = _chooser(plan, embedder, kinds) if asked.method == "auto" else None
         with report.bar("sentences", plan.sentences) as bar:
-            if asked.all_sentences or plan.corpus.limited:
+            if asked.all_sentences:
                 statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, bar)
             else:
                 spec_of = (lambda moments: choose(moments).spec) if choose else lambda moments: asked.spec

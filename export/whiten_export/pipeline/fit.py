@@ -74,7 +74,7 @@ def fit_bundle(
     with embedder:
         report_coverage(manifest.source.model_type, bundle.tokenizer.read_text("utf-8"), corpus, report)
         with report.bar("sentences", sentences) as bar, keeper:
-            if spec_of is None or corpus.limited:
+            if spec_of is None:
                 statistics = fit_corpus(corpus, embedder, value, bar, resume, keeper.keep)
             else:
                 statistics = fit_until_settled(corpus, embedder, value, spec_of, manifest.pooling == "sif", bar)

@@ -1,6 +1,5 @@
 """Write vectors and their metadata to .npy, .parquet or .jsonl; a file appears only when it is complete."""
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import UsageError
+from whiten_runtime.files.replacing import replacing
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata, sidecar_of
 
@@ -61,7 +61,7 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
     The file appears when the block ends without an error. The metadata is in the schema of a .parquet file, beside a
     .npy file in FILE.npy.json, and with `header` in the first line of a .jsonl file.
     """
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         with temporary.open("xb") as file:
             writer = _WRITERS[path.suffix.lower()](file, metadata, header)
             try:
@@ -75,22 +75,12 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
             temporary.replace(path)
             return
         sidecar = sidecar_of(path)
-        with _replacing(sidecar) as description:
+        with replacing(sidecar) as description:
             description.write_bytes(msgspec.structs.replace(metadata, vectors=count).to_json() + b"\n")
             # At no moment is there metadata of other vectors than those in the file.
             sidecar.unlink(missing_ok=True)
             temporary.replace(path)
             description.replace(sidecar)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Give the name of a hidden file beside `path`, and delete what is left there."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def json_row(text: str, vector: Vectors) -> bytes:

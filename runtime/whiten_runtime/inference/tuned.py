@@ -3,8 +3,6 @@
 It is a file beside the bundle, BUNDLE.tuned.json, since the bundle's own files have hashes.
 """
 
-import os
-import secrets
 from pathlib import Path
 
 import msgspec
@@ -13,6 +11,7 @@ from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
+from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.ort.processor import available_cpus, processor
 from whiten_runtime.ort.providers import parse_provider
 from whiten_runtime.ort.session import SessionOptions, Tuning
@@ -122,15 +121,7 @@ def write_choice(bundle: Path, choice: Choice) -> Path:
         OSError: the folder cannot be written.
     """
     path = choice_path(bundle)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
     return path
 
 

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Event
 from typing import Any
 from weakref import WeakSet
 
@@ -223,22 +223,20 @@ class ForkSafeSession:
             WhitenError: onnxruntime fails, for instance because memory is short.
         """
         session = self.get()
-        ended, answer = Lock(), []
+        ended, answer = Event(), []
 
         def end(results: list[NDArray[np.float32]], kept: object, error: str) -> None:
             answer.append((results, error))
-            ended.release()
+            ended.set()
 
-        ended.acquire()
         try:
             session.run_async(list(outputs), dict(feed), end, feed)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise _failed(str(error)) from error
         try:
-            ended.acquire()
+            ended.wait()
         except BaseException:  # Ctrl-C: the run goes on, with the session and the feed
-            if not answer:
-                ended.acquire()
+            ended.wait()
             raise
         results, reason = answer[0]
         if reason:
