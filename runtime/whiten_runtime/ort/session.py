@@ -65,7 +65,7 @@ class Tuning:
             many runs go side by side.
     """
 
-    little_work: float = 700e6
+    little_work: float = 300e6
     most_sharing: int = 2
     largest_held_twice: int = 1 << 30
     gpu_token_budget: int = 16384
