@@ -75,7 +75,7 @@ def test_int8_and_float16_keep_spearman_on_sts_benchmark(minilm: dict[Precision,
     assert abs(scores["fp16"] - scores["fp32"]) <= 0.01, scores
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "albert", "gpt2"])
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_int8_and_float16_of_each_family_pass_the_gate(
     family: str, precision: Precision, checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path

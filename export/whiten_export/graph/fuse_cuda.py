@@ -14,6 +14,7 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import ATTENDED, constant
 from whiten_export.graph.partial_run import PartialRun
+from whiten_export.graph.products import split_gemms
 from whiten_runtime.checks import needing
 
 CONTRIB = "com.microsoft"
@@ -51,7 +52,7 @@ def fuse_for_cuda(model: ir.Model, longest: int, half: bool = False) -> int:
     """
     optimize_for_ort = fusions()
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
-    _split_gemms(model)
+    split_gemms(model)
     optimize_for_ort(model)
     for value, (name, kind, shape) in zip(model.graph.outputs, outputs, strict=True):
         value.name, value.type, value.shape = name, kind, shape
@@ -71,27 +72,6 @@ def fusions() -> Callable[[ir.Model], object]:
     with needing("export"):
         from onnxscript.rewriter.ort_fusions import optimize_for_ort
     return optimize_for_ort
-
-
-def _split_gemms(model: ir.Model) -> None:
-    """Replace Gemm, which takes only matrices, by MatMul and Add: the fusions then remove the reshaping around it."""
-    for node in list(model.graph):
-        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        if node.op_type != "Gemm" or any(attributes.get(name, 1) != 1 for name in ("alpha", "beta")):
-            continue
-        if attributes.get("transA", 0) or len(node.inputs) < 3 or node.inputs[2] is None:
-            continue
-        tape = Tape()
-        weight = node.inputs[1]
-        assert weight is not None
-        if attributes.get("transB", 0):
-            weight = tape.op("Transpose", [weight], {"perm": [1, 0]})
-        result = node.outputs[0]
-        value = tape.op("Add", [tape.op("MatMul", [node.inputs[0], weight]), node.inputs[2]])
-        value.type, value.shape = result.type, result.shape
-        model.graph.insert_before(node, tape.nodes)
-        ir.convenience.replace_all_uses_with(result, value)
-        model.graph.remove(node, safe=True)
 
 
 def _fold_concatenations(model: ir.Model) -> None:

@@ -43,4 +43,10 @@ def lower_precision(
     vocabulary = Vocabulary.of(tokenizer, plan.model.vocab_size, min(plan.max_seq_length, LONGEST_PROBE))
     texts = calibration_texts(graph, tokenizer, sentences, vocabulary, plan.model.tokenizer.pad_token_id)
     far = far_texts(tokenizer, vocabulary)
-    return convert_to_int8(graph, texts, far, plan.max_seq_length, folder, options, report)
+    model, record = convert_to_int8(graph, texts, far, plan.max_seq_length, folder, options, report)
+    if max(plan.layers) > 0 and not record.constant_scales + record.token_scales:
+        report.warn(
+            "no matrix product of this network can be computed in int8 (its layers may be convolutions), so it is no "
+            "faster than fp32; only its embeddings are smaller"
+        )
+    return model, record

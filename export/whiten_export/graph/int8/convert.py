@@ -13,6 +13,7 @@ from whiten_export.graph.int8.quantize import Calibration, Quantized, calibrate
 from whiten_export.graph.int8.ranges import CalibrationTexts
 from whiten_export.graph.int8.rewrite import quantize_int8
 from whiten_export.graph.int8.scales import MOST
+from whiten_export.graph.products import plain_products
 from whiten_runtime.bundle.manifest import QuantizationRecord
 from whiten_runtime.bundle.parity import Agreement, compare
 from whiten_runtime.inference.engine import Engine
@@ -44,6 +45,7 @@ def convert_to_int8(
         report: receives stages.
     """
     path = folder / "float32.onnx"
+    plain_products(graph)
     save_with_outputs(graph, list(graph.graph.outputs), path)
     exact = _vectors(path, far, texts.pad_token_id, options)
     narrow_masks(graph, longest)

@@ -38,6 +38,16 @@ def linear_users(source: ir.Value) -> list[ir.Node]:
     return [node for node, index in source.uses() if index == 0 and is_linear(node)]
 
 
+def shares_weights(source: ir.Value) -> bool:
+    """Return whether weights that an activation is multiplied by are also those of another, as where layers share them.
+
+    Such weights are held once: without factors of an activation's channels, and rounded to the nearest.
+    """
+    weights = [node.inputs[1] for node in linear_users(source)]
+    users = (user for weight in weights if weight is not None for user, index in weight.uses() if index == 1)
+    return any(user.inputs[0] is not source for user in users)
+
+
 def bias_of(product: ir.Node) -> ir.Node | None:
     """Return the Add of a constant bias [m] that is the only user of a product; None if there is none."""
     uses = list(product.outputs[0].uses())

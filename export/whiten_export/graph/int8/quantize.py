@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.int8.linear import activations, linear_users, stacked_weights, weights_of
+from whiten_export.graph.int8.linear import activations, linear_users, shares_weights, stacked_weights, weights_of
 from whiten_export.graph.int8.ranges import CalibrationTexts, measure_ranges
 from whiten_export.graph.int8.rounding import quantize_with_feedback
 from whiten_export.graph.int8.scales import Choice, Float32Array, Scale, choose_scales
@@ -83,9 +83,10 @@ def calibrate(
     for value, measured in measure_ranges(model, values, texts, options, path):
         name, producer = str(value.name), value.producer()
         if name not in choices:
-            choices[name] = choose_scales(measured, stacked_weights(value), producer.op_type if producer else None)
+            function = producer.op_type if producer else None
+            choices[name] = choose_scales(measured, stacked_weights(value), function, not shares_weights(value))
         scale = choices[name].within(most)
-        chosen[name] = Quantized(scale, _rounded(value, scale, measured.gram))
+        chosen[name] = Quantized(scale, {} if shares_weights(value) else _rounded(value, scale, measured.gram))
     return Calibration(choices, chosen)
 
 

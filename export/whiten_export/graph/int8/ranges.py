@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from whiten_export.graph.files import save_with_outputs
 from whiten_export.graph.int8.attention import value_product
@@ -93,9 +94,10 @@ def _bound(value: ir.Value) -> ir.Value | None:
     return (added or product).outputs[0]
 
 
-def _tokens(array: Float32Array, real: np.ndarray) -> Float32Array:
-    in_tokens = array.ndim > 2 and array.shape[:2] == real.shape
-    return array[real] if in_tokens else array.reshape(-1, array.shape[-1])
+def _tokens(array: Float32Array, real: NDArray[np.bool_]) -> Float32Array:
+    """Return the rows of an activation that belong to tokens; also if it is [tokens, n] already, as in GPT-2."""
+    rows = array.reshape(-1, array.shape[-1])
+    return rows[real.reshape(-1)] if len(rows) == real.size else rows
 
 
 class _Meter:

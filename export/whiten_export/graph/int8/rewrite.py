@@ -116,12 +116,13 @@ class _Rewriter:
         if source.name not in self.rows:
             self.rows[str(source.name)] = self._quantize(tape, source)
         rows, quantized = self.rows[str(source.name)], self.quantized[str(source.name)]
-        name = f"{node.inputs[1].name}.{source.name}"  # another user of the same weights may have other factors
         known = quantized.columns.get(str(result.name))
         columns, column_scale = known or quantize_columns(quantized.scale.smoothed_weight(weight))
+        name = f"{node.inputs[1].name}.{source.name}"
+        held = name if known or quantized.scale.factors is not None else node.inputs[1].name  # for all users if plain
         column_scale = column_scale * np.float32(rows.scale)
         zero = self._level_of_zero(quantized.scale.zero_point)
-        operands = [rows.levels, self._constant(f"{name}.int8", columns), zero]
+        operands = [rows.levels, self._constant(f"{held}.int8", columns), zero]
         sums = tape.op("Cast", [tape.op("MatMulInteger", operands)], {"to": ir.DataType.FLOAT.value})
         if node in self.results:
             column_scale = column_scale * self.results[node]

@@ -121,13 +121,14 @@ class Choice:
         return self.constant if self.constant is not None and self.ratio <= most else self.token
 
 
-def choose_scales(measured: Range, weight: Float32Array, function: str | None) -> Choice:
+def choose_scales(measured: Range, weight: Float32Array, function: str | None, smoothing: bool = True) -> Choice:
     """Return the scales with which the products of an activation lose least, by the error on the sample of tokens.
 
     Args:
         measured: range and sample of the activation.
         weight: weights that it is multiplied by, side by side, float32 [n, m].
         function: operator that computed the activation, such as "Gelu"; None if it is an input.
+        smoothing: whether channels may be divided by factors, by which the weights are multiplied.
     """
     exact = measured.rows @ weight
     heaviest = np.abs(weight).max(axis=1)
@@ -137,6 +138,8 @@ def choose_scales(measured: Range, weight: Float32Array, function: str | None) -
 
     def best(plain: Scale, smoothed: Iterable[Scale]) -> tuple[float, Scale]:
         without = _error(plain, measured.rows, weight, exact)
+        if not smoothing:
+            return without, plain
         least, scale = min(((_error(scale, measured.rows, weight, exact), scale) for scale in smoothed), key=_first)
         return (least, scale) if least < _WORTH * without else (without, plain)
 

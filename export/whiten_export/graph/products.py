@@ -1,0 +1,56 @@
+"""Write products with constant weights as MatMul with an initialiser, the form in which other passes look for them."""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.tape import Tape
+
+from whiten_export.graph.builder import constant
+
+
+def plain_products(model: ir.Model) -> None:
+    """Split Gemm into MatMul and Add, and transpose constant weights now.
+
+    Exporters leave Gemm where a network multiplies matrices [tokens, n], as GPT-2 does, and a Transpose of weights that
+    several layers share, as in ALBERT.
+
+    Args:
+        model: graph, changed in place.
+    """
+    split_gemms(model)
+    _fold_transposes(model)
+
+
+def split_gemms(model: ir.Model) -> None:
+    """Replace Gemm, which takes only matrices, by MatMul and Add."""
+    for node in list(model.graph):
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        if node.op_type != "Gemm" or any(attributes.get(name, 1) != 1 for name in ("alpha", "beta")):
+            continue
+        if attributes.get("transA", 0) or len(node.inputs) < 3 or node.inputs[2] is None:
+            continue
+        tape = Tape()
+        weight = node.inputs[1]
+        assert weight is not None
+        if attributes.get("transB", 0):
+            weight = tape.op("Transpose", [weight], {"perm": [1, 0]})
+        result = node.outputs[0]
+        value = tape.op("Add", [tape.op("MatMul", [node.inputs[0], weight]), node.inputs[2]])
+        value.type, value.shape = result.type, result.shape
+        model.graph.insert_before(node, tape.nodes)
+        ir.convenience.replace_all_uses_with(result, value)
+        model.graph.remove(node, safe=True)
+
+
+def _fold_transposes(model: ir.Model) -> None:
+    """Replace the Transpose of an initialiser by an initialiser; users of the same weights share it."""
+    for node in list(model.graph):
+        weight = node.inputs[0] if node.op_type == "Transpose" else None
+        if weight is None or not weight.is_initializer() or weight.const_value is None:
+            continue
+        order = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
+        turned = np.ascontiguousarray(np.transpose(weight.const_value.numpy(), order))
+        name = f"{weight.name}.transposed" + ("" if order is None else "_" + "_".join(map(str, order)))
+        ir.convenience.replace_all_uses_with(node.outputs[0], constant(model.graph, name, turned))
+        model.graph.remove(node, safe=True)
+    RemoveUnusedNodesPass()(model)
