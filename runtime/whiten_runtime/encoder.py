@@ -274,4 +274,6 @@ class Encoder(TextBundle):
             raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
         if prompt_name is None and prompt is None:
             prompt = self._embedder.prompts.for_task(*names)
-        return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
+        named = options if texts is UNSET else {"texts": texts, **options}
+        found: NDArray[Any] | Tensor | list[Tensor] = self.encode(prompt_name=prompt_name, prompt=prompt, **named)
+        return found

@@ -77,10 +77,12 @@ class OpenedBundle:
         """Return the ranges that `precision="int8"` and `"uint8"` divide into 255 steps, from the bundle alone.
 
         The bundle stores the moments of its corpus before whitening, from which the mean and the standard deviation σ
-        of each finished coordinate follow. A range is the mean ± 4.5 σ. For coordinates of a normal distribution, 4 σ
-        has the least mean square error of 8 bits, 1.2e-4 σ²; coordinates of real vectors have longer tails, and those
-        outside a range are clipped to its end. Where vectors are normalised, the ranges are divided by the root mean
-        square norm.
+        of each finished coordinate follow. A range is the mean ± 5.5 σ. For normally distributed coordinates, 8 bits
+        have the least mean square error at 4 σ, but coordinates of real vectors have longer tails, and of texts unlike
+        the corpus a larger σ: what is outside is clipped. On STS-B, the error of all-MiniLM-L6-v2 is 1.6e-4 to 2.3e-4
+        of the variance, and cosines of its vectors change by 7e-4 to 9e-4 in the mean. Where vectors are normalised,
+        the ranges are divided by the root mean square norm; compared with the moments of the texts' own normalised
+        vectors, that adds 2 % to 3 % to the error.
 
         Args:
             normalize_embeddings: whether the vectors are divided by their norm, as in `encode`.

@@ -8,8 +8,14 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
 from whiten_runtime.errors import BundleError
 
-DEVIATIONS = 4.5
-"""Standard deviations from the mean to either end of a range."""
+DEVIATIONS = 5.5
+"""Standard deviations from the mean to either end of a range.
+
+For normal numbers and 8 bits the mean square error is least at 4 (8.8e-5 of the variance), and for texts unlike the
+corpus, whose coordinates have longer tails, at 6: all-MiniLM-L6-v2 (layers 1,6 and 0,1) on STS-B, not normalised, has
+9.2e-4 and 1.2e-3 at 4, 1.6e-4 and 2.0e-4 at 6; normalised, 1.1e-4 and 1.3e-4 at 4, 1.9e-4 at 6. At 5.5, none of the
+four is above 1.5 times its own least error.
+"""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _levels(vectors: NDArray[np.float32], ranges: NDArray[np.float32]) -> NDArra
     with np.errstate(over="ignore"):
         steps = (end - start) / np.float32(_STEPS)
         steps[steps == 0] = 1
-        return np.clip(np.floor((vectors - start) / steps), 0, _STEPS).astype(np.uint8)
+        return np.asarray(np.clip(np.floor((vectors - start) / steps), 0, _STEPS), np.uint8)
 
 
 def _checked(ranges: ArrayLike, width: int) -> NDArray[np.float32]:

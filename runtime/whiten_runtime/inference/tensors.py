@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import MissingPackageError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor
 
 
 @overload

@@ -93,7 +93,8 @@ def row_similarities(
         return row_cosines(first, second)
     with np.errstate(over="ignore", invalid="ignore"):
         if similarity == "dot":
-            return np.einsum("nk,nk->n", first, second, dtype=np.float64).astype(np.float32)
+            products: NDArray[np.float64] = np.einsum("nk,nk->n", first, second, dtype=np.float64)
+            return products.astype(np.float32)
         step = max(1, _AT_ONCE // max(1, first.shape[1]))
         parts = [
             -_distances(first[start : start + step], second[start : start + step], similarity)

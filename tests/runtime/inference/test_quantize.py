@@ -75,7 +75,7 @@ def test_a_vector_does_not_depend_on_its_neighbours(precision: str, drawn: tuple
 
 def test_what_is_outside_is_clipped() -> None:
     ranges = np.array([[-1, 5], [1, 5]], np.float32)
-    far = np.array([[-3e38, -3e38], [3e38, 3e38], [1, 5.5]], np.float32)
+    far = np.array([[-3e38, -3e38], [3e38, 3e38], [1.01, 5.5]], np.float32)
     assert made("uint8", ranges, 2)(far).tolist() == [[0, 0], [255, 255], [255, 0]]
     assert made("int8", ranges, 2)(far).tolist() == [[-128, -128], [127, 127], [127, -128]]
 
