@@ -12,6 +12,9 @@ _AT_ONCE = 1 << 22
 _SAFE_NORMS = (1e-12, 1e18)
 """Norms between which products of float32 vectors neither overflow nor lose digits to denormal numbers."""
 
+_SAFE_SQUARES = (1e-24, 1e36)
+"""Squares of the same norms."""
+
 
 def rows_of(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
     """Return vectors as float32, [n, k] or [k].
@@ -70,6 +73,11 @@ def norms(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Divide each row by its L2 norm; rows of zeros stay, and rows with an infinite number or NaN become NaN."""
+    with np.errstate(over="ignore"):
+        squares = np.add.reduce(np.square(vectors), axis=1)
+    if _SAFE_SQUARES[0] <= squares.min(initial=1) and squares.max(initial=1) <= _SAFE_SQUARES[1]:
+        quotients: NDArray[np.float32] = vectors / np.sqrt(squares)[:, None]
+        return quotients
     lengths = norms(vectors)[:, None]
     lengths[lengths == 0] = 1
     lengths[np.isinf(lengths)] = np.nan
