@@ -123,7 +123,7 @@ def _types(names: Sequence[str]) -> Iterator[str]:
 
 def _class(node: ast.ClassDef) -> Iterator[str]:
     """Yield the lines of a class: its constructor or fields, its docstring, its public methods."""
-    methods = [item for item in node.body if isinstance(item, Function)]
+    methods = [item for item in node.body if isinstance(item, Function) and not _is_overload(item)]
     made = next((method for method in methods if method.name == "__init__"), None)
     fields = list(_fields(node))
     keyword_only = ["*"] if any(keyword.arg == "kw_only" for keyword in node.keywords) else []
@@ -134,10 +134,17 @@ def _class(node: ast.ClassDef) -> Iterator[str]:
     yield from _docstring(ast.get_docstring(node) or "")
     described = [f"- `{line}`: {text}" for line, text in fields if text]
     yield from [*described, ""] if described else ()
-    inherited = [item for item in _inherited(node.name) if item.name not in {method.name for method in methods}]
-    for method in (*methods, *inherited):
+    listed: dict[str, Function] = {}
+    for method in (*methods, *_inherited(node.name)):
+        listed.setdefault(method.name, method)
+    for method in listed.values():
         if not method.name.startswith("_"):
             yield from _function(method, "###", f"{node.name}.", method.name)
+
+
+def _is_overload(node: Function) -> bool:
+    """Return whether a function only states types of one way to call the function that follows it."""
+    return any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
 
 
 def _inherited(name: str) -> Iterator[Function]:

@@ -1,11 +1,15 @@
 """Check arguments and installed packages, for several modules."""
 
+import io
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import SupportsIndex
+from typing import NoReturn, SupportsIndex
 
 from whiten_runtime.errors import MissingPackageError, TextError, UsageError
+
+_TO_LIST = ("to_pylist", "to_list", "tolist")
+"""Methods by which columns of tables become lists of Python's own objects."""
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
@@ -46,19 +50,44 @@ def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
         raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
 
 
+def as_iterable(texts: Iterable[str]) -> Iterable[str]:
+    """Return texts as something whose items are strings of Python, if they are texts.
+
+    Columns of tables, which have `to_pylist`, `to_list` or `tolist` (pyarrow, pandas, polars, datasets, numpy), become
+    lists.
+
+    Raises:
+        TextError: `texts` cannot be iterated, or what iteration gives is not what it holds: keys, an order that changes
+            from run to run, numbers, or lines with their ends.
+    """
+    if isinstance(texts, list | tuple):
+        return texts
+    for name in _TO_LIST:
+        if hasattr(texts, name) and not isinstance(texts, type):
+            items = getattr(texts, name)()
+            return items if isinstance(items, list) else _refuse(texts)
+    if hasattr(texts, "keys"):
+        return _refuse(texts, ", such as a list of its values or of one column")
+    if isinstance(texts, set | frozenset):
+        return _refuse(texts, " in an order, such as a list")
+    if isinstance(texts, io.IOBase) or hasattr(texts, "readline"):
+        return _refuse(texts, ", such as file.read().splitlines()")
+    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+        return _refuse(texts)
+    return texts
+
+
 def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
     """Check that all texts are strings, and return them as a list.
 
     Args:
-        texts: an iterable of strings.
+        texts: an iterable of strings, or a column of them.
         offset: index of the first text, for the message.
 
     Raises:
-        TextError: `texts` cannot be iterated, or an item is not a string.
+        TextError: `texts` is no iterable of texts, or an item is not a string.
     """
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str")
-    items = list(texts)
+    items = list(as_iterable(texts))
     for index, item in enumerate(items):
         if not isinstance(item, str):
             raise TextError(f"texts[{offset + index}] is {_described(item)}; wanted a str")
@@ -91,6 +120,10 @@ def needing(extra: str) -> Iterator[None]:
         ) from error
 
 
+def _refuse(texts: object, hint: str = "") -> NoReturn:
+    raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str{hint}")
+
+
 def _described(value: object) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

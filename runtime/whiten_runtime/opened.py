@@ -1,11 +1,20 @@
-"""Share what `Encoder` and `VectorWhitener` have in common: the manifest, use in `with`, and copies by pickle."""
+"""Share what `Encoder` and `VectorWhitener` have in common: manifest, similarities, ranges, `with`, and pickling."""
 
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from whiten_runtime.bundle.bundle import Bundle
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision
+from whiten_runtime.bundle.ranges import OutputMoments, read_moments
 from whiten_runtime.bundle.space import space_of
+from whiten_runtime.errors import UsageError
+from whiten_runtime.inference.embedder import EncodeOptions
+from whiten_runtime.inference.quantize import Quantizer
+from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
 
 Opened = TypeVar("Opened", bound="OpenedBundle")
 
@@ -22,6 +31,85 @@ class OpenedBundle:
     def close(self) -> None:
         """Free the graph. The object cannot be used afterwards."""
         raise NotImplementedError
+
+    def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
+        """Return the similarity of every vector of `a` with every vector of `b`.
+
+        It is `similarity_fn_name`: the cosine, unless the model's authors say otherwise; a dot product; or the negative
+        euclidean or manhattan distance. Vectors are taken as float32, and may be as long or as short as float32 allows.
+
+        Args:
+            a: shape [n, k] or [k].
+            b: shape [m, k] or [k].
+
+        Returns:
+            float32 [n, m]; the cosine of a vector of norm zero with any other is 0. A dot product or distance that
+            float32 cannot hold is infinite.
+
+        Raises:
+            UsageError: the vectors have different numbers of dimensions.
+            TextError: they are not numbers, or not finite; the message has the first index.
+        """
+        first, second = comparable(a, b)
+        return similarity_matrix(first, second, self.similarity_fn_name)
+
+    def similarity_pairwise(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
+        """Return the similarity of each vector of `a` with the same one of `b`, by the function of `similarity`.
+
+        Args:
+            a: shape [n, k] or [k].
+            b: shape [n, k] or [k], as `a`.
+
+        Returns:
+            float32 [n]; of two single vectors, an array without dimensions.
+
+        Raises:
+            UsageError: there are different numbers of vectors or dimensions.
+            TextError: they are not numbers, or not finite; the message has the first index.
+        """
+        first, second = comparable(a, b)
+        if len(first) != len(second):
+            raise UsageError(f"a holds {len(first)} vectors and b {len(second)}; wanted as many, or call similarity")
+        scores = row_similarities(first, second, self.similarity_fn_name)
+        return scores.reshape(()) if np.ndim(a) == np.ndim(b) == 1 else scores
+
+    def ranges(self, *, normalize_embeddings: bool = False, truncate_dim: int | None = None) -> NDArray[np.float32]:
+        """Return the ranges that `precision="int8"` and `"uint8"` divide into 255 steps, from the bundle alone.
+
+        The bundle stores the moments of its corpus before whitening, from which the mean and the standard deviation σ
+        of each finished coordinate follow. A range is the mean ± 5.5 σ. For normally distributed coordinates, 8 bits
+        have the least mean square error at 4 σ, but coordinates of real vectors have longer tails, and of texts unlike
+        the corpus a larger σ: what is outside is clipped. On STS-B, the error of all-MiniLM-L6-v2 is 1.6e-4 to 2.3e-4
+        of the variance, and cosines of its vectors change by 7e-4 to 9e-4 in the mean. Where vectors are normalised,
+        the ranges are divided by the root mean square norm; compared with the moments of the texts' own normalised
+        vectors, that adds 2 % to 3 % to the error.
+
+        Args:
+            normalize_embeddings: whether the vectors are divided by their norm, as in `encode`.
+            truncate_dim: number of leading coordinates that are kept, as in `encode`.
+
+        Returns:
+            float32 [2, k]: the lower ends, then the upper ends, as `quantize_embeddings` of sentence-transformers takes
+            them.
+
+        Raises:
+            UsageError: the bundle stores no moments, or `truncate_dim` cannot be used.
+            BundleError: its file of the whitening is damaged.
+        """
+        return self._stored_ranges(EncodeOptions.of(self.manifest, None, normalize_embeddings, truncate_dim))
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return the number of coordinates of a vector, k, as sentence-transformers calls it; `dimension` here."""
+        return self.dimension
+
+    def get_embedding_dimension(self) -> int:
+        """Return the number of coordinates of a vector, k, as sentence-transformers 6 calls it; `dimension` here."""
+        return self.dimension
+
+    @property
+    def similarity_fn_name(self) -> Similarity:
+        """Return the similarity that the model was trained for: "cosine", "dot", "euclidean" or "manhattan"."""
+        return self._bundle.manifest.similarity_fn_name
 
     @property
     def manifest(self) -> Manifest:
@@ -48,6 +136,23 @@ class OpenedBundle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reopen, (type(self), *self._arguments)
+
+    def _quantizer(
+        self, precision: VectorPrecision, ranges: ArrayLike | None, options: EncodeOptions
+    ) -> Quantizer | None:
+        return Quantizer.of(precision, ranges, options.width, lambda: self._stored_ranges(options))
+
+    def _stored_ranges(self, options: EncodeOptions) -> NDArray[np.float32]:
+        if self._moments is None:
+            raise UsageError(
+                "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; pass "
+                f"ranges, float32 [2, {options.width}], or take precision binary, or a bundle with a whitening"
+            )
+        return self._moments.ranges(options.width, options.normalize or self.manifest.normalize)
+
+    @cached_property
+    def _moments(self) -> OutputMoments | None:
+        return read_moments(self._bundle)
 
 
 def reopen(kind: type[Opened], *arguments: Any) -> Opened:

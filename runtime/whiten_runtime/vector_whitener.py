@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
+from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
-from whiten_runtime.errors import BundleError, TextError, UsageError
+from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
-from whiten_runtime.inference.vectors import unit
+from whiten_runtime.inference.vectors import check_finite, rows_of, unit
 from whiten_runtime.opened import OpenedBundle
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
@@ -71,7 +73,9 @@ class VectorWhitener(OpenedBundle):
         show_progress_bar: bool = False,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
-    ) -> NDArray[np.float32]:
+        precision: VectorPrecision = "float32",
+        ranges: ArrayLike | None = None,
+    ) -> NDArray[Any]:
         """Whiten vectors: y = (x - mean) W, then divided by its norm if the manifest says so.
 
         Args:
@@ -80,9 +84,11 @@ class VectorWhitener(OpenedBundle):
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
             truncate_dim: keep only the first coordinates, as in `Encoder.encode`.
+            precision: precision of the numbers, as in `Encoder.encode`.
+            ranges: ranges of int8 and uint8, as in `Encoder.encode`.
 
         Returns:
-            float32 [n, k], or [k].
+            float32 [n, k], or [k]; with another `precision`, as in `Encoder.encode`.
 
         Raises:
             UsageError: the vectors have another number of dimensions, or an option cannot be used as given.
@@ -90,19 +96,15 @@ class VectorWhitener(OpenedBundle):
         """
         self._session.check_open()
         options = EncodeOptions.of(self.manifest, batch_size, normalize_embeddings, truncate_dim)
-        try:
-            with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
-                rows = np.asarray(vectors, np.float32)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TextError(f"vectors are not numbers in rows of equal length ({error})") from None
+        quantizer = self._quantizer(precision, ranges, options)
+        rows = rows_of("vectors", vectors)
         if rows.ndim not in (1, 2) or rows.shape[-1] != self.width:
             raise UsageError(f"vectors have shape {rows.shape}; wanted [n, {self.width}] or [{self.width}]")
         table = np.atleast_2d(rows)
-        finite = np.isfinite(table).all(axis=1)
-        if not finite.all():
-            raise TextError(f"vectors[{int(finite.argmin())}] is not finite; leave it out")
+        check_finite("vectors", table)
         with progress_bar(len(table), show_progress_bar, "vector") as advance:
-            result = self._transform(table, options, advance)
+            result: NDArray[Any] = self._transform(table, options, advance)
+        result = result if quantizer is None else quantizer(result)
         return result[0] if rows.ndim == 1 else result
 
     def verify(self) -> Agreement:

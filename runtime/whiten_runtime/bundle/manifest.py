@@ -24,6 +24,8 @@ WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"
 Outputs = Literal["whitened", "both"]
 Side = Literal["right", "left"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+VectorPrecision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+"""Precision of the numbers of a vector, as sentence-transformers names them; with the last two, 8 signs are a byte."""
 
 NESTED_METHODS = frozenset({"pca", "pca-cor"})
 """Methods whose first m columns are the whitening to m dimensions."""

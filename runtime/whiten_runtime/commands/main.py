@@ -5,13 +5,14 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.manifest import VectorPrecision, read_manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
@@ -32,7 +33,7 @@ COMMAND_GROUP = "whiten.commands"
 
 _ROWS_AT_ONCE = 1024
 
-_Rows = Iterator[tuple[str, NDArray[np.float32]]]
+_Rows = Iterator[tuple[str, NDArray[Any]]]
 
 
 class _PluginGroup(click.Group):
@@ -83,6 +84,13 @@ _header_option = click.option(
 @click.option("--prompt", metavar="TEXT", help='Prompt before each text, or around it with "{text}"; "" for none.')
 @click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
 @click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
+@click.option(
+    "--precision",
+    type=click.Choice(get_args(VectorPrecision)),
+    default="float32",
+    show_default=True,
+    help="8 bits a coordinate, or its sign alone in a bit.",
+)
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
 @_header_option
 @threads_option
@@ -100,6 +108,7 @@ def embed(
     prompt: str | None,
     normalize: bool,
     truncate_dim: int | None,
+    precision: VectorPrecision,
     batch_size: int | None,
     header: bool,
     threads: int | None,
@@ -135,10 +144,11 @@ def embed(
             batch_size=batch_size,
             normalize_embeddings=normalize,
             truncate_dim=truncate_dim,
+            precision=precision,
         )
         rows = zip(texts, vectors, strict=True)
         named = prompt_name or (encoder.default_prompt_name if prompt is None else None)
-        metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, named)
+        metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, named, precision)
         if out is not None:
             summary = {"texts": _write(out, rows, metadata, header), "out": str(out)}
         elif as_json:
@@ -154,6 +164,7 @@ def embed(
             say(f"wrote {summary['texts']} vectors of {metadata.dimension} dimensions to {out}")
         if as_json:
             summary |= {"dimension": metadata.dimension, "space": encoder.space, "truncated": encoder.truncated}
+            summary |= {} if precision == "float32" else {"precision": precision}
             console.print_json(summary)
 
 

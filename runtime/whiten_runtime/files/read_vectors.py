@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import choose_column, import_parquet
-from whiten_runtime.files.vector_metadata import is_header
+from whiten_runtime.files.vector_metadata import is_header, read_metadata
 
 Rows = NDArray[np.float32]
 
@@ -32,7 +32,8 @@ def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
 
     Raises:
         UsageError: the file does not exist, its kind is unknown, or the column does not exist.
-        DataError: the content is not vectors of one length, or a number is not finite.
+        DataError: the content is not vectors of one length, a number is not finite, or the metadata says that the
+            vectors are quantised.
     """
     file = Path(path)
     read = _READERS.get(file.suffix.lower())
@@ -42,6 +43,7 @@ def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
         raise UsageError(
             f"'{file}' {'is a directory' if file.is_dir() else 'does not exist'}; wanted a file of vectors"
         )
+    _check_precision(file)
     start, width = 0, None
     for rows in read(file, column):
         if not len(rows):
@@ -54,6 +56,13 @@ def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
         width = rows.shape[1]
         start += len(rows)
         yield rows
+
+
+def _check_precision(file: Path) -> None:
+    """Check that a file does not say that its vectors are quantised: their numbers are steps of ranges, or signs."""
+    metadata = read_metadata(file)
+    if metadata is not None and isinstance(metadata.precision, str) and metadata.precision != "float32":
+        raise DataError(f"{file}: holds vectors of precision {metadata.precision}; wanted float32, so embed again")
 
 
 def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:

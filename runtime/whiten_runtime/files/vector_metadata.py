@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, is_space
+from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, VectorPrecision, is_space
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
@@ -30,6 +30,8 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the bundle that computed them."""
     dimension: int
     """Number of coordinates of a vector."""
+    precision: VectorPrecision | msgspec.UnsetType = msgspec.UNSET
+    """Precision of the numbers; absent for float32. With "binary" and "ubinary", a byte holds the signs of 8."""
     truncated_from: int | None = None
     """Number of coordinates that the bundle gives, if only the first ones were kept; otherwise None."""
     normalized: bool
@@ -48,6 +50,7 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
         normalize: bool = False,
         truncate_dim: int | None = None,
         prompt_name: str | None = None,
+        precision: VectorPrecision = "float32",
     ) -> "VectorMetadata":
         """Describe vectors that a bundle computes with these options."""
         alignment = manifest.whitening.alignment if manifest.whitening else None
@@ -55,11 +58,24 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
             space=space_of(manifest),
             bundle=manifest.name,
             dimension=truncate_dim or manifest.dimension,
+            precision=msgspec.UNSET if precision == "float32" else precision,
             truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
             normalized=normalize or manifest.normalize,
             prompt_name=prompt_name,
             alignment=msgspec.UNSET if alignment is None else alignment,
         )
+
+    @property
+    def columns(self) -> int:
+        """Return the numbers that the file has for a vector: one for 8 coordinates where only signs are kept."""
+        return (self.dimension + 7) // 8 if self.precision in ("binary", "ubinary") else self.dimension
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Return the type of the numbers in the file: float32, int8 or uint8, little-endian."""
+        if self.precision in (msgspec.UNSET, "float32"):
+            return np.dtype("<f4")
+        return np.dtype(np.int8 if self.precision in ("int8", "binary") else np.uint8)
 
     def to_json(self) -> bytes:
         """Serialise as one line without a newline: the header of a .jsonl file, and the content of a sidecar."""
@@ -102,9 +118,9 @@ def _of_npy(path: Path) -> VectorMetadata | None:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except (ValueError, OSError, EOFError, AttributeError):
         return found  # whoever reads the vectors says what is wrong with them
-    if shape != (found.vectors, found.dimension):
+    if shape != (found.vectors, found.columns):
         raise DataError(
-            f"{sidecar}: is of [{found.vectors}, {found.dimension}] vectors, but {path.name} holds {list(shape)}; "
+            f"{sidecar}: is of [{found.vectors}, {found.columns}] vectors, but {path.name} holds {list(shape)}; "
             "delete it, or embed the texts again"
         )
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from whiten_runtime.files.replacing import replacing
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata, sidecar_of
 
-Vectors = NDArray[np.float32]
+Vectors = NDArray[Any]
 
 
 def check_output(path: Path | None, header: bool = False) -> None:
@@ -45,7 +45,7 @@ def check_output(path: Path | None, header: bool = False) -> None:
 
 
 class Writer(Protocol):
-    """Writes texts and their vectors, float32 [m, k], one part after the other."""
+    """Writes texts and their vectors, [m, k] of the type that the metadata says, one part after the other."""
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         """Append texts and their vectors."""
@@ -89,14 +89,14 @@ def json_row(text: str, vector: Vectors) -> bytes:
 
 
 class _NpyWriter:
-    """Writes float32 [n, k]; numpy leaves room in the header for an n that is not known yet."""
+    """Writes [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
-        self._file, self._dimension, self._count = file, metadata.dimension, 0
+        self._file, self._metadata, self._count = file, metadata, 0
         self._write_header()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        self._file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
+        self._file.write(np.ascontiguousarray(vectors, self._metadata.dtype).tobytes())
         self._count += len(vectors)
 
     def finish(self) -> int:
@@ -105,7 +105,8 @@ class _NpyWriter:
         return self._count
 
     def _write_header(self) -> None:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self._count, self._dimension)}
+        shape = (self._count, self._metadata.columns)
+        header = {"descr": self._metadata.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
@@ -127,7 +128,8 @@ class _ParquetWriter:
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
         self._pyarrow, parquet = import_parquet()
         self._count = 0
-        vector = self._pyarrow.list_(self._pyarrow.float32(), metadata.dimension)
+        number = self._pyarrow.from_numpy_dtype(metadata.dtype)
+        vector = self._pyarrow.list_(number, metadata.columns)
         self._schema = self._pyarrow.schema(
             {"text": self._pyarrow.string(), "embedding": vector},
             metadata={SPACE_KEY: metadata.space, KEY: metadata.to_json()},

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.inference.vectors import similarity_matrix, unit
+from whiten_runtime.inference.vectors import unit
 
 _ROWS_AT_ONCE = 512
 """Number of queries whose similarities are held in memory at once."""
@@ -39,9 +39,7 @@ class Nearest:
         """
         first, second = unit(queries), unit(rows)
         parts = [
-            self._slice(begin)._merge(
-                similarity_matrix(first[begin : begin + _ROWS_AT_ONCE], second, "dot"), start, top
-            )
+            self._slice(begin)._merge(first[begin : begin + _ROWS_AT_ONCE] @ second.T, start, top)
             for begin in range(0, len(first), _ROWS_AT_ONCE)
         ]
         if not parts:

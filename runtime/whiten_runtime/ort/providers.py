@@ -84,6 +84,16 @@ def on_device(device: str) -> Provider:
     return CPU_PROVIDER if device == "cpu" else (CUDA_PROVIDER, {"device_id": int(found[2] or 0)})
 
 
+def device_of(provider: Provider) -> str:
+    """Return the device of a provider as `on_device` takes it, such as "cpu" or "cuda:0"; else the provider's name."""
+    name, options = provider_name(provider), provider_options(provider)
+    if name == CUDA_PROVIDER:
+        return f"cuda:{options.get('device_id', 0)}"
+    if name == OPENVINO_PROVIDER:
+        return f"openvino:{BFLOAT16}" if options.get(PRECISION_HINT) == BFLOAT16 else "openvino"
+    return "cpu" if name == CPU_PROVIDER else name
+
+
 def parse_provider(text: str) -> Provider:
     """Parse a provider of the command line: a name, NAME:KEY=VALUE,KEY=VALUE, or a device as in `on_device`.
 

@@ -12,7 +12,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from whiten_runtime.bundle.manifest import Similarity
 from whiten_runtime.inference import vectors
-from whiten_runtime.inference.vectors import similarity_matrix, unit
+from whiten_runtime.inference.nearest import Nearest
+from whiten_runtime.inference.vectors import norms, row_cosines, row_similarities, similarity_matrix, unit
 
 SIMILARITIES = get_args(Similarity)
 NUMBERS = st.floats(-100, 100, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
@@ -85,3 +86,85 @@ def test_rows_of_zeros_stay_and_are_like_no_other() -> None:
     np.testing.assert_allclose(unit(rows), [[0.6, 0.8], [0, 0]])
     np.testing.assert_allclose(similarity_matrix(rows, rows, "cosine"), [[1, 0], [0, 0]])
     assert unit(rows).dtype == np.float32
+
+
+SIZES = (1e-45, 1e-40, 1e-38, 1e-30, 1e-20, 1e-12, 1.0, 1e12, 1e18, 1e19, 1e25, 1e30, 1e37)
+
+
+def sized(seed: int = 0, width: int = 16) -> np.ndarray:
+    """Return a row of each size, those of the smallest made of denormal numbers, and a row of zeros."""
+    rows = np.random.default_rng(seed).uniform(-4, 4, size=(len(SIZES) + 1, width))
+    return (rows * np.array([*SIZES, 0])[:, None]).astype(np.float32)
+
+
+def divisors(rows: np.ndarray) -> np.ndarray:
+    """Return the largest number of each row, float64 [n, 1], or 1."""
+    largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float64)
+    return np.where(largest > 0, largest, 1)
+
+
+def rounded(exact: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", under="ignore"):
+        return exact.astype(np.float32)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("sizes", [slice(None), slice(3, 5), slice(6, 7), slice(-4, None), slice(0, 3)])
+def test_vectors_of_any_norm_are_compared(similarity: Similarity, sizes: slice) -> None:
+    """Float32 overflows at 3e38 and loses digits below 1e-38, and so do squares of numbers beyond 1e19 and 1e-19."""
+    first, second = sized()[sizes], sized(1)[sizes]
+    got = similarity_matrix(first, second, similarity)
+    if similarity == "cosine":  # scikit-learn takes norms below 2e-15 for zero
+        want = rounded(wanted(*(rows.astype(np.float64) / divisors(rows) for rows in (first, second)), "cosine"))
+    else:
+        want = rounded(wanted(first, second, similarity))
+    assert got.dtype == np.float32
+    largest = rounded(np.abs(first).astype(np.float64) @ np.abs(second).astype(np.float64).T)
+    bound = 1e-6 if similarity == "cosine" else 1e-6 * largest if similarity == "dot" else 1e-6 * np.abs(want)
+    infinite = np.isinf(want)
+    np.testing.assert_array_equal(got[infinite], want[infinite])
+    off = np.abs(got[~infinite].astype(np.float64) - want[~infinite])
+    assert (off <= np.broadcast_to(bound + 1e-44, want.shape)[~infinite]).all()
+    pairs = row_similarities(first, second, similarity)
+    np.testing.assert_allclose(pairs, np.diag(want), rtol=1e-5, atol=1e-6 if similarity == "cosine" else 1e-44)
+
+
+def test_units_of_any_norm_have_length_one() -> None:
+    rows = sized()
+    units = unit(rows).astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(units[:-1], axis=1), 1, rtol=1e-6)
+    assert not units[-1].any()
+    exact = rows.astype(np.float64)[:-1]
+    np.testing.assert_allclose(units[:-1], exact / np.linalg.norm(exact, axis=1, keepdims=True), atol=1e-7)
+    np.testing.assert_allclose(norms(rows)[:-1], np.linalg.norm(exact, axis=1), rtol=1e-12)
+    largest = np.full((1, 8), np.finfo(np.float32).max)
+    np.testing.assert_allclose(unit(largest), np.full((1, 8), 8**-0.5), rtol=1e-6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(width=32, allow_nan=False))
+)
+def test_units_and_cosines_of_any_numbers(rows: np.ndarray) -> None:
+    units, cosines = unit(rows), row_cosines(rows, rows)
+    finite, zero = np.isfinite(rows).all(axis=1), ~rows.any(axis=1)
+    assert np.isnan(units[~finite]).all()
+    assert np.isnan(cosines[~finite]).all()
+    np.testing.assert_array_equal(cosines[zero], 0)
+    np.testing.assert_allclose(cosines[finite & ~zero], 1, rtol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(units[finite & ~zero].astype(np.float64), axis=1), 1, rtol=1e-6)
+
+
+def test_sums_that_cancel_do_not_overflow_first() -> None:
+    first = np.array([[1e30, 1e30]], np.float32)
+    second = np.array([[1e30, -1e30]], np.float32)
+    assert similarity_matrix(first, second, "dot").tolist() == [[0]]
+    assert row_similarities(first, second, "dot").tolist() == [0]
+    assert similarity_matrix(first, -first, "dot").tolist() == [[-np.inf]]
+
+
+def test_the_nearest_of_rows_of_any_norm() -> None:
+    rows = sized()[:-1]
+    found = Nearest.empty(len(rows)).add(rows, rows, 0, 1)
+    assert found.rows[:, 0].tolist() == list(range(len(rows)))
+    np.testing.assert_allclose(found.cosines, 1, rtol=1e-6)

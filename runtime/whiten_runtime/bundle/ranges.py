@@ -1,0 +1,73 @@
+"""Tell between which numbers the coordinates of a bundle's vectors lie, from the moments of its corpus."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
+from whiten_runtime.errors import BundleError
+
+DEVIATIONS = 5.5
+"""Standard deviations from the mean to either end of a range.
+
+For normal numbers and 8 bits the mean square error is least at 4 (8.8e-5 of the variance), and for texts unlike the
+corpus, whose coordinates have longer tails, at 6: all-MiniLM-L6-v2 (layers 1,6 and 0,1) on STS-B, not normalised, has
+9.2e-4 and 1.2e-3 at 4, 1.6e-4 and 2.0e-4 at 6; normalised, 1.1e-4 and 1.3e-4 at 4, 1.9e-4 at 6. At 5.5, none of the
+four is above 1.5 times its own least error.
+"""
+
+
+@dataclass(frozen=True)
+class OutputMoments:
+    """Holds the moments of the corpus's finished vectors, before any division by their norms.
+
+    Attributes:
+        mean: float64 [k].
+        variance: float64 [k].
+    """
+
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+    def ranges(self, width: int, normalized: bool) -> NDArray[np.float32]:
+        """Return the lower and the upper end of each coordinate's range, float32 [2, width].
+
+        Args:
+            width: number of leading coordinates that are kept.
+            normalized: whether these are divided by their norm. A range is then divided by the root mean square norm.
+        """
+        mean, variance = self.mean[:width], self.variance[:width]
+        reach = DEVIATIONS * np.sqrt(variance)
+        ends = np.stack([mean - reach, mean + reach])
+        norm = np.sqrt(np.sum(variance + np.square(mean)))
+        return (ends / norm if normalized and norm > 0 else ends).astype(np.float32)
+
+
+def read_moments(bundle: Bundle) -> OutputMoments | None:
+    """Return the moments of a bundle's vectors over its corpus; None if it stores none.
+
+    They follow from those before whitening, which the bundle stores with its map y = (x - mean) W: the mean of y is
+    (corpus_mean - mean) W, and its covariance is Wᵀ Σ W.
+
+    Raises:
+        BundleError: the file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open  # an encoder that quantises nothing needs neither
+
+    path = bundle.path / WHITENING_FILE
+    if WHITENING_FILE not in bundle.manifest.files:
+        return None
+    try:
+        with safe_open(path, "numpy") as file:
+            names = ("mean", "W", "corpus_mean", "covariance")
+            if not set(names) <= set(file.keys()):
+                return None
+            mean, W, corpus_mean, covariance = (np.asarray(file.get_tensor(name), np.float64) for name in names)
+        found = OutputMoments((corpus_mean - mean) @ W, np.einsum("dk,dk->k", W, covariance @ W).clip(0))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise BundleError(f"{path}: is damaged ({error}); copy the bundle again") from None
+    wanted = (bundle.manifest.dimension,)
+    if found.mean.shape != wanted or not np.isfinite([found.mean, found.variance]).all():
+        raise BundleError(f"{path}: holds no moments of {wanted[0]} coordinates; copy the bundle again")
+    return found

@@ -1,0 +1,204 @@
+"""Hold what an encoder does besides `encode`: streams, two vectors a text, the proof, and what the bundle says."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
+from whiten_runtime.checks import as_iterable, checked_texts
+from whiten_runtime.errors import TextError, UsageError
+from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
+from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.opened import OpenedBundle
+from whiten_runtime.ort.placement import Placement
+from whiten_runtime.ort.providers import device_of
+from whiten_runtime.ort.session import SessionOptions
+
+_WARM = 512
+"""Number of tokens of the long text of a warm-up, at most: the memory of attention grows with its square."""
+
+
+class TextBundle(OpenedBundle):
+    """Holds an open bundle that takes texts."""
+
+    def _open(self, path: Path, options: SessionOptions, verify_hashes: bool, cuda_graphs: bool) -> None:
+        self._arguments = (path, options, verify_hashes, cuda_graphs)
+        self._bundle, self._embedder = load_bundle(path, options, verify_hashes)
+        self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
+        if cuda_graphs:
+            try:
+                self._engine.record(self.max_seq_length)
+            except BaseException:
+                self.close()
+                raise
+
+    def encode_both(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        truncate: bool = True,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Embed texts, and return their vectors after and before whitening, from one run of the graph.
+
+        Args:
+            texts: one text, or several.
+            prompt_name: name of a prompt, as in `encode`.
+            prompt: the prompt itself, as in `encode`.
+            batch_size: maximum number of texts per batch.
+            truncate: truncate long texts instead of raising.
+
+        Returns:
+            The vectors that `encode` returns, float32 [n, k], and the mean over the chosen layers before whitening and
+            normalisation, float32 [n, d]; [k] and [d] for a single string.
+
+        Raises:
+            UsageError: the bundle was not exported with `--outputs both`, or `batch_size` is out of range.
+            TextError: as in `encode`, and TooLongError too.
+        """
+        if self.manifest.outputs != "both":
+            raise UsageError("this bundle gives one vector a text; export it with --outputs both")
+        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
+        plain = self._options(batch_size, False, None, truncate, prompt)
+        values = (OUTPUT, UNWHITENED_OUTPUT)
+        options = replace(plain, width=self._engine.width_of(*values), values=values)
+        white, raw = np.split(self._vectors(texts, options, False), [self.dimension], axis=1)
+        return (white[0], raw[0]) if isinstance(texts, str) else (white, raw)
+
+    def encode_iter(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+        precision: VectorPrecision = "float32",
+        ranges: ArrayLike | None = None,
+    ) -> Iterator[NDArray[Any]]:
+        """Embed a stream of texts of any length in bounded memory.
+
+        Reads some thousands of texts ahead, to sort them by length and to tokenise the next ones meanwhile.
+
+        Args:
+            texts: an iterable of texts, read once.
+            prompt_name: name of a prompt, as in `encode`.
+            prompt: the prompt itself, as in `encode`.
+            batch_size: maximum number of texts per batch.
+            normalize_embeddings: divide each vector by its L2 norm.
+            truncate_dim: keep only the first coordinates.
+            truncate: truncate long texts instead of raising.
+            precision: precision of the numbers, as in `encode`.
+            ranges: ranges of int8 and uint8, as in `encode`.
+
+        Yields:
+            float32 [k] for each text, in order; with another `precision`, as in `encode`.
+
+        Raises:
+            TextError: an item of `texts` is not a string; the message has its index.
+            TooLongError: a text is too long and `truncate` is False.
+            UsageError: `batch_size` or `truncate_dim` is out of range, there is no prompt of this name, or `precision`
+                or `ranges` cannot be used.
+        """
+        if isinstance(texts, str):
+            raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
+        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt)
+        quantizer = self._quantizer(precision, ranges, options)
+        windows = (rows for _, rows in self._embedder.windows(as_iterable(texts), options))
+        return (row for rows in windows for row in (rows if quantizer is None else quantizer(rows)))
+
+    def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
+        """Return the number of tokens of a text, or of each text, special tokens included, before truncation."""
+        if isinstance(texts, str):
+            return len(self._tokenizer.tokenize([texts])[0])
+        return [len(ids) for ids in self._tokenizer.tokenize(checked_texts(texts))]
+
+    def verify(self) -> Agreement:
+        """Embed the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
+
+        Raises:
+            BundleError: the probes are missing or damaged.
+        """
+        from whiten_runtime.bundle.probes import read_probes  # imports safetensors, which nothing else here needs
+
+        probes = read_probes(self._bundle)
+        ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
+        alone, batched = alone_and_batched(self._engine.vectors, ids)
+        return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
+
+    def warmup(self) -> None:
+        """Run a short and a long text, so that the next call does not pay first-time costs."""
+        pad = self._bundle.manifest.pad_token_id
+        for length in (1, min(self.max_seq_length, _WARM)):
+            for _ in self._engine.run([[pad] * length]):
+                pass
+
+    @property
+    def max_seq_length(self) -> int:
+        """Return the maximum number of tokens of a text, special tokens included."""
+        return self._bundle.manifest.max_seq_length
+
+    def get_max_seq_length(self) -> int:
+        """Return the maximum number of tokens of a text, as sentence-transformers calls it; `max_seq_length` here."""
+        return self.max_seq_length
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Return the bundle's prompts by name."""
+        return dict(self._bundle.manifest.prompts)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """Return the name of the prompt that `encode` applies if none is asked for, or None."""
+        return self._bundle.manifest.default_prompt_name
+
+    @property
+    def providers(self) -> list[str]:
+        """Return the active execution providers, in order of preference."""
+        return self._engine.providers
+
+    @property
+    def device(self) -> str:
+        """Return the device of the first provider: "cpu", "cuda:N", "openvino" or "openvino:bf16", else its name."""
+        options: SessionOptions = self._arguments[1]
+        return device_of(options.providers[0])
+
+    @property
+    def placement(self) -> Placement:
+        """Return the number of nodes that onnxruntime put on each provider."""
+        return self._engine.placement
+
+    @property
+    def truncated(self) -> int:
+        """Return the number of texts that were truncated to `max_seq_length` since the encoder was created."""
+        return self._embedder.truncated
+
+    def close(self) -> None:
+        """Free the model. The encoder cannot be used afterwards."""
+        self._embedder.close()
+
+    def _vectors(
+        self, texts: str | Iterable[str], options: EncodeOptions, show_progress_bar: bool
+    ) -> NDArray[np.float32]:
+        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        if not show_progress_bar:
+            return self._embedder.embed(items, options)
+        with progress_bar(len(items), show_progress_bar) as advance:
+            return self._embedder.embed(items, options, advance)
+
+    def _options(
+        self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool, prompt: str
+    ) -> EncodeOptions:
+        self._engine.check_open()
+        return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate, prompt)

@@ -1,0 +1,134 @@
+"""Test which collections of texts are taken: columns of tables are, what would silently mean something else is not."""
+
+import io
+from collections import UserDict, deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.sizes import WIDTH
+from whiten_runtime import Encoder, TextError
+from whiten_runtime.checks import checked_texts
+
+TEXTS = ["a text", "", "日本"]
+
+
+class Column:
+    """A column that holds objects of its own, which `name` turns into Python's."""
+
+    def __init__(self, name: str, items: list[Any]) -> None:
+        setattr(self, name, lambda: items)
+
+    def __iter__(self) -> Any:
+        raise AssertionError("its own objects were read")
+
+    def keys(self) -> Any:
+        raise AssertionError("as pandas' series have them")
+
+
+@pytest.mark.parametrize("name", ["to_pylist", "to_list", "tolist"])
+def test_columns_become_lists(name: str, tiny: Encoder) -> None:
+    assert checked_texts(Column(name, TEXTS)) == TEXTS  # type: ignore[arg-type]
+    assert tiny.encode(Column(name, TEXTS)).shape == (3, WIDTH)  # type: ignore[arg-type]
+    assert len(list(tiny.encode_iter(Column(name, TEXTS)))) == 3  # type: ignore[arg-type]
+    assert len(tiny.token_count(Column(name, TEXTS))) == 3  # type: ignore[arg-type]
+    for missing in (None, float("nan")):
+        with pytest.raises(TextError, match=rf"texts\[3\] is {type(missing).__name__}"):
+            checked_texts(Column(name, [*TEXTS, missing]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "texts", [TEXTS, tuple(TEXTS), deque(TEXTS), iter(TEXTS), dict.fromkeys(TEXTS).keys(), np.array(TEXTS)]
+)
+def test_lists_and_iterators_are_taken(texts: Any) -> None:
+    assert checked_texts(texts) == TEXTS
+
+
+def test_columns_of_numpy() -> None:
+    assert checked_texts(np.array(TEXTS, object)) == TEXTS
+    with pytest.raises(TextError, match=r"texts\[1\] is float nan"):
+        checked_texts(np.array(["a", np.nan], object))
+
+
+def test_columns_of_pyarrow(tiny: Encoder) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    want = tiny.encode(TEXTS)
+    for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+        array = pyarrow.array(TEXTS, kind)
+        for column in (array, pyarrow.chunked_array([array[:1], array[1:]]), pyarrow.table({"t": array})["t"]):
+            np.testing.assert_array_equal(tiny.encode(column), want)
+    with pytest.raises(TextError, match=r"texts\[1\] is NoneType None"):
+        tiny.encode(pyarrow.array(["a", None]))
+    with pytest.raises(TextError, match=r"texts\[0\] is dict"):
+        tiny.encode(pyarrow.table({"t": TEXTS}))
+
+
+def test_columns_of_pandas(tiny: Encoder) -> None:
+    pandas = pytest.importorskip("pandas")
+    want = tiny.encode(TEXTS)
+    for kind in (object, "string", "category"):
+        column = pandas.Series(TEXTS, index=[7, 8, 9], dtype=kind)
+        for texts in (column, column.array, pandas.DataFrame({"t": column})["t"], pandas.Index(TEXTS)):
+            np.testing.assert_array_equal(tiny.encode(texts), want)
+    for missing in (None, float("nan"), pandas.NA):
+        with pytest.raises(TextError, match=r"texts\[1\] is (NoneType|float|NAType)"):
+            tiny.encode(pandas.Series(["a", missing]))
+    with pytest.raises(TextError, match="texts is DataFrame .* a list of its values or of one column"):
+        tiny.encode(pandas.DataFrame({"t": TEXTS}))
+
+
+def test_columns_of_polars(tiny: Encoder) -> None:
+    polars = pytest.importorskip("polars")
+    want = tiny.encode(TEXTS)
+    for texts in (polars.Series(TEXTS), polars.DataFrame({"t": TEXTS})["t"]):
+        np.testing.assert_array_equal(tiny.encode(texts), want)
+    with pytest.raises(TextError, match=r"texts\[1\] is NoneType None"):
+        tiny.encode(polars.Series(["a", None]))
+    with pytest.raises(TextError, match="Series"):
+        tiny.encode(polars.DataFrame({"t": TEXTS}))
+
+
+def test_columns_of_datasets(tiny: Encoder) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"text": TEXTS, "number": [1, 2, 3]})
+    np.testing.assert_array_equal(tiny.encode(data["text"]), tiny.encode(TEXTS))
+    with pytest.raises(TextError, match=r"texts\[0\] is dict"):
+        tiny.encode(data)
+    with pytest.raises(TextError, match=r"texts\[0\] is int 1"):
+        tiny.encode(data["number"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "hint"),
+    [
+        ({"text": "number"}, "a list of its values"),
+        (UserDict({"text": "number"}), "a list of its values"),
+        ({"a", "b"}, "in an order, such as a list"),
+        (frozenset({"a", "b"}), "in an order, such as a list"),
+        (io.StringIO("a\nb\n"), r"file\.read\(\)\.splitlines\(\)"),
+        (io.BytesIO(b"a\nb\n"), r"file\.read\(\)\.splitlines\(\)"),
+        (b"text", "wanted a str or an iterable of str"),
+        (bytearray(b"text"), "wanted a str or an iterable of str"),
+        (np.array("text"), "texts is ndarray"),
+        (7, "texts is int 7"),
+    ],
+)
+def test_what_holds_no_texts_in_order_is_refused(tiny: Encoder, texts: Any, hint: str) -> None:
+    for embed in (tiny.encode, tiny.encode_query, tiny.encode_iter, tiny.token_count):
+        with pytest.raises(TextError, match=hint) as caught:
+            embed(texts)
+        assert "\n" not in str(caught.value)
+
+
+def test_open_files_are_refused(tiny: Encoder, tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("a\nb\n")
+    with path.open() as file, pytest.raises(TextError, match=r"such as file\.read\(\)\.splitlines\(\)"):
+        tiny.encode(file)
+
+
+def test_texts_in_arrays_of_arrays_are_refused() -> None:
+    with pytest.raises(TextError, match=r"texts\[0\] is list"):
+        checked_texts(np.array([["a", "b"]]))  # type: ignore[arg-type]

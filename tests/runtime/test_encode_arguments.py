@@ -1,0 +1,227 @@
+"""Test the arguments of `encode` that sentence-transformers has; tests/parity compares their results with it."""
+
+import inspect
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.bundles import copy_bundle, edit_manifest
+from support.corpus import sentences
+from support.sizes import MAX_LENGTH, WIDTH
+from whiten_runtime import Encoder, MissingPackageError, TextError, UsageError
+from whiten_runtime.inference.arguments import AllArguments, check_arguments
+from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of, on_device
+
+TEXTS = ["a text", "another text of some words", ""]
+PRECISIONS = ["float32", "int8", "uint8", "binary", "ubinary"]
+METHODS = ["encode", "encode_query", "encode_document"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["texts", "sentences", "inputs"])
+def test_texts_have_three_names(tiny: Encoder, method: str, name: str) -> None:
+    encode = getattr(tiny, method)
+    np.testing.assert_array_equal(encode(**{name: TEXTS}), encode(TEXTS))
+    assert encode(**{name: "a text"}).shape == (WIDTH,)
+    with pytest.raises(TextError, match="texts is NoneType None"):
+        encode(**{name: None})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_texts_are_given_once(tiny: Encoder, method: str) -> None:
+    encode = getattr(tiny, method)
+    with pytest.raises(UsageError, match="there are no texts; give .* as texts, sentences or inputs"):
+        encode()
+    for given_twice in ({"sentences": "b"}, {"inputs": None}):
+        with pytest.raises(UsageError, match="texts and (sentences|inputs) were both given"):
+            encode("a", **given_twice)
+    with pytest.raises(UsageError, match="sentences and inputs were both given"):
+        encode(sentences="a", inputs="a")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_unknown_argument_is_named(tiny: Encoder, method: str) -> None:
+    with pytest.raises(TypeError, match="'precison'"):
+        getattr(tiny, method)("a", precison="int8")
+
+
+def test_the_types_of_the_arguments_are_complete() -> None:
+    assert set(inspect.signature(Encoder.encode).parameters) - {"self", "texts"} == AllArguments.__optional_keys__
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"output_value": "token_embeddings"}, "output_value is 'token_embeddings', but the graph .* none of tokens"),
+        ({"output_value": None}, "output_value is None, but the graph"),
+        ({"output_value": "sentence"}, "output_value is 'sentence'; wanted sentence_embedding"),
+        ({"device": "cuda"}, r"device is 'cuda', but this encoder is on 'cpu'.*Encoder\(path, device=\.\.\.\)"),
+        ({"device": ["cpu", "cpu"]}, r"device is \"\['cpu', 'cpu'\]\""),
+        ({"pool": {"input": None}}, "pool was given, but an encoder uses all processors by itself"),
+        ({"chunk_size": 0}, "chunk_size is 0; wanted a whole number"),
+        ({"precision": "int4"}, "precision is 'int4'; wanted float32 or int8"),
+        ({"precision": "int8", "ranges": [[0], [1]]}, r"ranges have shape \[2, 1\]; wanted \[2, 32\]"),
+        ({"ranges": [[0], [1]]}, "ranges are for precision int8 and uint8, not float32"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(tiny: Encoder, method: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        getattr(tiny, method)(TEXTS, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"output_value": "sentence_embedding"},
+        {"device": "cpu"},
+        {"device": None},
+        {"chunk_size": 100},
+        {"pool": None},
+        {"show_progress_bar": None},
+        {"convert_to_numpy": True, "convert_to_tensor": False},
+        {"precision": "float32"},
+    ],
+)
+def test_arguments_that_change_nothing(
+    tiny: Encoder, arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method in METHODS:
+        got = getattr(tiny, method)(TEXTS, **arguments)
+        np.testing.assert_array_equal(got, tiny.encode(TEXTS))
+        assert got.dtype == np.float32
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "same"),
+    [
+        ("cpu", "cpu", True),
+        ("cuda", "cuda:0", True),
+        ("cuda:0", "cuda:0", True),
+        ("cuda", "cuda:1", False),
+        ("cuda:1", "cuda:1", True),
+        ("openvino", "openvino:bf16", False),
+        ("cpu", "openvino", False),
+        (0, "cpu", False),
+    ],
+)
+def test_only_the_own_device_is_taken(asked: object, own: str, same: bool) -> None:
+    if same:
+        check_arguments("sentence_embedding", asked, own, None, None)
+        return
+    with pytest.raises(UsageError, match=f"this encoder is on '{own}'"):
+        check_arguments("sentence_embedding", asked, own, None, None)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "cuda:3", "openvino", "openvino:bf16"])
+def test_a_provider_names_its_device(device: str) -> None:
+    assert device_of(on_device(device)) == device
+
+
+def test_other_providers_go_by_their_names() -> None:
+    assert device_of("DmlExecutionProvider") == "DmlExecutionProvider"
+    assert device_of((OPENVINO_PROVIDER, {"device_type": "CPU"})) == "openvino"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(
+    precision=st.sampled_from(PRECISIONS),
+    texts=st.lists(st.text(max_size=20), max_size=4) | st.text(max_size=20),
+    width=st.none() | st.integers(1, WIDTH),
+    normalize=st.booleans(),
+)
+def test_shapes_and_types(
+    tiny: Encoder, precision: Any, texts: list[str] | str, width: int | None, normalize: bool
+) -> None:
+    options: dict[str, Any] = {"truncate_dim": width, "normalize_embeddings": normalize}
+    got = tiny.encode(texts, precision=precision, **options)
+    k = width or WIDTH
+    columns = -(-k // 8) if "binary" in precision else k
+    assert got.shape == ((columns,) if isinstance(texts, str) else (len(texts), columns))
+    types = {"float32": np.float32, "int8": np.int8, "binary": np.int8}
+    assert got.dtype == types.get(precision, np.uint8)
+    if precision in ("int8", "uint8"):
+        own = tiny.encode(texts, precision=precision, ranges=tiny.ranges(**options), **options)
+        np.testing.assert_array_equal(got, own)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_vector_of_any_precision_does_not_depend_on_its_batch(tiny: Encoder, precision: Any) -> None:
+    """A coordinate that lies on the border of two steps may fall to either side: float32 rounds by shape."""
+    texts = sentences(120)
+    together = tiny.encode(texts, precision=precision)
+    alone = np.stack([tiny.encode(text, precision=precision) for text in texts])
+    streamed = np.stack(list(tiny.encode_iter(texts, precision=precision)))
+    assert together.dtype == alone.dtype == streamed.dtype
+    for other in (alone, streamed):
+        if precision == "float32":
+            np.testing.assert_allclose(other, together, atol=1e-3)
+        else:
+            assert (other == together).mean() > 0.999
+
+
+def test_codes_keep_the_neighbours(tiny: Encoder) -> None:
+    texts = sentences(200)
+    exact = tiny.encode(texts, normalize_embeddings=True)
+    lower, upper = tiny.ranges(normalize_embeddings=True)
+    codes = tiny.encode(texts, normalize_embeddings=True, precision="uint8")
+    restored = lower + (upper - lower) / 255 * (codes + np.float32(0.5))
+    assert np.abs(tiny.similarity(restored, restored) - tiny.similarity(exact, exact)).max() < 0.02
+
+
+def test_tensors_need_torch(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for arguments in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
+        with pytest.raises(MissingPackageError, match="tensors need torch; install it with pip install torch"):
+            tiny.encode(TEXTS, **arguments)  # type: ignore[call-overload]
+
+
+def test_names_of_sentence_transformers(tiny: Encoder) -> None:
+    assert tiny.get_sentence_embedding_dimension() == tiny.get_embedding_dimension() == WIDTH
+    assert tiny.get_max_seq_length() == MAX_LENGTH
+    assert (tiny.similarity_fn_name, tiny.device) == ("cosine", "cpu")
+
+
+def test_a_copy_by_pickle_takes_the_same_arguments(tiny: Encoder) -> None:
+    tiny.ranges()
+    copy = pickle.loads(pickle.dumps(tiny))
+    np.testing.assert_array_equal(copy.encode(TEXTS, precision="int8"), tiny.encode(TEXTS, precision="int8"))
+
+
+@pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
+def test_pairwise_similarity_is_the_diagonal(golden: Path, tmp_path: Path, name: str) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    edit_manifest(bundle, lambda manifest: manifest.update(similarity_fn_name=name))
+    with Encoder(bundle) as encoder:
+        assert encoder.similarity_fn_name == name
+        a, b = encoder.encode(sentences(6)), encoder.encode(sentences(12)[6:])
+        scores = encoder.similarity_pairwise(a, b)
+        np.testing.assert_allclose(scores, np.diag(encoder.similarity(a, b)), rtol=1e-5, atol=1e-6)
+        assert (scores.dtype, scores.shape) == (np.float32, (6,))
+        assert encoder.similarity_pairwise(a[0], b[0]).shape == ()
+        assert encoder.similarity_pairwise(a[:0], b[:0]).shape == (0,)
+        np.testing.assert_allclose(encoder.similarity_pairwise(a[0], b[0]), scores[0], rtol=1e-5)
+        with pytest.raises(UsageError, match="a holds 6 vectors and b 1; wanted as many, or call similarity"):
+            encoder.similarity_pairwise(a, b[0])
+        with pytest.raises(UsageError, match=r"a has shape \(1, 6, 32\)"):
+            encoder.similarity_pairwise(a[None], b)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_vectors_that_are_not_finite_are_not_compared(tiny: Encoder, bad: float) -> None:
+    rows = np.ones((3, WIDTH), np.float32)
+    worse = rows.copy()
+    worse[2, 1] = bad
+    for compare in (tiny.similarity, tiny.similarity_pairwise):
+        with pytest.raises(TextError, match=r"b\[2\] is not finite"):
+            compare(rows, worse)
+        with pytest.raises(TextError, match="a are not numbers in rows of equal length"):
+            compare([["a"]], rows)
