@@ -48,6 +48,7 @@ from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningSpec, check_sample_count, fit_map, fit_sif
@@ -59,21 +60,21 @@ _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in f
 
 
 def refit_bundle(
-    path: Path,
+    path: str | Path,
     statistics: Statistics,
     spec: WhiteningSpec,
     out: Path,
     replace: bool = False,
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
-    align_to: Path | None = None,
+    align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
     kinds: Mapping[str, Moments] | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
     Args:
-        path: the bundle.
+        path: the bundle: its directory, or a repository of the model hub.
         statistics: statistics from `fit_bundle`.
         spec: whitening to fit.
         out: directory to create.
@@ -92,7 +93,7 @@ def refit_bundle(
     """
     report = reporter or Reporter()
     check_target(out, replace)
-    bundle = open_bundle(path)
+    bundle = open_bundle(locate_bundle(path))
     old = bundle.manifest
     check_takes_texts(path, old)
     check_computes_as_recorded(options)

@@ -18,6 +18,8 @@ from whiten_runtime.ort.session import SessionOptions, Tuning
 
 FORMAT = 1
 
+_SNAPSHOTS = "snapshots"
+
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds one way to run a bundle.
@@ -100,8 +102,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def choice_path(bundle: Path) -> Path:
-    """Return the path of the choice for a bundle."""
+    """Return the path of the choice for a bundle: beside it, or, in the hub's cache, in the repository's folder."""
     whole = bundle.resolve()
+    if whole.parent.name == _SNAPSHOTS and whole.parent.parent.name.startswith("models--"):
+        return whole.parent.with_name(f"{whole.name}.tuned.json")  # the client takes a file among snapshots for damage
     return whole.with_name(f"{whole.name}.tuned.json")
 
 
