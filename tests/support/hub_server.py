@@ -8,8 +8,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+import pytest
 
 from support.hub_cache import COMMIT
 
@@ -233,6 +236,28 @@ def serving(repositories: Mapping[str, Mapping[str, bytes]]) -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, hub: Hub, cache: Path, token: str | None = None) -> None:
+    """Let this process's client use a server, with a cache of its own and a token."""
+    from huggingface_hub import constants, file_download
+
+    for name, value in {
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_CACHE": str(cache),
+        "HF_TOKEN_PATH": str(cache / "no-token"),
+        "ENDPOINT": hub.url,
+    }.items():
+        monkeypatch.setattr(constants, name, value)
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    for module in (constants, file_download):  # older versions keep it twice
+        if hasattr(module, "HUGGINGFACE_CO_URL_TEMPLATE"):
+            monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
 
 
 def _etag(path: str, content: bytes) -> str:

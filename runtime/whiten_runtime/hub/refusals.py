@@ -48,8 +48,8 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
         if isinstance(error, OSError) and error.filename is not None:
             raise  # of a file of the cache: no space, no permission
         raise WhitenError(
-            f"the transfer of '{hub_id}' broke off ({type(error).__name__}: {one_line(error)}); run it again: what has "
-            "arrived is kept"
+            f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
+            f"{one_line(error)}); run it again: what has arrived is kept"
         ) from error
 
 
