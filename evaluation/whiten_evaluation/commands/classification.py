@@ -85,9 +85,7 @@ class ClassificationEvaluation:
         One row for each bundle: classes are unequal, so that the majority is beside the accuracy, with the spread over
         the ten outer folds and the range of C that their inner folds chose.
         """
-        rows = [
-            (found.name, *_reviews(score)) for found in scored for score in found.score if score.task == "CR"
-        ]
+        rows = [(found.name, *_reviews(score)) for found in scored for score in found.score if score.task == "CR"]
         if not rows:
             return None
         header = ("CR", "reviews", "majority", "accuracy", "above majority", "lowest fold", "highest fold", "C")

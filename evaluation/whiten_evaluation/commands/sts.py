@@ -86,8 +86,7 @@ class StsEvaluation(StsTexts):
             "absent": data.absent,
             "files": {f"{task.name} {subset.name}": str(subset.file) for task in data.tasks for subset in task.subsets},
             "bundles": [
-                {"bundle": found.name, "seconds": found.seconds, **msgspec.to_builtins(found.score)}
-                for found in scored
+                {"bundle": found.name, "seconds": found.seconds, **msgspec.to_builtins(found.score)} for found in scored
             ],
         }
 

@@ -1,7 +1,6 @@
 """Compare bundles on the same pairs, each with the first."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np

@@ -87,7 +87,9 @@ def fit(
     with needing("refit"):
         from whiten_export.pipeline.fit import fit_bundle
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
-    found = fit_bundle(locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, restart, ConsoleReporter())
+    found = fit_bundle(
+        locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, restart, ConsoleReporter()
+    )
     _tell(out, found, as_json)
 
 

@@ -24,6 +24,7 @@ from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_t
 from whiten_export.proof.gate import Expected, check_bundle
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import write_pooling
+from whiten_export.writing.model_card import with_model_card
 from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
 from whiten_runtime.bundle.bundle import (
@@ -49,12 +50,13 @@ from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub.uploading import CARD_FILE
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningSpec, check_sample_count, fit_map, fit_sif
 from whiten_whitening.moments import Moments
 
-_REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE})
+_REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
 
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
 
@@ -136,6 +138,7 @@ def refit_bundle(
         manifest = msgspec.structs.replace(
             manifest, parity=_prove(stage, manifest, probes, options or SessionOptions())
         )
+        manifest = with_model_card(stage, manifest)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return Export(out, manifest)
 

@@ -56,4 +56,3 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
 def one_line(error: Exception) -> str:
     """Return an exception's message in one line."""
     return " ".join(str(error).split())
-

@@ -86,9 +86,7 @@ def push_bundle(path: Path, destination: Destination) -> Upload:
                 *(CommitOperationDelete(name) for name in removed),
             ]
             message = destination.message or f"Upload {bundle.manifest.name}"
-            done = api.create_commit(
-                repository.id, operations, commit_message=message, revision=repository.revision
-            )
+            done = api.create_commit(repository.id, operations, commit_message=message, revision=repository.revision)
         except HfHubHTTPError as error:
             if (status := error.response.status_code if error.response is not None else None) in (401, 403):
                 why = "is not valid" if status == 401 else "may not write there"

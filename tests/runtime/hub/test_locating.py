@@ -92,7 +92,9 @@ def test_an_interrupted_download_goes_on(
     hub.repositories[ID] = content
     with monkeypatch.context() as broken:
         broken.setattr("huggingface_hub.file_download.http_get", _break_off)
-        with pytest.raises(WhitenError, match=rf"or the transfer of '{ID}' broke off \(ConnectionError: reset\); run it"):
+        with pytest.raises(
+            WhitenError, match=rf"or the transfer of '{ID}' broke off \(ConnectionError: reset\); run it"
+        ):
             Encoder(ID)
     folder = locate_bundle(ID)
     (folder / "onnx/model.onnx").unlink()  # as after an interruption: the manifest is there, and not all files
@@ -115,7 +117,11 @@ def _break_off(*arguments: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        ("nowhere", BundleError, r"bundle 'nowhere' does not exist; make one .* or name a repository of the hub \(ORG/NA"),
+        (
+            "nowhere",
+            BundleError,
+            r"bundle 'nowhere' does not exist; make one .* or name a repository of the hub \(ORG/NA",
+        ),
         ("a/b/c", BundleError, "bundle 'a/b/c' does not exist"),
         ("org/nothing", UsageError, "'org/nothing' does not exist on the hub, or is private; check its name, or log"),
         ("hf://nothing", UsageError, "'hf://nothing' does not name a repository of the hub; wanted ORG/NAME or hf://"),
@@ -123,7 +129,11 @@ def _break_off(*arguments: object, **options: object) -> None:
         ("org/gated", WhitenError, "'org/gated' is gated; accept its terms on the hub and log in with hf auth login"),
         ("org/private", UsageError, "'org/private' does not exist on the hub, or is private"),
         ("org/model", BundleError, "'org/model' is not a bundle: export it with whiten-export org/model"),
-        ("org/part", BundleError, "'org/part' lacks tokenizer.json, though its manifest lists it; push the bundle again"),
+        (
+            "org/part",
+            BundleError,
+            "'org/part' lacks tokenizer.json, though its manifest lists it; push the bundle again",
+        ),
         ("org/evil", BundleError, "file name '../../x' would leave the bundle"),
     ],
 )
@@ -162,7 +172,9 @@ def test_offline(hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.Mon
 
     hub.repositories[ID] = content
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    expected = f"bundle '{ID}' does not exist as a directory, is not whole in the hub's cache, and HF_HUB_OFFLINE is set"
+    expected = (
+        f"bundle '{ID}' does not exist as a directory, is not whole in the hub's cache, and HF_HUB_OFFLINE is set"
+    )
     with pytest.raises(WhitenError, match=expected):
         Encoder(ID)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

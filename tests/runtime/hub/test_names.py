@@ -30,9 +30,32 @@ def test_a_revision_beside_the_name() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["hf://", "hf://name", "hf://org/name/sub", "hf://org/name@", "hf://@v1", "name", "/org/name", "./name", "../name"]
-    + ["org/", "/name", "org/.name", "org/name.", "-org/name", "org/na--me", "org/na..me", "org/name.git", "a\\b/c"]
-    + ["org/name@v1", "C:/name", "org/na me", "org/name\n", "o/" + "n" * 95, ""],
+    [
+        "hf://",
+        "hf://name",
+        "hf://org/name/sub",
+        "hf://org/name@",
+        "hf://@v1",
+        "name",
+        "/org/name",
+        "./name",
+        "../name",
+        "org/",
+        "/name",
+        "org/.name",
+        "org/name.",
+        "-org/name",
+        "org/na--me",
+        "org/na..me",
+        "org/name.git",
+        "a\\b/c",
+        "org/name@v1",
+        "C:/name",
+        "org/na me",
+        "org/name\n",
+        "o/" + "n" * 95,
+        "",
+    ],
 )
 def test_what_names_no_repository(text: str) -> None:
     with pytest.raises(UsageError, match="does not name a repository of the hub; wanted ORG/NAME or hf://"):

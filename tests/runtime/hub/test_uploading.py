@@ -85,7 +85,8 @@ def test_another_models_repository_is_left_alone(hub: Hub, bundle: Path) -> None
     result = invoke(whiten, "push", bundle, ID)
     assert (result.exit_code, result.stderr) == (
         2,
-        f"error: '{ID}' holds model.safetensors and no whiten.json: it is another model's repository; choose a new name\n",
+        f"error: '{ID}' holds model.safetensors and no whiten.json: it is another model's repository; choose a new "
+        "name\n",
     )
     assert hub.repositories[ID] == {"model.safetensors": b"weights"}
 
