@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import onnx_ir as ir
 
 from whiten_export.corpus.statistics import Origin, Statistics
-from whiten_export.graph.files import save_graph
+from whiten_export.graph.files import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import (
     align_with,
@@ -124,7 +123,7 @@ def refit_bundle(
     report.stage(f"writing {out}")
     with staged(out, replace) as stage:
         _copy(bundle, stage)
-        graph = ir.load(bundle.model)
+        graph = read_bundle_graph(bundle.model)
         set_head(graph, affine, old.normalize, old.outputs == "both")
         save_graph(graph, stage / MODEL_FILE)
         del graph

@@ -107,7 +107,7 @@ def _renamed(data: memoryview, start: int, end: int, message: int, names: Mappin
     for number, (first, last) in _fields(data, start, end):
         child = _CHILDREN[message].get(number)
         if message == _ENTRY and number == _ENTRY_KEY:
-            is_location = data[first:last] == b"location"
+            is_location = bytes(data[first:last]) == b"location"
         if child is not None:
             inside = _renamed(data, first, last, child, names)
         elif message == _ENTRY and number == _ENTRY_VALUE and is_location:
