@@ -45,8 +45,10 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
     except HfHubHTTPError as error:
         raise WhitenError(f"the hub refused '{hub_id}': {one_line(error)}; try again later") from error
     except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
-        if isinstance(error, OSError) and error.filename is not None:
-            raise  # of a file of the cache: no space, no permission
+        if isinstance(error, OSError) and error.filename is not None:  # of a file: no space, no permission
+            raise WhitenError(
+                f"{error.filename}: {error.strerror}; check space and permissions of the hub's cache, or set HF_HOME"
+            ) from error
         raise WhitenError(
             f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
             f"{one_line(error)}); run it again: what has arrived is kept"

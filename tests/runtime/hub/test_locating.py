@@ -186,6 +186,15 @@ def test_offline(hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.Mon
         Encoder(ID)
 
 
+def test_a_cache_that_cannot_be_written(
+    hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.repositories[ID] = content
+    (tmp_path / "cache").write_text("a file where the cache should be")
+    with pytest.raises(WhitenError, match="cache.*; check space and permissions of the hub's cache, or set HF_HOME"):
+        Encoder(ID)
+
+
 def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
@@ -211,6 +220,8 @@ def test_a_choice_of_tune_leaves_the_cache_whole(hub: Hub, content: Mapping[str,
     folder = locate_bundle(ID)
     place = choice_path(folder)
     assert place == (tmp_path / "cache" / "models--org--tiny" / f"{COMMIT}.tuned.json").resolve()
+    with pytest.raises(UsageError, match=f"does not exist; run whiten tune {folder}, or leave tuned out"):
+        Encoder(ID, tuned=True)
     ok("tune", ID, "--seconds", "0.1")
     assert place.is_file()
     assert scan_cache_dir(tmp_path / "cache").warnings == []
