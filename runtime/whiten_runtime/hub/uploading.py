@@ -14,6 +14,9 @@ from whiten_runtime.hub.refusals import hub_errors
 
 CARD_FILE = "README.md"
 
+_TOKEN = {401: "is not valid", 403: "may not write there"}
+"""What is wrong with a token, by the status of the hub's answer."""
+
 
 @dataclass(frozen=True)
 class Destination:
@@ -67,35 +70,49 @@ def push_bundle(path: Path, destination: Destination) -> Upload:
         WhitenError: there is no token, or it may not write, or the hub cannot be reached.
         MissingPackageError: huggingface_hub is not installed.
     """
-    bundle = open_bundle(path)
-    with needing("hub"):
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
-        from huggingface_hub.errors import HfHubHTTPError
-    repository = destination.repository
-    if constants.HF_HUB_OFFLINE:
-        raise WhitenError(f"HF_HUB_OFFLINE is set; unset it to upload to '{repository.id}'")
-    if get_token() is None:
-        raise WhitenError(f"there is no token to upload to '{repository.id}' with; run hf auth login, or set HF_TOKEN")
-    api, names = HfApi(), files_of(bundle)
-    with hub_errors(repository.id, repository.revision, f"the hub is out of reach; '{repository.id}' is unchanged"):
+    bundle, hub_id = open_bundle(path), destination.repository.id
+    _check_token(hub_id)
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    names = files_of(bundle)
+    unreached = f"the hub is out of reach; '{hub_id}' is unchanged"
+    with hub_errors(hub_id, destination.repository.revision, unreached):
         try:
-            there = _prepare(api, destination)
-            removed = left_over(repository.id, there, names)
-            operations = [
-                *(CommitOperationAdd(name, bundle.path / name) for name in names),
-                *(CommitOperationDelete(name) for name in removed),
-            ]
-            message = destination.message or f"Upload {bundle.manifest.name}"
-            done = api.create_commit(repository.id, operations, commit_message=message, revision=repository.revision)
+            api = HfApi()
+            removed = left_over(hub_id, _prepare(api, destination), names)
+            done = _commit(api, bundle, names, removed, destination)
         except HfHubHTTPError as error:
-            if (status := error.response.status_code if error.response is not None else None) in (401, 403):
-                why = "is not valid" if status == 401 else "may not write there"
-                raise WhitenError(
-                    f"the hub refused '{repository.id}': the token {why}; log in with hf auth login as one who may"
-                ) from None
-            raise
+            if (why := _TOKEN.get(error.response.status_code if error.response is not None else 0)) is None:
+                raise
+            raise WhitenError(
+                f"the hub refused '{hub_id}': the token {why}; log in with hf auth login as one who may"
+            ) from None
     size = sum((bundle.path / name).stat().st_size for name in names)
     return Upload(done.commit_url, done.oid, names, size, removed)
+
+
+def _check_token(hub_id: str) -> None:
+    """Raise WhitenError if the network is forbidden, or there is no token."""
+    with needing("hub"):
+        from huggingface_hub import constants, get_token
+    if constants.HF_HUB_OFFLINE:
+        raise WhitenError(f"HF_HUB_OFFLINE is set; unset it to upload to '{hub_id}'")
+    if get_token() is None:
+        raise WhitenError(f"there is no token to upload to '{hub_id}' with; run hf auth login, or set HF_TOKEN")
+
+
+def _commit(api: Any, bundle: Bundle, names: Sequence[str], removed: Sequence[str], destination: Destination) -> Any:
+    """Upload files and remove others in one commit, and return what the client says of it."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    operations = [
+        *(CommitOperationAdd(name, bundle.path / name) for name in names),
+        *(CommitOperationDelete(name) for name in removed),
+    ]
+    message = destination.message or f"Upload {bundle.manifest.name}"
+    repository = destination.repository
+    return api.create_commit(repository.id, operations, commit_message=message, revision=repository.revision)
 
 
 def files_of(bundle: Bundle) -> tuple[str, ...]:
