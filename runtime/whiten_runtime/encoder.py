@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.arguments import (
     SENTENCE_EMBEDDING,
     AllArguments,
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
 
 
 class Encoder(TextBundle):
-    """Embeds texts with a bundle. Thread-safe, picklable, usable in forked children; never uses the network.
+    """Embeds texts with a bundle. Thread-safe, picklable, usable in forked children.
+
+    Uses the network only to download a bundle that is named by its repository and is not in the hub's cache.
 
     Args:
-        path: a bundle directory, as written by whiten-export.
+        path: a bundle directory, as written by whiten-export, or a repository of the model hub: "org/name",
+            "hf://org/name" or "hf://org/name@revision". A directory that exists goes before a repository of its name.
         providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for the
             CPU. All of them must be active, and matrix products must be on the first: there is no silent fallback.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
@@ -49,11 +53,14 @@ class Encoder(TextBundle):
             to each copy) and a moment now, in which nothing else should use the GPU.
         tuned: take provider, threads and token budget from PATH.tuned.json, which `whiten tune` wrote on this machine.
             One of another machine or another bundle is refused.
+        revision: branch, tag or commit of the repository; None for what the cache has of its main branch, else for the
+            newest.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
         ProviderError: a provider is not available or not active, or the graph cannot be recorded.
-        UsageError: an option cannot be used as given.
+        UsageError: an option cannot be used as given, or the hub has no such repository or revision.
+        WhitenError: the hub cannot be reached, or refuses.
     """
 
     def __init__(
@@ -67,18 +74,20 @@ class Encoder(TextBundle):
         spinning: bool = True,
         cuda_graphs: bool = False,
         tuned: bool = False,
+        revision: str | None = None,
     ) -> None:
+        path = locate_bundle(path, revision)
         if tuned:
             if (providers, threads, device) != (None, None, None):
                 raise UsageError("tuned takes providers and threads from whiten tune; leave them and device out")
-            options = tuned_options(Path(path), spinning)
+            options = tuned_options(path, spinning)
         else:
             options = SessionOptions(providers_for(providers, device), threads, spinning)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
         # Resolve the path now: the process may change its directory before it forks or pickles.
-        self._open(Path(path).absolute(), options, verify_hashes, cuda_graphs)
+        self._open(path.absolute(), options, verify_hashes, cuda_graphs)
 
     @overload
     def encode(

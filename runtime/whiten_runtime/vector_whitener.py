@@ -12,7 +12,8 @@ from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
 from whiten_runtime.bundle.probes import read_probes
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import BundleError, TextError, UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.vectors import check_finite, rows_of, unit
 from whiten_runtime.opened import OpenedBundle
@@ -26,17 +27,19 @@ class VectorWhitener(OpenedBundle):
     """Whitens vectors with a bundle that `whiten-export --from-vectors` wrote. Thread-safe, usable in forked children.
 
     Args:
-        path: the bundle's directory.
+        path: the bundle's directory, or a repository of the model hub, as for `Encoder`.
         providers: onnxruntime execution providers, all of which must be active; None for the CPU.
         threads: threads per call; None for WHITEN_THREADS, else all the CPUs this process may use.
         device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         spinning: let threads spin while one operator waits for the next. Threads never spin between calls.
+        revision: branch, tag or commit of the repository, as for `Encoder`.
 
     Raises:
         BundleError: not a bundle, or one that takes texts, or incomplete, altered or unsafe.
         ProviderError: a provider is not available or not active.
-        UsageError: an option cannot be used as given.
+        UsageError: an option cannot be used as given, or the hub has no such repository or revision.
+        WhitenError: the hub cannot be reached, or refuses.
     """
 
     def __init__(
@@ -48,10 +51,10 @@ class VectorWhitener(OpenedBundle):
         device: str | None = None,
         verify_hashes: bool = True,
         spinning: bool = True,
+        revision: str | None = None,
     ) -> None:
-        self._open(
-            Path(path).absolute(), SessionOptions(providers_for(providers, device), threads, spinning), verify_hashes
-        )
+        options = SessionOptions(providers_for(providers, device), threads, spinning)
+        self._open(locate_bundle(path, revision).absolute(), options, verify_hashes)
 
     def _open(self, path: Path, options: SessionOptions, verify_hashes: bool) -> None:
         self._arguments = (path, options, verify_hashes)

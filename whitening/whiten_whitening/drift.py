@@ -11,6 +11,7 @@ from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_whitening.isotropy import Spread, average_cosine, iso_score
 from whiten_whitening.moments import Moments
 from whiten_whitening.stored import read_map
@@ -138,7 +139,7 @@ class DriftMonitor:
     give each thread its own monitor.
 
     Args:
-        bundle: the directory of a bundle that has a whitening.
+        bundle: a bundle that has a whitening: its directory, or a repository of the model hub.
 
     Attributes:
         manifest: manifest of the bundle.
@@ -148,7 +149,7 @@ class DriftMonitor:
     """
 
     def __init__(self, bundle: str | Path) -> None:
-        opened = open_bundle(bundle)
+        opened = open_bundle(locate_bundle(bundle))
         self.manifest: Manifest = opened.manifest
         self._map = read_map(opened.path, self.manifest)
         self._mean, self._weight = self._map.mean, self._map.weight

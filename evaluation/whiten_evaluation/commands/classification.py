@@ -76,7 +76,7 @@ class ClassificationEvaluation:
     def table(self, scored: Sequence[Scored[list[ClassificationScore]]]) -> tuple[Sequence[str], list[list[Cell]]]:
         """Return a row for each bundle, with a column for each task."""
         columns = [label for task in self.tasks for label in (task.name, *([f"{task.name} F1"] if task.pairs else []))]
-        rows = [[str(found.bundle), *_cells(found.score), _average(found.score)] for found in scored]
+        rows = [[found.name, *_cells(found.score), _average(found.score)] for found in scored]
         return ("bundle", *columns, "avg"), rows
 
     def more(self, scored: Sequence[Scored[list[ClassificationScore]]]) -> str | None:
@@ -85,9 +85,7 @@ class ClassificationEvaluation:
         One row for each bundle: classes are unequal, so that the majority is beside the accuracy, with the spread over
         the ten outer folds and the range of C that their inner folds chose.
         """
-        rows = [
-            (str(found.bundle), *_reviews(score)) for found in scored for score in found.score if score.task == "CR"
-        ]
+        rows = [(found.name, *_reviews(score)) for found in scored for score in found.score if score.task == "CR"]
         if not rows:
             return None
         header = ("CR", "reviews", "majority", "accuracy", "above majority", "lowest fold", "highest fold", "C")
@@ -102,7 +100,7 @@ class ClassificationEvaluation:
             "warnings": warnings,
             "bundles": [
                 {
-                    "bundle": str(found.bundle),
+                    "bundle": found.name,
                     "seconds": {"embed": found.seconds["embed"]},
                     "tasks": found.score,
                     "average": _average(found.score),
@@ -120,7 +118,7 @@ class ClassificationEvaluation:
 @evaluation_options
 @one_line_errors
 def classification(
-    bundles: tuple[Path, ...],
+    bundles: tuple[str, ...],
     data: Path,
     tasks: str | None,
     method: Method,

@@ -26,6 +26,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.console import one_line_errors, say
 from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import Method
@@ -85,7 +86,7 @@ class ComparisonEvaluation(StsTexts):
     def _compared(self, scored: Sequence[Scored[Similarities]]) -> list[Row]:
         """Return the rows of all bundles, computed once for the table and the document."""
         if self._rows is None:
-            bundles = [(found.bundle, read_manifest(found.bundle), found.score.dimension) for found in scored]
+            bundles = [(found.name, read_manifest(found.bundle), found.score.dimension) for found in scored]
             cosines = [found.score.cosines for found in scored]
             self._rows = compare_bundles(self.data, bundles, cosines, self._resamples, self._seed)
         return self._rows
@@ -103,7 +104,7 @@ class ComparisonEvaluation(StsTexts):
 @evaluation_options
 @one_line_errors
 def compare(
-    bundles: tuple[Path, ...],
+    bundles: tuple[str, ...],
     data: Path,
     tasks: str | None,
     resamples: int,
@@ -131,7 +132,7 @@ def compare(
     whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
     evaluation = ComparisonEvaluation(data, parse_tasks(tasks), whitening, resamples, seed)
     run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
-    if len({space_of(read_manifest(bundle)) for bundle in bundles}) > 1:
+    if len({space_of(read_manifest(locate_bundle(bundle))) for bundle in bundles}) > 1:
         say("the bundles are of different spaces: their scores can be compared, their vectors cannot")
 
 

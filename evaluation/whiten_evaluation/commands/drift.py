@@ -10,11 +10,20 @@ from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, table, threads_option
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    json_option,
+    one_line_errors,
+    provider_option,
+    say,
+    table,
+    threads_option,
+)
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata, sidecar_of
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
@@ -25,7 +34,7 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option(
     "--input",
     "input_file",
@@ -40,7 +49,7 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
 @json_option
 @one_line_errors
 def drift(
-    bundle: Path,
+    bundle: str,
     input_file: str,
     column: str | None,
     threads: int | None,
@@ -54,7 +63,8 @@ def drift(
     Exits with 0 if they are like the corpus, 3 if they differ from it but the whitening still fits them, 4 if the
     whitening does them harm and should be fitted again.
     """
-    monitor = DriftMonitor(bundle)
+    path = locate_bundle(bundle)
+    monitor = DriftMonitor(path)
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     file = Path(input_file)
     if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
@@ -64,7 +74,7 @@ def drift(
         for rows in read_vectors(file, column):
             monitor.update(rows, unwhitened=unwhitened)
     else:
-        _feed(monitor, bundle, options, input_file, column)
+        _feed(monitor, path, options, input_file, column)
     found = monitor.report()
     if found.verdict == "too few":
         raise UsageError(str(found))

@@ -86,7 +86,7 @@ class IsotropyEvaluation:
             }
             for one in found.score:
                 name = names.get(one.name, f"{one.name} on these texts")
-                rows.append([str(found.bundle), name, one.dimension, *map(_four, msgspec.structs.astuple(one.record))])
+                rows.append([found.name, name, one.dimension, *map(_four, msgspec.structs.astuple(one.record))])
         return ("bundle", "vectors", "dim", "IsoScore", "average cosine", "partition score"), rows
 
     def more(self, scored: Sequence[Scored[Isotropies]]) -> str | None:
@@ -98,7 +98,7 @@ class IsotropyEvaluation:
         bundles = []
         for found in scored:
             records = {one.name: one.record for one in found.score}
-            row: dict[str, Any] = {"bundle": str(found.bundle)}
+            row: dict[str, Any] = {"bundle": found.name}
             row |= {name: records.pop(name) for name in ("before", "after") if name in records}
             bundles.append(row | ({"fitted": records} if records else {}))
         return {"texts": len(self.texts), "absent": self._absent, "bundles": bundles}
@@ -144,7 +144,7 @@ class IsotropyEvaluation:
 @csv_option
 @one_line_errors
 def isotropy(
-    bundles: tuple[Path, ...],
+    bundles: tuple[str, ...],
     data: Path | None,
     inputs: tuple[str, ...],
     column: str | None,
@@ -190,7 +190,7 @@ def write_figures(folder: Path, scored: Sequence[Scored[Isotropies]]) -> None:
     from whiten_evaluation.drawing import svg
     from whiten_evaluation.tasks.isotropy_figures import clouds_figure, isoscore_figure
 
-    found = [(str(one.bundle), one.score) for one in scored]
+    found = [(one.name, one.score) for one in scored]
     write_files(folder, {"clouds.svg": svg(clouds_figure(found)), "isoscore.svg": svg(isoscore_figure(found))})
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from whiten_evaluation.commands.options import Cell, session_options, show
 from whiten_evaluation.embedding import TextVectors, WhiteningSource, check_bundles, embed_texts
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 
@@ -23,11 +24,13 @@ class Scored(Generic[Score]):
     """Holds the result of an evaluation on one bundle.
 
     Attributes:
+        name: the bundle as it was named: a directory, or a repository of the model hub.
         bundle: directory of the bundle.
         score: result, of a type that depends on the evaluation.
         seconds: time that each step took, "embed" and "score".
     """
 
+    name: str
     bundle: Path
     score: Score
     seconds: dict[str, float]
@@ -66,7 +69,7 @@ class Evaluation(Protocol[Score]):
 
 def run_evaluation(
     evaluation: Evaluation[Score],
-    bundles: Sequence[Path],
+    bundles: Sequence[str],
     providers: Sequence[Provider],
     threads: int | None,
     as_json: bool,
@@ -78,7 +81,7 @@ def run_evaluation(
 
     Args:
         evaluation: the evaluation to run.
-        bundles: directories of the bundles.
+        bundles: directories of the bundles, or repositories of the model hub.
         providers: execution providers, as --provider gives them; none for the CPU.
         threads: threads of a call, as --threads gives them.
         as_json: print the document.
@@ -93,10 +96,11 @@ def run_evaluation(
     """
     options, reporter = session_options(providers, threads), ConsoleReporter()
     texts = evaluation.read(reporter)
-    check_bundles(bundles, evaluation.whitening, evaluation.groups(), prompt_name)
+    paths = list(map(locate_bundle, bundles))
+    check_bundles(paths, evaluation.whitening, evaluation.groups(), prompt_name)
     scored = []
-    for bundle in bundles:
-        reporter.stage(f"{bundle}: {evaluation.subject()}")
+    for name, bundle in zip(bundles, paths, strict=True):
+        reporter.stage(f"{name}: {evaluation.subject()}")
         started, spent = time.monotonic(), [0.0]
 
         def embed(whitening: WhiteningSource, bundle: Path = bundle, spent: list[float] = spent) -> TextVectors:
@@ -107,7 +111,7 @@ def run_evaluation(
 
         score = evaluation.score(bundle, embed, reporter)
         rest = time.monotonic() - started - spent[0]
-        scored.append(Scored(bundle, score, {"embed": spent[0], "score": rest}))
+        scored.append(Scored(name, bundle, score, {"embed": spent[0], "score": rest}))
     if write is not None:
         write(scored)
     header, rows = evaluation.table(scored)

@@ -19,9 +19,7 @@ from whiten_whitening.maps import Method
 
 Cell = str | int | float | None
 
-bundles_argument = click.argument(
-    "bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path(path_type=Path)
-)
+bundles_argument = click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path())
 data_option = click.option(
     "--data",
     required=True,

@@ -51,7 +51,7 @@ class EntailmentEvaluation:
 
     def table(self, scored: Sequence[Scored[EntailmentScore]]) -> tuple[Sequence[str], list[list[Cell]]]:
         """Return a row for each bundle."""
-        found = [(str(one.bundle), one.score) for one in scored]
+        found = [(one.name, one.score) for one in scored]
         rows: list[list[Cell]] = [
             [bundle, score.n, score.accuracy, score.majority, score.entailed] for bundle, score in found
         ]
@@ -67,7 +67,7 @@ class EntailmentEvaluation:
             "whitening": str(self.whitening),
             "threshold": self._threshold,
             "file": str(self.pairs.file),
-            "bundles": [{"bundle": str(found.bundle), "score": found.score} for found in scored],
+            "bundles": [{"bundle": found.name, "score": found.score} for found in scored],
         }
 
 
@@ -86,7 +86,7 @@ class EntailmentEvaluation:
 @evaluation_options
 @one_line_errors
 def rte(
-    bundles: tuple[Path, ...],
+    bundles: tuple[str, ...],
     data: Path,
     threshold: float,
     method: Method,

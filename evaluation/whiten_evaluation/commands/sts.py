@@ -69,7 +69,7 @@ class StsEvaluation(StsTexts):
         """Return a row for each task, and their average where there are several."""
         rows: list[list[Cell]] = []
         for found in scored:
-            bundle, tasks = str(found.bundle), found.score.tasks
+            bundle, tasks = found.name, found.score.tasks
             rows += [[bundle, task.name, task.pairs, task.mean, task.wmean, task.all] for task in tasks]
             if len(tasks) > 1:
                 label = "average of the seven" if self.data.complete else f"average of these {len(tasks)}"
@@ -86,8 +86,7 @@ class StsEvaluation(StsTexts):
             "absent": data.absent,
             "files": {f"{task.name} {subset.name}": str(subset.file) for task in data.tasks for subset in task.subsets},
             "bundles": [
-                {"bundle": str(found.bundle), "seconds": found.seconds, **msgspec.to_builtins(found.score)}
-                for found in scored
+                {"bundle": found.name, "seconds": found.seconds, **msgspec.to_builtins(found.score)} for found in scored
             ],
         }
 
@@ -100,7 +99,7 @@ class StsEvaluation(StsTexts):
 @evaluation_options
 @one_line_errors
 def sts(
-    bundles: tuple[Path, ...],
+    bundles: tuple[str, ...],
     data: Path,
     tasks: str | None,
     method: Method,

@@ -1,7 +1,6 @@
 """Compare bundles on the same pairs, each with the first."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -46,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_bundles(
     data: StsData,
-    bundles: Sequence[tuple[Path, Manifest, int]],
+    bundles: Sequence[tuple[str, Manifest, int]],
     similarities: Sequence[Sequence[Sequence[Float64Array]]],
     resamples: int,
     seed: int = 0,
@@ -55,7 +54,7 @@ def compare_bundles(
 
     Args:
         data: the tasks.
-        bundles: path of each bundle, its manifest, and the number of dimensions that were compared.
+        bundles: name of each bundle, its manifest, and the number of dimensions that were compared.
         similarities: cosines for each bundle and task, [n] for each sub-dataset.
         resamples: number of resamples of the bootstrap.
         seed: seed of the bootstrap's draws.
@@ -71,7 +70,7 @@ def compare_bundles(
         for index, task in enumerate(data.tasks)
     ]
     rows: list[Row] = []
-    for row, ((path, manifest, dimension), found) in enumerate(zip(bundles, similarities, strict=True)):
+    for row, ((name, manifest, dimension), found) in enumerate(zip(bundles, similarities, strict=True)):
         tasks = tuple(score_task(task, part) for task, part in zip(data.tasks, found, strict=True))
         average = float(np.mean([task.mean for task in tasks]))
         differences: tuple[Difference, ...] = ()
@@ -86,7 +85,7 @@ def compare_bundles(
             difference = _difference(average - first.average, interval(np.mean(draws, axis=0)))
         rows.append(
             Row(
-                bundle=str(path),
+                bundle=name,
                 space=space_of(manifest),
                 precision=manifest.precision,
                 layers=manifest.layers,

@@ -77,7 +77,7 @@ _NOT_FOR_VECTORS = (
 )
 @click.option(
     "--align-to",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     metavar="OLD",
     help="Bundle of the same model and layers whose stored vectors are to stay usable: the map is turned onto its map.",
 )

@@ -15,6 +15,7 @@ from whiten_runtime.bundle.parity import GATES, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
+    bundle_argument,
     human_size,
     json_option,
     one_line_errors,
@@ -25,6 +26,7 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score
@@ -33,7 +35,6 @@ from whiten_whitening.moments import Moments
 from whiten_whitening.selection import Choice, choose_by_rules, soft_weight
 from whiten_whitening.shrinkage import parse_shrinkage
 
-_bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 _out_option = click.option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE")
 
 
@@ -58,14 +59,14 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@_bundle_argument
+@bundle_argument
 @_fitting_options
 @_out_option
 @click.option("--restart", is_flag=True, help="Begin anew, whatever an interrupted fit left.")
 @json_option
 @one_line_errors
 def fit(
-    bundle: Path,
+    bundle: str,
     corpus: tuple[str, ...],
     column: str | None,
     max_sentences: int | None,
@@ -86,7 +87,9 @@ def fit(
     with needing("refit"):
         from whiten_export.pipeline.fit import fit_bundle
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
-    found = fit_bundle(bundle, Corpus(corpus, column, max_sentences), out, options, restart, ConsoleReporter())
+    found = fit_bundle(
+        locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, restart, ConsoleReporter()
+    )
     _tell(out, found, as_json)
 
 
@@ -115,7 +118,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 
 
 @click.command()
-@_bundle_argument
+@bundle_argument
 @_fitting_options
 @click.option("--stats", type=click.Path(path_type=Path), metavar="FILE", help="Instead of --corpus: of whiten fit.")
 @click.option(
@@ -131,7 +134,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 )
 @click.option(
     "--align-to",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     metavar="OLD",
     help="Bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.",
 )
@@ -142,7 +145,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @json_option
 @one_line_errors
 def refit(
-    bundle: Path,
+    bundle: str,
     corpus: tuple[str, ...],
     column: str | None,
     max_sentences: int | None,
@@ -154,7 +157,7 @@ def refit(
     beta: float,
     shrinkage: str,
     out: Path,
-    align_to: Path | None,
+    align_to: str | None,
     all_sentences: bool,
     force: bool,
     as_json: bool,
@@ -179,11 +182,12 @@ def refit(
     check_target(out, force)
     reporter = ConsoleReporter()
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
-    manifest = read_manifest(bundle)
+    path = locate_bundle(bundle)
+    manifest = read_manifest(path)
 
     @cache
     def kinds() -> Mapping[str, Moments] | None:
-        return embed_kinds(bundle, options) if corpus and BUILTIN_CORPUS not in corpus else None
+        return embed_kinds(path, options) if corpus and BUILTIN_CORPUS not in corpus else None
 
     def choose(moments: Moments) -> Choice:
         return choose_by_rules(moments, dim, asked.shrinkage, is_tuned(manifest), soft_weight(moments, kinds()))
@@ -193,7 +197,7 @@ def refit(
     else:
         spec_of = None if all_sentences else lambda moments: asked.spec or choose(moments).spec
         texts = Corpus(corpus, column, max_sentences)
-        found = fit_bundle(bundle, texts, None, options, False, reporter, spec_of=spec_of)
+        found = fit_bundle(path, texts, None, options, False, reporter, spec_of=spec_of)
     spec, record = asked.spec, None
     if spec is None:
         choice = choose(found.moments)

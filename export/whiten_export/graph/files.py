@@ -22,6 +22,33 @@ def save_graph(model: ir.Model, path: Path) -> None:
         ir.save(model, path)
 
 
+def read_bundle_graph(path: Path) -> ir.Model:
+    """Read a bundle's graph, with weights that stay in their file, which may be a link, as in the hub's cache.
+
+    onnx_ir refuses weights outside the graph's folder, as links lead to; these are looked up where they really are.
+    """
+    model = ir.load(path)
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path).is_symlink():
+            value.const_value = _followed(tensor)
+    return model
+
+
+def _followed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    """Return a tensor whose file is a link as one in the file that the link leads to."""
+    file = Path(tensor.path).resolve()
+    return ir.ExternalTensor(
+        file.name,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        base_dir=file.parent,
+    )
+
+
 def reopen_graph(model: ir.Model, path: Path) -> ir.Model:
     """Write the graph and read it back, so that its weights are in a file and no longer in memory."""
     save_graph(model, path)

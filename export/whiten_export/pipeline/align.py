@@ -10,6 +10,7 @@ from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.alignment import Fidelity, align, fidelity
 from whiten_whitening.maps import WhiteningMap
@@ -21,12 +22,12 @@ class Reference:
     """Describes the bundle whose stored vectors are to stay usable.
 
     Attributes:
-        path: the bundle's directory.
+        path: the bundle as it was named.
         manifest: manifest of the bundle.
         map: whitening of the bundle.
     """
 
-    path: Path
+    path: str | Path
     manifest: Manifest
     map: StoredMap
 
@@ -36,13 +37,14 @@ class Reference:
         return Origin.of(self.manifest)
 
 
-def open_reference(path: Path) -> Reference:
-    """Read the bundle to align with.
+def open_reference(path: str | Path) -> Reference:
+    """Read the bundle to align with: a directory, or a repository of the model hub.
 
     Raises:
+        WhitenError: the hub cannot be reached, or refuses.
         BundleError: not a bundle, an altered one, or one without a whitening.
     """
-    bundle = open_bundle(path)
+    bundle = open_bundle(locate_bundle(path))
     return Reference(path, bundle.manifest, read_map(bundle.path, bundle.manifest))
 
 
@@ -99,7 +101,7 @@ def report_alignment(record: AlignmentRecord, reference: Reference, report: Repo
         report.stage(said)
 
 
-def report_new_space(old: Path, report: Reporter) -> None:
+def report_new_space(old: str | Path, report: Reporter) -> None:
     """Report that vectors stored with the old bundle do not fit those of the new one."""
     report.stage(
         f"vectors stored with {old} do not fit the new bundle's: compute them again, or add --align-to {old} to keep "

@@ -16,6 +16,7 @@ from whiten_export.graph.head import OPSET, set_head, vectors_graph
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.pipeline.recipe import VectorRecipe, whitening_name
 from whiten_export.proof.reference import Head
+from whiten_export.writing.model_card import with_model_card
 from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
@@ -98,6 +99,7 @@ def export_vectors(
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
         report.stage("checking against numpy in float64")
         manifest = msgspec.structs.replace(manifest, parity=prove_vectors(stage))
+        manifest = with_model_card(stage, manifest)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return Export(target, manifest)
 

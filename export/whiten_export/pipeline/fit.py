@@ -20,6 +20,7 @@ from whiten_runtime.bundle.graph_names import unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
@@ -31,7 +32,7 @@ SECONDS_BETWEEN = 20.0
 
 
 def fit_bundle(
-    path: Path,
+    path: str | Path,
     corpus: Corpus,
     out: Path | None = None,
     options: SessionOptions | None = None,
@@ -43,7 +44,7 @@ def fit_bundle(
     """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph.
 
     Args:
-        path: the bundle, of any precision, whitened or not.
+        path: the bundle, of any precision, whitened or not: its directory, or a repository of the model hub.
         corpus: sentences to fit on.
         out: file to write the statistics to. The state of an unfinished fit is saved beside it, and an interrupted fit
             resumes from there.
@@ -60,6 +61,7 @@ def fit_bundle(
         BundleError: not a bundle, or not a whole one.
     """
     report = reporter or Reporter()
+    path = locate_bundle(path)
     manifest = read_manifest(path)
     check_takes_texts(path, manifest)
     check_computes_as_recorded(options)
@@ -123,7 +125,7 @@ def check_computes_as_recorded(options: SessionOptions | None) -> None:
         raise UsageError("statistics of bfloat16 vectors would pass for the bundle's own; fit with openvino or cpu")
 
 
-def check_takes_texts(path: Path, manifest: Manifest) -> None:
+def check_takes_texts(path: str | Path, manifest: Manifest) -> None:
     """Raise UsageError if a bundle takes vectors instead of texts."""
     if manifest.input != "text":
         raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")

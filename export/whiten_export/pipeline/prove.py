@@ -23,6 +23,7 @@ from whiten_export.proof.gate import (
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
 from whiten_export.proof.requests import Request, prompted_requests
+from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord, QuantizationRecord
 from whiten_runtime.bundle.parity import GATES
@@ -99,6 +100,7 @@ def prove(
         in_float32 = _expected(plan, decision.fitted, stage, report, True)
         raise failure(agreement, expected, in_float32, plan.recipe.graph.precision, _named(plan))
     manifest = msgspec.structs.replace(manifest, parity=parity_record(expected.reference, agreement, options))
+    manifest = with_model_card(stage, manifest)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return manifest
 

@@ -44,7 +44,7 @@ class WhiteningChoice:
     corpus: tuple[str, ...] | None = None
     column: str | None = None
     max_sentences: int | None = None
-    align_to: Path | None = None
+    align_to: str | Path | None = None
     all_sentences: bool = False
 
     def __post_init__(self) -> None:

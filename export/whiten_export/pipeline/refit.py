@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import onnx_ir as ir
 
 from whiten_export.corpus.statistics import Origin, Statistics
-from whiten_export.graph.files import save_graph
+from whiten_export.graph.files import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import (
     align_with,
@@ -24,6 +23,7 @@ from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_t
 from whiten_export.proof.gate import Expected, check_bundle
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import write_pooling
+from whiten_export.writing.model_card import with_model_card
 from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
 from whiten_runtime.bundle.bundle import (
@@ -48,32 +48,34 @@ from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub.uploading import CARD_FILE
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningSpec, check_sample_count, fit_map, fit_sif
 from whiten_whitening.moments import Moments
 
-_REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE})
+_REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
 
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
 
 
 def refit_bundle(
-    path: Path,
+    path: str | Path,
     statistics: Statistics,
     spec: WhiteningSpec,
     out: Path,
     replace: bool = False,
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
-    align_to: Path | None = None,
+    align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
     kinds: Mapping[str, Moments] | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
     Args:
-        path: the bundle.
+        path: the bundle: its directory, or a repository of the model hub.
         statistics: statistics from `fit_bundle`.
         spec: whitening to fit.
         out: directory to create.
@@ -92,7 +94,7 @@ def refit_bundle(
     """
     report = reporter or Reporter()
     check_target(out, replace)
-    bundle = open_bundle(path)
+    bundle = open_bundle(locate_bundle(path))
     old = bundle.manifest
     check_takes_texts(path, old)
     check_computes_as_recorded(options)
@@ -121,7 +123,7 @@ def refit_bundle(
     report.stage(f"writing {out}")
     with staged(out, replace) as stage:
         _copy(bundle, stage)
-        graph = ir.load(bundle.model)
+        graph = read_bundle_graph(bundle.model)
         set_head(graph, affine, old.normalize, old.outputs == "both")
         save_graph(graph, stage / MODEL_FILE)
         del graph
@@ -135,6 +137,7 @@ def refit_bundle(
         manifest = msgspec.structs.replace(
             manifest, parity=_prove(stage, manifest, probes, options or SessionOptions())
         )
+        manifest = with_model_card(stage, manifest)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     return Export(out, manifest)
 

@@ -16,7 +16,7 @@ WHITENING_FILE = "whitening.safetensors"
 PROBES_FILE = "probes.json"
 PROBE_VECTORS_FILE = "probes.safetensors"
 
-_MODEL_SUFFIXES = frozenset({".onnx", ".onnx_data", ".safetensors"})
+MODEL_SUFFIXES = frozenset({".onnx", ".onnx_data", ".safetensors"})
 
 FUSED_OPERATORS = frozenset(
     {
@@ -83,7 +83,7 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
         _check_file(root, name, record, verify_hashes and (verify_weights or name != EXTERNAL_DATA_FILE))
     for path in root.rglob("*"):
         name = path.relative_to(root).as_posix()
-        if path.suffix in _MODEL_SUFFIXES and name not in manifest.files:
+        if path.suffix in MODEL_SUFFIXES and name not in manifest.files:
             raise IntegrityError(
                 f"{path}: not a file of this bundle, though other programs would take it for one; remove it"
             )

@@ -5,7 +5,7 @@ Field numbers: onnx/onnx.proto (IR version 10).
 """
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +88,38 @@ def with_output(path: Path, value: str) -> bytes:
     return path.read_bytes() + _field(_MODEL_GRAPH, _field(_GRAPH_OUTPUT, described))
 
 
+def with_locations(content: bytes, locations: Mapping[str, str]) -> bytes:
+    """Return the content of an ONNX file whose weights are stored in files of other names.
+
+    Args:
+        content: content of an ONNX file.
+        locations: new name of each file of weights, by its name in the graph.
+    """
+    if not locations:
+        return content
+    renamed = {old.encode(): new.encode() for old, new in locations.items()}
+    return _renamed(memoryview(content), 0, len(content), _MODEL, renamed)
+
+
+def _renamed(data: memoryview, start: int, end: int, message: int, names: Mapping[bytes, bytes]) -> bytes:
+    """Return a message with other locations of weights in it; a location is the value of an entry of its key."""
+    parts, done, is_location = [], start, False
+    for number, (first, last) in _fields(data, start, end):
+        child = _CHILDREN[message].get(number)
+        if message == _ENTRY and number == _ENTRY_KEY:
+            is_location = bytes(data[first:last]) == b"location"
+        if child is not None:
+            inside = _renamed(data, first, last, child, names)
+        elif message == _ENTRY and number == _ENTRY_VALUE and is_location:
+            inside = names.get(bytes(data[first:last]), bytes(data[first:last]))
+        else:
+            continue
+        tag = first - len(_varint_bytes(last - first)) - len(_varint_bytes(number << 3))
+        parts += [bytes(data[done:tag]), _field(number, inside)]
+        done = last
+    return b"".join([*parts, bytes(data[done:end])])
+
+
 def product_graph() -> bytes:
     """Return the content of an ONNX file with one node: y = x x, float32 [2, 2]."""
     x, y = b"x", b"y"
@@ -100,9 +132,16 @@ def product_graph() -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Encode a length-delimited field with fewer than 128 bytes of content."""
-    assert len(content) < 1 << 7
-    return bytes((number << 3 | _BYTES, len(content))) + content
+    """Encode a length-delimited field."""
+    return _varint_bytes(number << 3 | _BYTES) + _varint_bytes(len(content)) + content
+
+
+def _varint_bytes(value: int) -> bytes:
+    groups = []
+    while value >= 1 << 7:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*groups, value])
 
 
 def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan, depth: int) -> None:

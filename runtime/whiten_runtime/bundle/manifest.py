@@ -50,6 +50,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int
     sentence_similarity: bool
     """Whether the checkpoint was already fine-tuned for sentence similarity."""
+    license: str | None = None
+    """Licence of the weights as the source's README.md or the catalogue states it, in the hub's spelling; None where
+    neither does."""
 
 
 class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

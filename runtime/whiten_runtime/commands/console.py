@@ -53,6 +53,9 @@ provider_option = click.option(
     "openvino:bf16; repeatable.",
 )
 
+bundle_argument = click.argument("bundle", type=click.Path())
+"""A bundle, as text: `locate_bundle` takes a text for a repository of the hub too, and a `Path` for a directory."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 

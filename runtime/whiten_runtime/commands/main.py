@@ -16,7 +16,16 @@ from whiten_runtime.bundle.manifest import VectorPrecision, read_manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option, warn
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    json_option,
+    one_line_errors,
+    provider_option,
+    say,
+    threads_option,
+    warn,
+)
+from whiten_runtime.commands.push import push
 from whiten_runtime.commands.similarity import similarity
 from whiten_runtime.commands.tune import tune
 from whiten_runtime.encoder import Encoder
@@ -25,6 +34,7 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata
 from whiten_runtime.files.write_vectors import check_output, json_row, writing_vectors
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
@@ -60,17 +70,17 @@ def whiten() -> None:
     """Compute whitened sentence embeddings with bundles that whiten-export wrote."""
 
 
+whiten.add_command(push)
 whiten.add_command(similarity)
 whiten.add_command(tune)
 
-_bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 _header_option = click.option(
     "--header", is_flag=True, help="Begin lines of JSON with one that names the space of the vectors."
 )
 
 
 @whiten.command()
-@_bundle_argument
+@bundle_argument
 @click.argument("text", nargs=-1)
 @click.option(
     "--input",
@@ -99,7 +109,7 @@ _header_option = click.option(
 @json_option
 @one_line_errors
 def embed(
-    bundle: Path,
+    bundle: str,
     text: tuple[str, ...],
     input_file: str | None,
     column: str | None,
@@ -190,7 +200,7 @@ def _write(out: Path, rows: _Rows, metadata: VectorMetadata, header: bool) -> in
 
 
 @whiten.command()
-@_bundle_argument
+@bundle_argument
 @click.option(
     "--input",
     "input_file",
@@ -212,7 +222,7 @@ def _write(out: Path, rows: _Rows, metadata: VectorMetadata, header: bool) -> in
 @json_option
 @one_line_errors
 def transform(
-    bundle: Path,
+    bundle: str,
     input_file: Path,
     column: str | None,
     out: Path,
@@ -239,14 +249,14 @@ def transform(
 
 
 @whiten.command()
-@_bundle_argument
+@bundle_argument
 @json_option
 @one_line_errors
-def info(bundle: Path, as_json: bool) -> None:
+def info(bundle: str, as_json: bool) -> None:
     """Show what a bundle is: its source, layers, whitening and parity."""
     from whiten_runtime.commands.info import describe
 
-    manifest = read_manifest(bundle)
+    manifest = read_manifest(locate_bundle(bundle))
     if as_json:
         console.print_json(msgspec.structs.replace(manifest, space=space_of(manifest)))
     else:
@@ -254,19 +264,20 @@ def info(bundle: Path, as_json: bool) -> None:
 
 
 @whiten.command()
-@_bundle_argument
+@bundle_argument
 @threads_option
 @provider_option
 @json_option
 @one_line_errors
-def verify(bundle: Path, threads: int | None, providers: tuple[Provider, ...], as_json: bool) -> None:
+def verify(bundle: str, threads: int | None, providers: tuple[Provider, ...], as_json: bool) -> None:
     """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
 
     Checks every file's SHA-256, embeds the bundle's probe texts and compares them with the vectors that the reference
     gave. Exits with 1 when a bound of the parity gate is not kept.
     """
-    opened = VectorWhitener if read_manifest(bundle).input == "vectors" else Encoder
-    with opened(bundle, providers or None, threads) as encoder:
+    path = locate_bundle(bundle)
+    opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
+    with opened(path, providers or None, threads) as encoder:
         agreement = encoder.verify()
         gate = GATES["bf16" if wants_bfloat16(providers) else encoder.manifest.precision]
         active = encoder.providers[0]

@@ -6,13 +6,14 @@ import click
 
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, say, table
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.tuned import Choice, write_choice
 from whiten_runtime.tuner import Speed, best, compare_bundles
 from whiten_runtime.tuner import tune as tune_bundle
 
 
 @click.command()
-@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1),
@@ -23,7 +24,7 @@ from whiten_runtime.tuner import tune as tune_bundle
 @click.option("--bf16", is_flag=True, help="Choose bfloat16 if it is fastest: vectors agree to a cosine of .9999 then.")
 @json_option
 @one_line_errors
-def tune(bundles: tuple[Path, ...], seconds: float, bf16: bool, as_json: bool) -> None:
+def tune(bundles: tuple[str, ...], seconds: float, bf16: bool, as_json: bool) -> None:
     """Measure how each BUNDLE is fastest on this machine, and write that to BUNDLE.tuned.json beside it.
 
     Compares providers, threads and token budgets on short texts and on texts of mixed lengths, in turn, while nothing
@@ -32,7 +33,8 @@ def tune(bundles: tuple[Path, ...], seconds: float, bf16: bool, as_json: bool) -
     """
     reporter = ConsoleReporter()
     parts = len(bundles) + (len(bundles) > 1)
-    choices = {path: tune_bundle(path, seconds / parts, bf16, reporter) for path in dict.fromkeys(bundles)}
+    paths = list(map(locate_bundle, dict.fromkeys(bundles)))
+    choices = {path: tune_bundle(path, seconds / parts, bf16, reporter) for path in paths}
     beside = compare_bundles(choices, seconds / parts) if len(choices) > 1 else {}
     files = {path: write_choice(path, choice) for path, choice in choices.items()}
     if as_json:

@@ -18,6 +18,8 @@ from whiten_runtime.ort.session import SessionOptions, Tuning
 
 FORMAT = 1
 
+_SNAPSHOTS = "snapshots"
+
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds one way to run a bundle.
@@ -100,8 +102,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def choice_path(bundle: Path) -> Path:
-    """Return the path of the choice for a bundle."""
+    """Return the path of the choice for a bundle: beside it, or, in the hub's cache, in the repository's folder."""
     whole = bundle.resolve()
+    if whole.parent.name == _SNAPSHOTS and whole.parent.parent.name.startswith("models--"):
+        return whole.parent.with_name(f"{whole.name}.tuned.json")  # the client takes a file among snapshots for damage
     return whole.with_name(f"{whole.name}.tuned.json")
 
 
@@ -133,7 +137,7 @@ def tuned_options(bundle: Path, spinning: bool = True) -> SessionOptions:
         BundleError: the bundle's manifest cannot be read.
     """
     path = choice_path(bundle)
-    choice = read_choice(path)
+    choice = read_choice(path, bundle)
     if choice.graph != graph_id(read_manifest(bundle)):
         raise UsageError(f"{path}: made for another graph than that of {bundle}; run whiten tune {bundle} again")
     if choice.machine != (here := Machine.here()):
@@ -147,8 +151,8 @@ def tuned_options(bundle: Path, spinning: bool = True) -> SessionOptions:
         raise UsageError(f"{path}: {error}; run whiten tune {bundle} again") from None
 
 
-def read_choice(path: Path) -> Choice:
-    """Read a choice.
+def read_choice(path: Path, bundle: Path) -> Choice:
+    """Read a choice for a bundle.
 
     Raises:
         UsageError: there is none, or it is not understood; the message names the field.
@@ -156,8 +160,7 @@ def read_choice(path: Path) -> Choice:
     try:
         choice = msgspec.json.decode(path.read_bytes(), type=Choice)
     except FileNotFoundError:
-        name = path.name.removesuffix(".tuned.json")
-        raise UsageError(f"{path} does not exist; run whiten tune {path.with_name(name)}, or leave tuned out") from None
+        raise UsageError(f"{path} does not exist; run whiten tune {bundle}, or leave tuned out") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a choice of whiten tune ({error}); run whiten tune again") from None
     if choice.format != FORMAT:

@@ -1,7 +1,7 @@
 """Create onnxruntime sessions: explicit threads, no silent fallback, usable after a fork."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -11,7 +11,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.graph_scan import scan_graph, with_output
+from whiten_runtime.bundle.graph_scan import scan_graph, with_locations, with_output
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.ort.nvidia import advice, missing_for
@@ -119,10 +119,31 @@ def create_session(model: Path, options: SessionOptions, threads: int | None = N
     """
     graph: str | bytes = str(model)
     entries = []
-    if value is not None and value not in scan_graph(model).outputs:
-        graph = with_output(model, value)
-        entries.append((_WEIGHTS_FOLDER, str(model.parent)))
+    if value is not None and value not in (scan := scan_graph(model)).outputs:
+        folder, names = weights_place(model, scan.external_files)
+        graph = with_locations(with_output(model, value), names)
+        entries.append((_WEIGHTS_FOLDER, str(folder)))
     return open_session(graph, options, threads, entries)
+
+
+def weights_place(model: Path, locations: Iterable[str]) -> tuple[Path, dict[str, str]]:
+    """Return the folder in which a graph's weights are, and their names there, where those differ.
+
+    onnxruntime refuses weights that are links to another folder, as in the hub's cache, for a graph that it is given as
+    bytes: it is to be given that other folder.
+
+    Args:
+        model: the ONNX file.
+        locations: names of the files of weights, beside the graph or links there.
+
+    Raises:
+        BundleError: the links lead to different folders.
+    """
+    files = {name: (model.parent / name).resolve() for name in locations}
+    folders = {file.parent for file in files.values()} or {model.parent}
+    if len(folders) > 1:
+        raise BundleError(f"{model}: its weights are links to different folders; copy the bundle to one with cp -rL")
+    return folders.pop(), {name: file.name for name, file in files.items() if file.name != name}
 
 
 def open_session(

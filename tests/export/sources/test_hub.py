@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.hub_cache import COMMIT
-from support.hub_server import Hub, serving
+from support.hub_server import Hub, connect, serving
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.checkpoints.hub import download
 from whiten_runtime import UsageError, WhitenError
@@ -89,24 +89,16 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serve the repositories to this process, which has an empty cache."""
-    from huggingface_hub import constants, file_download
-
     with serving(REPOSITORIES) as served:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-        monkeypatch.setattr(constants, "ENDPOINT", served.url)
-        template = f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        for module in (constants, file_download):  # older versions keep it twice
-            if hasattr(module, "HUGGINGFACE_CO_URL_TEMPLATE"):
-                monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        connect(monkeypatch, served, tmp_path)
         yield served
 
 
 @pytest.mark.parametrize(
     ("name", "fetched"),
     [
-        ("plain", set(PLAIN)),
-        ("dense", set(DENSE) - {"2_Dense/pytorch_model.bin"}),
+        ("plain", {*PLAIN, "README.md"}),
+        ("dense", {*DENSE, "README.md"} - {"2_Dense/pytorch_model.bin"}),
         ("folder", set(IN_FOLDER)),
         ("routes", set(ROUTES)),
         ("pickled", {"config.json", "pytorch_model.bin"}),
@@ -123,7 +115,7 @@ def test_weights_of_all_modules_are_downloaded_and_nothing_else(hub: Hub, name: 
 
 def test_code_is_downloaded_only_if_it_is_allowed(hub: Hub) -> None:
     download("some/plain", None, True, None)
-    assert set(hub.fetched) == {*PLAIN, "modeling.py"}
+    assert set(hub.fetched) == {*PLAIN, "README.md", "modeling.py"}
 
 
 def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

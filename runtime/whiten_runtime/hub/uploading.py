@@ -1,0 +1,159 @@
+"""Upload a bundle to a repository of the model hub, in one commit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from whiten_runtime.bundle.bundle import MODEL_SUFFIXES, Bundle, open_bundle
+from whiten_runtime.bundle.manifest import MANIFEST_FILE
+from whiten_runtime.checks import needing
+from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.hub.names import Repository
+from whiten_runtime.hub.refusals import hub_errors
+
+CARD_FILE = "README.md"
+
+_TOKEN = {401: "is not valid", 403: "may not write there"}
+"""What is wrong with a token, by the status of the hub's answer."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Says where a bundle is uploaded to.
+
+    Attributes:
+        repository: repository and branch; None as its revision for the main branch.
+        private: whether the repository has to be private.
+        create: whether a repository or branch that does not exist is created.
+        message: message of the commit; None for one that names the bundle.
+    """
+
+    repository: Repository
+    private: bool = False
+    create: bool = True
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Describes a bundle that was uploaded.
+
+    Attributes:
+        url: address of the commit.
+        commit: id of the commit.
+        files: POSIX paths of the files that the commit contains.
+        bytes: size of these files.
+        removed: files of an older bundle that the commit removes.
+    """
+
+    url: str
+    commit: str
+    files: tuple[str, ...]
+    bytes: int
+    removed: tuple[str, ...]
+
+
+def push_bundle(path: Path, destination: Destination) -> Upload:
+    """Check a bundle, and upload its manifest, the files that it lists and README.md.
+
+    Graphs and weights of an older bundle in the repository that the new one does not have are removed in the same
+    commit; any other file there stays. Nothing is written on this machine.
+
+    Args:
+        path: the bundle's directory.
+        destination: where to.
+
+    Raises:
+        BundleError: not a bundle, or an altered or incomplete one.
+        UsageError: no such repository, or one that holds another model, or that is public though `private` is set.
+        WhitenError: there is no token, or it may not write, or the hub cannot be reached.
+        MissingPackageError: huggingface_hub is not installed.
+    """
+    bundle, hub_id = open_bundle(path), destination.repository.id
+    _check_token(hub_id)
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    names = files_of(bundle)
+    unreached = f"the hub is out of reach; '{hub_id}' is unchanged"
+    with hub_errors(hub_id, destination.repository.revision, unreached):
+        try:
+            api = HfApi()
+            removed = left_over(hub_id, _prepare(api, destination), names)
+            done = _commit(api, bundle, names, removed, destination)
+        except HfHubHTTPError as error:
+            if (why := _TOKEN.get(error.response.status_code if error.response is not None else 0)) is None:
+                raise
+            raise WhitenError(
+                f"the hub refused '{hub_id}': the token {why}; log in with hf auth login as one who may"
+            ) from None
+    size = sum((bundle.path / name).stat().st_size for name in names)
+    return Upload(done.commit_url, done.oid, names, size, removed)
+
+
+def _check_token(hub_id: str) -> None:
+    """Raise WhitenError if the network is forbidden, or there is no token."""
+    with needing("hub"):
+        from huggingface_hub import constants, get_token
+    if constants.HF_HUB_OFFLINE:
+        raise WhitenError(f"HF_HUB_OFFLINE is set; unset it to upload to '{hub_id}'")
+    if get_token() is None:
+        raise WhitenError(f"there is no token to upload to '{hub_id}' with; run hf auth login, or set HF_TOKEN")
+
+
+def _commit(api: Any, bundle: Bundle, names: Sequence[str], removed: Sequence[str], destination: Destination) -> Any:
+    """Upload files and remove others in one commit, and return what the client says of it."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    operations = [
+        *(CommitOperationAdd(name, bundle.path / name) for name in names),
+        *(CommitOperationDelete(name) for name in removed),
+    ]
+    message = destination.message or f"Upload {bundle.manifest.name}"
+    repository = destination.repository
+    return api.create_commit(repository.id, operations, commit_message=message, revision=repository.revision)
+
+
+def files_of(bundle: Bundle) -> tuple[str, ...]:
+    """Return the files that an upload contains: the manifest, those that it lists, and README.md if there is one."""
+    names = dict.fromkeys((MANIFEST_FILE, *bundle.manifest.files))
+    if (bundle.path / CARD_FILE).is_file():
+        names[CARD_FILE] = None
+    return tuple(sorted(names))
+
+
+def left_over(hub_id: str, there: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return graphs and weights in a repository that a new bundle does not have: readers would refuse them.
+
+    Args:
+        hub_id: id of the repository.
+        there: files of the repository.
+        names: files of the new bundle.
+
+    Raises:
+        UsageError: they are not of an older bundle.
+    """
+    others = [name for name in there if PurePosixPath(name).suffix in MODEL_SUFFIXES and name not in names]
+    if others and MANIFEST_FILE not in there:
+        raise UsageError(
+            f"'{hub_id}' holds {others[0]} and no {MANIFEST_FILE}: it is another model's repository; choose a new name"
+        )
+    return tuple(others)
+
+
+def _prepare(api: Any, destination: Destination) -> list[str]:
+    """Create the repository and the branch if asked for, and return the files that are there.
+
+    Raises:
+        UsageError: the repository is public, though it has to be private.
+    """
+    repository = destination.repository
+    if destination.create:
+        api.create_repo(repository.id, private=destination.private or None, exist_ok=True)
+        if repository.revision is not None:
+            api.create_branch(repository.id, branch=repository.revision, exist_ok=True)
+    info = api.model_info(repository.id, revision=repository.revision)
+    if destination.private and not info.private:
+        raise UsageError(f"'{repository.id}' is public; choose another name, or leave --private out")
+    return [file.rfilename for file in info.siblings or ()]

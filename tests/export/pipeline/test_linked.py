@@ -1,0 +1,115 @@
+"""Test fits and refits of a snapshot in the hub's cache, as the real client makes it: all files are links to blobs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli import invoke as run
+from support.cli import ok
+from support.hub_server import Hub, connect, serving
+from whiten_export.commands.export import export
+from whiten_export.corpus.statistics import load_finished
+from whiten_export.graph import files as graph_files
+from whiten_runtime import BundleError, Encoder
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
+from whiten_runtime.bundle.graph_scan import scan_graph, with_locations
+from whiten_runtime.ort.session import weights_place
+
+TEXTS = ["A man is eating.", "Someone plays a guitar on the street, and people listen."]
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serving({}) as served:
+        connect(monkeypatch, served, tmp_path / "cache")
+        yield served
+
+
+@pytest.fixture(scope="module")
+def bundles(
+    checkpoint: Callable[..., Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, Path]:
+    """The small BERT in float32 and int8, with weights in a file of their own."""
+    folder = tmp_path_factory.mktemp("linked")
+    for precision in ("fp32", "int8"):
+        options = ("--layers", "1,4", "--whitening", "pca", "--dim", 16, "--precision", precision)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(graph_files, "_INLINE_LIMIT", 1000)
+            command = (export, checkpoint("bert"), "--corpus", corpus_file, *options, "--out", folder / precision)
+            result = run(*command)
+        assert result.exit_code == 0, result.stderr
+        assert (folder / precision / EXTERNAL_DATA_FILE).is_file()
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
+    hub: Hub, bundles: Mapping[str, Path], other_file: Path, tmp_path: Path, precision: str
+) -> None:
+    local = bundles[precision]
+    hub.repositories["org/wide"] = files_below(local)
+    spec = ("--whitening", "pca", "--dim", 16, "--shrinkage", "oas")
+    for number, bundle in enumerate((local, "org/wide")):
+        made = tmp_path / str(number)
+        made.mkdir()
+        ok("fit", bundle, "--corpus", other_file, "--out", made / "stats")
+        ok("refit", bundle, "--stats", made / "stats", *spec, "--out", made / "new")
+        ok("refit", bundle, "--corpus", other_file, *spec, "--align-to", bundle, "--out", made / "aligned")
+    snapshot = next((tmp_path / "cache").glob("models--org--wide/snapshots/*"))
+    assert (snapshot / EXTERNAL_DATA_FILE).is_symlink()
+    assert load_finished(tmp_path / "0" / "stats")[1] == load_finished(tmp_path / "1" / "stats")[1]
+    for name in ("new", "aligned"):
+        assert not any(path.is_symlink() for path in (tmp_path / "1" / name).rglob("*"))
+        want, got = (files_below(tmp_path / number / name) for number in ("0", "1"))
+        assert want == got
+        with Encoder(tmp_path / "1" / name) as encoder:
+            assert encoder.encode(TEXTS).shape == (2, 16)
+
+
+def test_the_new_map_of_a_snapshot_is_the_one_that_was_asked_for(
+    hub: Hub, bundles: Mapping[str, Path], corpus_file: Path, tmp_path: Path
+) -> None:
+    hub.repositories["org/wide"] = files_below(bundles["fp32"])
+    ok("refit", "org/wide", "--corpus", corpus_file, "--whitening", "pca", "--dim", 16, "--out", tmp_path / "again")
+    with Encoder(bundles["fp32"]) as old, Encoder(tmp_path / "again") as new:
+        want = old.encode(TEXTS)
+        np.testing.assert_allclose(new.encode(TEXTS), want, atol=1e-5 * np.abs(want).max())
+
+
+def test_drift_of_a_snapshot(hub: Hub, bundles: Mapping[str, Path], corpus_file: Path) -> None:
+    hub.repositories["org/wide"] = files_below(bundles["fp32"])
+    assert ok("drift", "org/wide", "--input", corpus_file).stderr
+
+
+def test_weights_get_another_name_in_the_graph(bundles: Mapping[str, Path], tmp_path: Path) -> None:
+    import onnx
+
+    graph = bundles["fp32"] / MODEL_FILE
+    content = graph.read_bytes()
+    (tmp_path / "renamed.onnx").write_bytes(with_locations(content, {"model.onnx_data": "b" * 200}))
+    assert scan_graph(tmp_path / "renamed.onnx").external_files == {"b" * 200}
+    renamed = onnx.load(tmp_path / "renamed.onnx", load_external_data=False)
+    for weight in renamed.graph.initializer:
+        for entry in weight.external_data:
+            if entry.key == "location":
+                assert entry.value == "b" * 200
+                entry.value = "model.onnx_data"
+    assert renamed == onnx.load(graph, load_external_data=False)
+    assert with_locations(content, {"other": "x"}) == with_locations(content, {}) == content
+
+
+def test_links_to_two_folders_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+        (tmp_path / f"{name}-link").symlink_to(tmp_path / name / name)
+    with pytest.raises(BundleError, match="its weights are links to different folders"):
+        weights_place(tmp_path / "model.onnx", ["a-link", "b-link"])
+    assert weights_place(tmp_path / "model.onnx", []) == (tmp_path, {})
+    assert weights_place(tmp_path / "model.onnx", ["a-link"]) == (tmp_path / "a", {"a-link": "a"})

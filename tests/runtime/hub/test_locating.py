@@ -1,0 +1,236 @@
+"""Test bundles that are named by a repository of the hub, which here is a server on this machine."""
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli import invoke, ok
+from support.hub_cache import COMMIT
+from support.hub_server import READ_ONLY, Hub
+from whiten_runtime import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.inference.tuned import choice_path
+
+ID = "org/tiny"
+TEXTS = ["A man is eating.", ""]
+
+
+def test_only_the_files_of_the_bundle_are_downloaded(hub: Hub, content: Mapping[str, bytes], tiny: Encoder) -> None:
+    hub.repositories[ID] = content
+    with Encoder(ID) as encoder:
+        np.testing.assert_array_equal(encoder.encode(TEXTS), tiny.encode(TEXTS))
+    assert hub.fetched[0] == MANIFEST_FILE
+    listed = set(json.loads(content[MANIFEST_FILE])["files"])
+    assert sorted(hub.fetched) == sorted({MANIFEST_FILE, *listed})
+    hub.asked.clear()
+    assert locate_bundle(ID) == locate_bundle(f"hf://{ID}") == locate_bundle(f"hf://{ID}@{COMMIT}")
+    assert locate_bundle(ID, COMMIT).name == COMMIT
+    assert hub.asked == []  # a whole snapshot needs no network
+
+
+def test_a_directory_goes_before_the_hub(hub: Hub, content: Mapping[str, bytes], tiny_bundle: Path) -> None:
+    hub.repositories[ID] = content
+    Path("org").mkdir()
+    Path(ID).symlink_to(tiny_bundle)
+    assert locate_bundle(ID) == locate_bundle(Path(ID)) == Path(ID)
+    Encoder(ID).close()
+    with pytest.raises(UsageError, match=f"revision 'v1' is for the hub, but '{ID}' is a local path; leave it out"):
+        Encoder(ID, revision="v1")
+    assert hub.asked == []
+    assert locate_bundle(f"hf://{ID}").name == COMMIT
+
+
+def test_a_path_is_never_looked_for_on_the_hub(hub: Hub, content: Mapping[str, bytes]) -> None:
+    hub.repositories[ID] = content
+    with pytest.raises(BundleError, match="does not exist"):
+        Encoder(Path(ID))
+    with pytest.raises(UsageError, match="is a local path"):
+        Encoder(Path(ID), revision="main")
+    assert hub.asked == []
+
+
+def test_a_copy_by_pickle_opens_the_same_snapshot(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:
+    hub.repositories[ID] = content
+    with Encoder(ID) as encoder:
+        stored, vectors = pickle.dumps(encoder), encoder.encode(TEXTS)
+    (tmp_path / "cache" / "models--org--tiny" / "refs" / "main").write_text("0" * 40)  # a newer one was fetched
+    hub.asked.clear()
+    with pickle.loads(stored) as copy:
+        np.testing.assert_array_equal(copy.encode(TEXTS), vectors)
+    assert hub.asked == []
+
+
+def test_a_bundle_of_vectors(hub: Hub, golden: Path) -> None:
+    folder = golden / "bundle-v1-vectors"
+    hub.repositories[ID] = {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+    with VectorWhitener(ID) as whitener, VectorWhitener(folder) as local:
+        rows = np.eye(whitener.width, dtype=np.float32)
+        np.testing.assert_array_equal(whitener.transform(rows), local.transform(rows))
+    with pytest.raises(UsageError, match="has no revision 'v9'"):
+        VectorWhitener(ID, revision="v9")
+
+
+def test_revisions(hub: Hub, content: Mapping[str, bytes]) -> None:
+    hub.repositories[ID] = content
+    hub.commits["a" * 40] = content
+    hub.branches[ID, "v1"] = "a" * 40
+    assert locate_bundle(ID, "v1").name == locate_bundle(f"hf://{ID}@v1").name == "a" * 40
+    assert locate_bundle(ID).name == COMMIT
+
+
+def test_an_interrupted_download_goes_on(
+    hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories[ID] = content
+    with monkeypatch.context() as broken:
+        broken.setattr("huggingface_hub.file_download.http_get", _break_off)
+        with pytest.raises(
+            WhitenError, match=rf"or the transfer of '{ID}' broke off \(ConnectionError: reset\); run it"
+        ):
+            Encoder(ID)
+    folder = locate_bundle(ID)
+    (folder / "onnx/model.onnx").unlink()  # as after an interruption: the manifest is there, and not all files
+    hub.fetched.clear()
+    hub.breaks = "onnx/model.onnx"
+    blob = hub.repositories[ID]["onnx/model.onnx"]
+    for file in (folder.parents[1] / "blobs").iterdir():
+        if file.read_bytes() == blob:
+            file.unlink()
+    assert locate_bundle(ID) == folder
+    assert (folder / "onnx/model.onnx").read_bytes() == blob
+    assert set(hub.fetched) == {"onnx/model.onnx"}
+    assert hub.breaks is None
+
+
+def _break_off(*arguments: object, **options: object) -> None:
+    raise ConnectionError("reset")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (
+            "nowhere",
+            BundleError,
+            r"bundle 'nowhere' does not exist; make one .* or name a repository of the hub \(ORG/NA",
+        ),
+        ("a/b/c", BundleError, "bundle 'a/b/c' does not exist"),
+        ("org/nothing", UsageError, "'org/nothing' does not exist on the hub, or is private; check its name, or log"),
+        ("hf://nothing", UsageError, "'hf://nothing' does not name a repository of the hub; wanted ORG/NAME or hf://"),
+        ("hf://org/tiny@v9", UsageError, "'org/tiny' has no revision 'v9'; check the branch, tag or commit"),
+        ("org/gated", WhitenError, "'org/gated' is gated; accept its terms on the hub and log in with hf auth login"),
+        ("org/private", UsageError, "'org/private' does not exist on the hub, or is private"),
+        ("org/model", BundleError, "'org/model' is not a bundle: export it with whiten-export org/model"),
+        (
+            "org/part",
+            BundleError,
+            "'org/part' lacks tokenizer.json, though its manifest lists it; push the bundle again",
+        ),
+        ("org/evil", BundleError, "file name '../../x' would leave the bundle"),
+    ],
+)
+def test_errors_of_one_line(
+    hub: Hub,
+    content: Mapping[str, bytes],
+    text: str,
+    kind: type[WhitenError],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = {name: text for name, text in content.items() if name != "tokenizer.json"}
+    evil = content[MANIFEST_FILE].replace(b'"tokenizer.json"', b'"../../x"')
+    hub.repositories |= {ID: content, "org/gated": content, "org/private": content, "org/part": part}
+    hub.repositories |= {"org/model": {"config.json": b"{}"}, "org/evil": {**content, MANIFEST_FILE: evil}}
+    hub.private, hub.gated = {"org/private"}, {"org/gated"}
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(kind, match=message) as caught:
+        Encoder(text)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    result = invoke(whiten, "embed", text, "x")
+    assert (result.exit_code, result.stderr.count("\n")) == (2 if kind is UsageError else 1, 1), result.stderr
+
+
+def test_a_private_repository_opens_with_the_token(
+    hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories[ID], hub.private = content, {ID}
+    monkeypatch.setenv("HF_TOKEN", READ_ONLY)
+    assert locate_bundle(ID).name == COMMIT
+
+
+def test_offline(hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    hub.repositories[ID] = content
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    expected = (
+        f"bundle '{ID}' does not exist as a directory, is not whole in the hub's cache, and HF_HUB_OFFLINE is set"
+    )
+    with pytest.raises(WhitenError, match=expected):
+        Encoder(ID)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    folder = locate_bundle(ID)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert locate_bundle(ID) == folder
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(WhitenError, match=expected):
+        Encoder(ID)
+
+
+def test_a_cache_that_cannot_be_written(
+    hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.repositories[ID] = content
+    (tmp_path / "cache").write_text("a file where the cache should be")
+    with pytest.raises(WhitenError, match="cache.*; check space and permissions of the hub's cache, or set HF_HOME"):
+        Encoder(ID)
+
+
+def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    for module in ("constants", "file_download"):
+        monkeypatch.setattr(f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+    with pytest.raises(WhitenError, match="and the hub is out of reach; check the path, or copy the cache"):
+        Encoder(ID)
+
+
+def test_commands_take_repositories(hub: Hub, content: Mapping[str, bytes], tiny_bundle: Path) -> None:
+    hub.repositories[ID] = content
+    assert f"{ID}: equal to torch" in ok("verify", ID).stderr
+    assert ok("info", f"hf://{ID}").stdout == ok("info", tiny_bundle).stdout
+    assert ok("embed", ID, "x").stdout == ok("embed", tiny_bundle, "x").stdout
+
+
+def test_a_choice_of_tune_leaves_the_cache_whole(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:
+    from huggingface_hub import scan_cache_dir
+
+    hub.repositories[ID] = content
+    folder = locate_bundle(ID)
+    place = choice_path(folder)
+    assert place == (tmp_path / "cache" / "models--org--tiny" / f"{COMMIT}.tuned.json").resolve()
+    with pytest.raises(UsageError, match=f"does not exist; run whiten tune {folder}, or leave tuned out"):
+        Encoder(ID, tuned=True)
+    ok("tune", ID, "--seconds", "0.1")
+    assert place.is_file()
+    assert scan_cache_dir(tmp_path / "cache").warnings == []
+    Encoder(ID, tuned=True).close()
+
+
+def test_the_manifest_decides_what_is_downloaded(hub: Hub, content: Mapping[str, bytes]) -> None:
+    hub.repositories[ID] = content
+    folder = locate_bundle(ID)
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert there == {MANIFEST_FILE, *read_manifest(folder).files}
+    assert (folder / "onnx/model.onnx").is_symlink()

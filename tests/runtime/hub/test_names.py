@@ -1,0 +1,78 @@
+"""Test which texts name a repository of the hub."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.names import Repository, is_repository_id, parse_repository
+
+
+@pytest.mark.parametrize(
+    ("text", "id", "revision"),
+    [
+        ("org/name", "org/name", None),
+        ("hf://org/name", "org/name", None),
+        ("hf://org/name@v1", "org/name", "v1"),
+        ("hf://org/name@refs/pr/1", "org/name", "refs/pr/1"),
+        ("hf://Org-1/name_2.v3", "Org-1/name_2.v3", None),
+    ],
+)
+def test_names_of_repositories(text: str, id: str, revision: str | None) -> None:
+    assert parse_repository(text) == Repository(id, revision)
+
+
+def test_a_revision_beside_the_name() -> None:
+    assert parse_repository("org/name", "v1") == parse_repository("hf://org/name", "v1") == Repository("org/name", "v1")
+    with pytest.raises(UsageError, match="names a revision already; leave revision 'v2' out"):
+        parse_repository("hf://org/name@v1", "v2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf://",
+        "hf://name",
+        "hf://org/name/sub",
+        "hf://org/name@",
+        "hf://@v1",
+        "name",
+        "/org/name",
+        "./name",
+        "../name",
+        "org/",
+        "/name",
+        "org/.name",
+        "org/name.",
+        "-org/name",
+        "org/na--me",
+        "org/na..me",
+        "org/name.git",
+        "a\\b/c",
+        "org/name@v1",
+        "C:/name",
+        "org/na me",
+        "org/name\n",
+        "o/" + "n" * 95,
+        "",
+    ],
+)
+def test_what_names_no_repository(text: str) -> None:
+    with pytest.raises(UsageError, match="does not name a repository of the hub; wanted ORG/NAME or hf://"):
+        parse_repository(text)
+
+
+@given(st.from_regex(r"[A-Za-z0-9._/-]{1,30}", fullmatch=True))
+def test_ids_are_those_of_the_client(text: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(text)
+        valid = "/" in text
+    except HFValidationError:
+        valid = False
+    assert valid or not is_repository_id(text)
+    parts = text.split("/")
+    ordinary = all(part and part[0] not in ".-_" and part[-1] not in ".-_" for part in parts)
+    assert is_repository_id(text) == valid or not ordinary

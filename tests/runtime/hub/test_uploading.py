@@ -1,0 +1,149 @@
+"""Test uploads to a hub, which here is a server on this machine that the real client talks to."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli import invoke, ok
+from support.hub_server import READ_ONLY, Hub
+from whiten_runtime import Encoder
+from whiten_runtime.bundle.manifest import MANIFEST_FILE
+from whiten_runtime.commands.main import whiten
+
+ID = "org/new"
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of a bundle, with files that are no part of it."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_bundle, copy)
+    (copy / "notes.txt").write_text("private")
+    (copy / ".git").mkdir()
+    return copy
+
+
+@pytest.mark.parametrize("name", ["bundle-v1", "bundle-v1-int8", "bundle-v1-vectors"])
+def test_what_was_uploaded_opens_from_an_empty_cache(hub: Hub, golden: Path, name: str) -> None:
+    local, before = golden / name, files_below(golden / name)
+    result = ok("push", local, ID)
+    assert result.stdout == f"{hub.url}/{ID}/commit/{hub.branches[ID, 'main']}\n"
+    assert f"uploaded {len(before)} files" in result.stderr
+    assert {**before, ".gitattributes": b""} == hub.repositories[ID]
+    assert files_below(local) == before
+    assert f"{ID}: equal to" in ok("verify", ID).stderr
+    if name != "bundle-v1-vectors":
+        with Encoder(ID) as there, Encoder(local) as here:
+            np.testing.assert_array_equal(there.encode(["x", "a longer text"]), here.encode(["x", "a longer text"]))
+
+
+def test_only_the_files_of_the_bundle_are_uploaded(hub: Hub, bundle: Path) -> None:
+    (bundle / "README.md").write_text("---\nlicense: mit\n---\n# Card\n")
+    ok("push", bundle, f"hf://{ID}", "--message", "First", "--json")
+    listed = json.loads((bundle / MANIFEST_FILE).read_text())["files"]
+    assert set(hub.repositories[ID]) == {*listed, MANIFEST_FILE, "README.md", ".gitattributes"}
+    assert sum(line.endswith("/commit/main") for line in hub.asked) == 1  # all in one commit
+
+
+def test_an_older_bundle_is_replaced(hub: Hub, bundle: Path) -> None:
+    ok("push", bundle, ID)
+    hub.repositories[ID] = {**hub.repositories[ID], "onnx/model.onnx_data": b"old", "LICENSE": b"mine"}
+    hub.commits[hub.branches[ID, "main"]] = hub.repositories[ID]
+    result = ok("push", bundle, ID)
+    assert "removed files of an older bundle: onnx/model.onnx_data" in result.stderr
+    assert "onnx/model.onnx_data" not in hub.repositories[ID]
+    assert hub.repositories[ID]["LICENSE"] == b"mine"
+
+
+def test_a_branch(hub: Hub, bundle: Path) -> None:
+    ok("push", bundle, ID, "--revision", "v2")
+    assert set(hub.repositories[ID]) == {".gitattributes"}
+    with Encoder(f"hf://{ID}@v2") as encoder:
+        assert encoder.manifest.name
+    assert invoke(whiten, "info", ID).stderr.endswith(f"is not a bundle: export it with whiten-export {ID}\n")
+
+
+def test_private(hub: Hub, bundle: Path) -> None:
+    hub.repositories["org/public"] = {}
+    ok("push", bundle, ID, "--private")
+    assert hub.private == {ID}
+    result = invoke(whiten, "push", bundle, "org/public", "--private")
+    assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
+    assert hub.repositories["org/public"] == {}
+
+
+def test_another_models_repository_is_left_alone(hub: Hub, bundle: Path) -> None:
+    hub.repositories[ID] = {"model.safetensors": b"weights"}
+    result = invoke(whiten, "push", bundle, ID)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: '{ID}' holds model.safetensors and no whiten.json: it is another model's repository; choose a new "
+        "name\n",
+    )
+    assert hub.repositories[ID] == {"model.safetensors": b"weights"}
+
+
+def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
+    content = (bundle / "tokenizer.json").read_bytes()
+    (bundle / "tokenizer.json").write_bytes(content[:-1] + b" ")
+    result = invoke(whiten, "push", bundle, ID)
+    assert (result.exit_code, "SHA-256 differs" in result.stderr, hub.asked) == (1, True, [])
+
+
+@pytest.mark.parametrize(
+    ("token", "arguments", "code", "message"),
+    [
+        (None, (ID,), 1, f"there is no token to upload to '{ID}' with; run hf auth login, or set HF_TOKEN"),
+        (READ_ONLY, (ID,), 1, f"the hub refused '{ID}': the token may not write there; log in with hf auth login"),
+        ("wrong", (ID,), 1, f"the hub refused '{ID}': the token is not valid; log in"),
+        ("", ("name",), 2, "'name' does not name a repository of the hub; wanted ORG/NAME"),
+        ("", (ID, "--no-create"), 2, f"'{ID}' does not exist on the hub, or is private"),
+        ("", ("org/old", "--no-create", "--revision", "v9"), 2, "'org/old' has no revision 'v9'"),
+        ("", ("hf://org/old@v1", "--revision", "v2"), 2, "names a revision already; leave revision 'v2' out"),
+    ],
+)
+def test_errors_of_one_line(
+    hub: Hub,
+    bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | None,
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    hub.repositories["org/old"] = {}
+    if token is None:
+        monkeypatch.delenv("HF_TOKEN")
+    elif token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    result = invoke(whiten, "push", bundle, *arguments)
+    assert (result.exit_code, result.stderr.count("\n")) == (code, 1), result.stderr
+    assert message in result.stderr
+    assert hub.repositories == {"org/old": {}}
+
+
+def test_what_is_no_bundle(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:
+    hub.repositories["org/tiny"] = content
+    for name, message in (("nowhere", "does not exist"), ("org/tiny", "does not exist"), (tmp_path, "is not a whiten")):
+        result = invoke(whiten, "push", name, ID)
+        assert (result.exit_code, message in result.stderr, hub.asked) == (1, True, [])
+
+
+def test_a_hub_that_is_not_there(hub: Hub, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert f"HF_HUB_OFFLINE is set; unset it to upload to '{ID}'" in invoke(whiten, "push", bundle, ID).stderr
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    result = invoke(whiten, "push", bundle, ID)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.stderr
+    assert "broke off" in result.stderr
