@@ -66,6 +66,7 @@ def test_scores_equal_a_direct_computation(tiny_bundle: Path, tiny: Encoder, dat
     assert scores["int8", 32]["spearman"] == pytest.approx(wanted["float32", 32], abs=0.5)
 
 
+@pytest.mark.slow
 def test_signs_are_those_of_sentence_transformers() -> None:
     quantization = pytest.importorskip("sentence_transformers.util.quantization")
     vectors = np.random.default_rng(0).normal(size=(20, 16)).astype(np.float32)
@@ -99,7 +100,7 @@ def test_table_and_picture(tiny_bundle: Path, data: tuple[Path, Content], tmp_pa
     header, first, *rest = result.stdout.splitlines()
     assert header.split() == ["bundle", "code", "dims", "bytes", "beta", "mean", "float32", "front"]
     assert "float32" in first
-    assert len(rest) == 2 + 3 * 4
+    assert len(rest) == 2 + 3 * 3  # 32, 24 and 8 dimensions
     assert any(line.rstrip().endswith("*") for line in rest)
 
 

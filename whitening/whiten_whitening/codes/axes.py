@@ -7,7 +7,7 @@ import numpy as np
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
-from whiten_whitening.maps import NULL_EIGENVALUE, spectrum
+from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, spectrum
 from whiten_whitening.moments import Float64Array
 from whiten_whitening.stored import StoredMap
 
@@ -58,7 +58,7 @@ def principal_axes(
     norm = float(np.sqrt(np.trace(covariance) + mean @ mean))
     basis = spectrum(cross.T @ cross)[1]
     variances = np.einsum("ij,ij->j", basis, covariance @ basis)
-    varying = np.flatnonzero(variances > max(NULL_EIGENVALUE * variances.max(), 0.0))
+    varying = np.flatnonzero(variances > max(NULL_EIGENVALUE * variances.max(), (FLOAT32_ROUNDING * norm) ** 2))
     kept = len(varying) if dims is None else whole_number("dims", dims, 1)
     if not 0 < kept <= len(varying):
         raise UsageError(f"dims is {dims}; the vectors vary along {len(varying)} axes: wanted 1 to {len(varying)}")

@@ -51,7 +51,7 @@ class Codes:
         Raises:
             WhitenError: the file cannot be written.
         """
-        write_tensors(Path(path), {"codes": self.array}, {"codes": FORMAT, "coder": self.coder, "space": self.space})
+        write_tensors(Path(path), {"codes": self.array}, {"kind": "codes", "coder": self.coder, "space": self.space})
 
     @classmethod
     def load(cls, path: str | Path) -> "Codes":
@@ -87,7 +87,10 @@ def write_tensors(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str,
     Raises:
         WhitenError: the file cannot be written.
     """
-    content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {KEY: json.dumps(header)})
+    content = save(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        {KEY: json.dumps({"format": FORMAT, **header})},
+    )
     try:
         replace_file(path, content)
     except OSError as error:
@@ -105,10 +108,12 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, NDArray[Any]], dict[s
     try:
         with safe_open(path, "numpy") as file:
             header = json.loads((file.metadata() or {})[KEY])
-            version = header[kind]
+            found, version = header["kind"], header["format"]
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: holds no {kind} that whiten has saved ({' '.join(str(error).split())})") from None
+    if found != kind:
+        raise DataError(f"{path}: holds {found!r}; wanted a saved {kind}")
     if version != FORMAT:
         raise DataError(
             f"{path}: format {version!r} of {kind}, but this version of whiten reads {FORMAT}; upgrade whiten"

@@ -238,7 +238,7 @@ class Coder:
         """
         names = () if self.axes is None else ("mean", "weight", "scale")
         arrays = {name: getattr(self.axes, name) for name in names} or {"none": np.zeros(0)}
-        header = {"coder": FORMAT, **{name: getattr(self, name) for name in ("bits", "beta", "width", "space", "id")}}
+        header = {"kind": "coder", **{name: getattr(self, name) for name in ("bits", "beta", "width", "space", "id")}}
         write_tensors(Path(path), arrays, header)
 
     @classmethod

@@ -20,15 +20,16 @@ def pack(numbers: Bytes, bits: Bits) -> Bytes:
     """Pack numbers of `bits` bits, [n, d], into bytes, [n, ceil(d * bits / 8)]; unused bits at the end are 0."""
     n, dims = numbers.shape
     each = 8 // bits
-    padded = np.zeros((n, -(-dims // each) * each), np.uint8)
+    size = code_bytes(dims, bits)
+    padded = np.zeros((n, size * each), np.uint8)
     padded[:, :dims] = numbers
-    return np.asarray(np.bitwise_or.reduce(padded.reshape(n, -1, each) << _shifts(bits), axis=2), np.uint8)
+    return np.asarray(np.bitwise_or.reduce(padded.reshape(n, size, each) << _shifts(bits), axis=2), np.uint8)
 
 
 def unpack(packed: Bytes, bits: Bits, dims: int) -> Bytes:
     """Return the numbers that were packed, [n, dims]."""
     numbers = packed[:, :, None] >> _shifts(bits) & np.uint8((1 << bits) - 1)
-    return numbers.reshape(len(packed), -1)[:, :dims]
+    return numbers.reshape(len(packed), numbers.shape[1] * numbers.shape[2])[:, :dims]
 
 
 def level_table(bits: Bits) -> NDArray[np.float32]:
