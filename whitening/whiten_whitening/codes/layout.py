@@ -1,5 +1,6 @@
 """Read codes: what the bytes of a code stand for."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,9 +43,7 @@ class Layout:
 
     def coordinates(self, codes: Bytes) -> NDArray[np.float32]:
         """Return levels or int8 without any scale, float32 [n, padded]."""
-        if self.bits == 8:
-            return codes[:, :-SCALE_BYTES].view(np.int8).astype(np.float32)
-        return np.take(level_table(self.bits), codes, axis=0, mode="clip").reshape(len(codes), self.padded)
+        return BlockReader(self, len(codes)).read(codes)
 
     def weights(self) -> NDArray[np.float32]:
         """Return the factors of `coordinates`, float32 [padded]: the scales, then zeros."""
@@ -55,3 +54,39 @@ class Layout:
     def signs(self, codes: Bytes) -> NDArray[np.uint64]:
         """Return the signs of the coordinates, words of 64, [ceil(dims / 64), n]."""
         return sign_words(codes[:, : self.dims] if self.bits == 8 else codes, self.bits, self.dims)
+
+
+class BlockReader:
+    """Reads the coordinates of codes block by block into one array: a new one for each block takes five times as long.
+
+    Args:
+        layout: layout of the codes.
+        rows: largest number of codes of a block.
+    """
+
+    def __init__(self, layout: Layout, rows: int) -> None:
+        self._bits = layout.bits
+        self._found = np.empty((rows, layout.padded), np.float32)
+        if layout.bits != 8:
+            self._table = level_table(layout.bits)
+            self._bytes = np.empty((rows, layout.bytes), np.intp)
+
+    def read(self, codes: Bytes) -> NDArray[np.float32]:
+        """Return levels or int8 without any scale, float32 [n, padded], which the next call overwrites."""
+        found = self._found[: len(codes)]
+        if self._bits == 8:
+            found[...] = codes[:, :-SCALE_BYTES].view(np.int8)
+        else:
+            places = self._bytes[: len(codes)]
+            places[...] = codes
+            shape = (*places.shape, self._table.shape[1])
+            np.take(self._table, places, axis=0, out=found.reshape(shape), mode="clip")
+        return found
+
+
+def blocks(layout: Layout, codes: Bytes, rows: int) -> Iterator[tuple[int, Bytes, NDArray[np.float32]]]:
+    """Yield the first row of each block, its codes, and their coordinates, which the next block overwrites."""
+    reader = BlockReader(layout, min(rows, len(codes)))
+    for start in range(0, len(codes), rows):
+        block = codes[start : start + rows]
+        yield start, block, reader.read(block)

@@ -1,21 +1,19 @@
 """Search codes by cosine: in float32 block by block, or among candidates by signs; the nearest again in float64."""
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.inference.nearest import Nearest
 from whiten_whitening.codes.coded import Codes
-from whiten_whitening.codes.layout import Layout
+from whiten_whitening.codes.layout import Layout, blocks
 from whiten_whitening.codes.packing import Bytes, pack, sign_words
 from whiten_whitening.moments import Float64Array
 
-_ROWS_AT_ONCE = 2048
+_ROWS_AT_ONCE = 1024
 """Codes that are decoded at a time: their float32 coordinates stay in the processor's cache."""
 
 _QUERIES_AT_ONCE = 256
-_SIGNS_AT_ONCE = 1 << 15
+_SIGNS_AT_ONCE = 1 << 13
 """Codes whose signs are compared at a time."""
 
 _ROUNDING = 2.0**-22
@@ -76,10 +74,9 @@ def find_nearest(
 
 def norms(layout: Layout, codes: Bytes) -> NDArray[np.float32]:
     """Return the norms of the decoded vectors without the scale of 8-bit codes, float32 [n]; 1 for those of 0."""
-    squares = np.square(layout.weights())
-    found = [np.square(layout.coordinates(block)) @ squares for _, block in _blocks(codes, _ROWS_AT_ONCE)]
-    lengths = np.sqrt(np.concatenate([np.empty(0, np.float32), *found]))
-    return np.where(lengths > 0, lengths, np.float32(1))
+    weights = layout.weights()
+    found = [_lengths(coordinates, weights) for _, _, coordinates in blocks(layout, codes, _ROWS_AT_ONCE)]
+    return np.concatenate([np.empty(0, np.float32), *found])
 
 
 def _among_all(
@@ -91,10 +88,10 @@ def _among_all(
     columns[: layout.dims] = _unit(queries).T
     columns *= weights[:, None]
     known = kept.keep("norms", lambda: norms(layout, codes)) if kept is not None else None
-    for start, block in _blocks(codes, _ROWS_AT_ONCE):
-        coordinates = layout.coordinates(block)
+    for start, block, coordinates in blocks(layout, codes, _ROWS_AT_ONCE):
+        products = coordinates @ columns
         lengths = _lengths(coordinates, weights) if known is None else known[start : start + len(block)]
-        cosines = (coordinates @ columns).T / lengths
+        cosines = products.T / lengths
         bounds = np.asarray([found.worst for found in best], np.float32)
         if len(block) > k and np.isneginf(bounds).any():
             bounds = np.maximum(bounds, np.partition(cosines, -k, axis=1)[:, -k])
@@ -123,10 +120,11 @@ def _among_candidates(
 
 def _fewest_differences(signs: NDArray[np.uint64], query: NDArray[np.uint64], count: int) -> Rows:
     """Return the rows whose signs differ least from those of a query, ascending; among equals, the lower rows."""
-    distances = np.empty(signs.shape[1], np.uint16)
+    distances = np.zeros(signs.shape[1], np.uint8 if 64 * len(signs) < 256 else np.uint16)
     for start in range(0, len(distances), _SIGNS_AT_ONCE):
-        part = slice(start, start + _SIGNS_AT_ONCE)
-        ones(signs[:, part] ^ query[:, None]).sum(axis=0, dtype=np.uint16, out=distances[part])
+        part = distances[start : start + _SIGNS_AT_ONCE]
+        for own, word in zip(signs, query, strict=True):
+            part += ones(own[start : start + _SIGNS_AT_ONCE] ^ word)
     totals = np.cumsum(np.bincount(distances))
     bound = int(np.searchsorted(totals, count))
     nearer = np.flatnonzero(distances < bound)
@@ -144,13 +142,9 @@ ones = getattr(np, "bitwise_count", _ones_by_table)
 """Return the number of ones of each word, uint8."""
 
 
-def _blocks(codes: Bytes, rows: int) -> Iterator[tuple[int, Bytes]]:
-    for start in range(0, len(codes), rows):
-        yield start, codes[start : start + rows]
-
-
 def _lengths(coordinates: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.sqrt(np.square(coordinates) @ np.square(weights))
+    """Return the norms of decoded vectors, 1 for those of 0; overwrites the coordinates."""
+    lengths = np.sqrt(np.square(coordinates, out=coordinates) @ np.square(weights))
     return np.where(lengths > 0, lengths, np.float32(1))
 
 
