@@ -355,9 +355,9 @@ def test_coder_of_a_bundle(tiny_bundle: Path, tiny: Encoder) -> None:
     texts = [f"a sentence about the number {number}" for number in range(40)]
     vectors = tiny.encode(texts)
     coder = Coder.of(tiny_bundle, 4)
-    assert (coder.beta, coder.width, coder.dims, coder.space) == (0.0, 32, 32, tiny.space)
+    assert (coder.beta, coder.width, coder.dims, coder.space) == (0.5, 32, 32, tiny.space)
     assert Coder.of(tiny_bundle, 4).id == coder.id
-    assert len({Coder.of(tiny_bundle, *given).id for given in ((4,), (2,), (4, 8), (4, 8, 0.5), (8, 8), (8,))}) == 6
+    assert len({Coder.of(tiny_bundle, *given).id for given in ((4,), (2,), (4, 8), (4, 8, 0.0), (8, 8), (8,))}) == 6
     cosines = cosines_of(vectors, coder.decode(coder.encode(vectors)) @ np.linalg.pinv(_turned(coder)))
     assert np.diag(cosines).min() > 0.98
 
@@ -418,10 +418,11 @@ def test_tuned_top_layer_is_rotated_and_others_are_half_whitened(tiny_bundle: Pa
             manifest["whitening"]["beta"] = beta
 
         edit_manifest(bundle, edit)
+        assert Coder.of(bundle, 1).beta == 0.5
         return Coder.of(bundle).beta
 
     top = 4
-    assert change(False, [1, top], 1.0) == 0.0
+    assert change(False, [1, top], 1.0) == 0.5
     assert change(False, [1, top], 0.0) == 0.5
     assert change(True, [1, top], 0.0) == 0.0
     assert change(True, [1, 2], 0.0) == 0.5

@@ -16,7 +16,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.inference.nearest import Nearest
-from whiten_whitening.codes.axes import Axes, beta_for, output_moments, principal_axes
+from whiten_whitening.codes.axes import Axes, beta_for, principal_axes, unit_moments
 from whiten_whitening.codes.coded import FORMAT, Codes, described, read_tensors, write_tensors
 from whiten_whitening.codes.inputs import check_similarity, checked_beta, checked_vectors, unit_rows
 from whiten_whitening.codes.layout import Layout
@@ -67,8 +67,8 @@ class Coder:
             bits: bits of a coordinate: 1, 2, 4 or 8.
             dims: number of leading axes to keep; None for all. With 8 bits, None keeps the coordinates as they are,
                 which needs no moments.
-            beta: exponent from 0 to 1; None for 0 where the top layer was fine-tuned for similarity, or a whitening has
-                set the variances, and for 0.5 otherwise.
+            beta: exponent from 0 to 1; None for 0 where the top layer was fine-tuned for similarity, and for 0.5
+                otherwise and with 1 bit. 0 keeps the cosines of the bundle's own vectors.
 
         Raises:
             BundleError: not a bundle, or one without moments.
@@ -77,7 +77,7 @@ class Coder:
         opened = open_bundle(bundle, verify_weights=False)
         manifest, known = opened.manifest, check_bits(bits)
         check_similarity(manifest)
-        chosen = beta_for(manifest) if beta is None else checked_beta(beta)
+        chosen = beta_for(manifest, known) if beta is None else checked_beta(beta)
         space, width = space_of(manifest), manifest.dimension
         if known == 8 and dims is None:
             return cls._identity(width, space)
@@ -86,7 +86,7 @@ class Coder:
                 f"{opened.path}: has no whitening and stores no moments; use Coder.fit on a sample of its vectors, or "
                 "8 bits and all dims, or give it one that only centres: whiten refit --whitening pca --beta 0"
             )
-        moments = output_moments(read_map(opened.path, manifest))
+        moments = unit_moments(read_map(opened.path, manifest))
         axes = principal_axes(*moments, dims, chosen)
         source = {"space": space, "moments": manifest.files[WHITENING_FILE].sha256}
         return cls(known, chosen, width, space, _id(source, known, chosen, len(axes.scale)), axes)
