@@ -36,7 +36,7 @@ class Axes:
 
 
 def unit_moments(found: StoredMap) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Return mean [k] and covariance [k, k] of a bundle's output y / |y|, and the covariance [d, k] of its input with y.
+    """Return mean [k] and covariance [k, k] of a bundle's output y / |y|, and the covariance [d, k] of input and y.
 
     Moments of y / |y| are taken to be those of y / s, where s is the root mean square norm of y.
     """
