@@ -53,19 +53,23 @@ def scored(bundle: Path, data: StsData) -> tuple[CodeScore, ...]:
 
 
 def score_lines(found: Sequence[tuple[str, Sequence[CodeScore]]]) -> Iterator[str]:
-    """Yield a table: a line for each kind of code, a column for each bundle; those of the front are bold."""
+    """Yield a table: a line for each kind of code, a column for each bundle; those of the front are bold.
+
+    A kind in all dimensions has a byte or two less where vectors vary along fewer axes.
+    """
     betas = {name: next((one.beta for one in scores if one.beta is not None), None) for name, scores in found}
-    yield "| code | dims | bytes | " + " | ".join(f"{name}, β = {betas[name]}" for name, _ in found) + " |"
+    yield "| code | dims | bytes | " + " | ".join(f"{name}, β = {betas[name]:g}" for name, _ in found) + " |"
     yield "|---" * (3 + len(found)) + "|"
-    keys = sorted(
-        {(-one.bytes, one.name, one.dims) for _, scores in found for one in scores}, key=lambda key: (key[0], key[1])
-    )
-    for key in keys:
-        cells = []
-        for _, scores in found:
-            own = next((one for one in scores if (-one.bytes, one.name, one.dims) == key), None)
-            cells.append("" if own is None else f"{'**' * own.front}{own.spearman:.2f}{'**' * own.front}")
-        yield f"| {key[1]} | {key[2]} | {-key[0]} | " + " | ".join(cells) + " |"
+    columns = [_by_kind(scores) for _, scores in found]
+    for key, one in sorted(columns[0].items(), key=lambda item: (-item[1].bytes, item[0])):
+        cells = [f"{'**' * own.front}{own.spearman:.2f}{'**' * own.front}" for own in (by[key] for by in columns)]
+        yield f"| {key[0]} | {key[1]} | {one.bytes} | " + " | ".join(cells) + " |"
+
+
+def _by_kind(scores: Sequence[CodeScore]) -> dict[tuple[str, str], CodeScore]:
+    """Return scores by name and number of dimensions, "all" for the most of a name."""
+    most = {one.name: max(other.dims for other in scores if other.name == one.name) for one in scores}
+    return {(one.name, "all" if one.dims == most[one.name] else str(one.dims)): one for one in scores}
 
 
 if __name__ == "__main__":
