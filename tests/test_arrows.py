@@ -27,7 +27,7 @@ ROOMS = {
     ),
     "whiten_whitening": (
         *("linalg", "moments", "isotropy", "similarity", "sample", "shrinkage", "maps", "settling", "stored"),
-        *("alignment", "kinds", "layer_weights", "estimator", "selection", "drift"),
+        *("alignment", "kinds", "layer_weights", "estimator", "selection", "drift", "codes"),
     ),
     "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),
     "whiten_evaluation": ("embedding", "mteb_model", "drawing", "tasks", "sweep", "commands"),

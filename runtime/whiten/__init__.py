@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from whiten_runtime.files.corpus import Corpus
     from whiten_runtime.vector_whitener import VectorWhitener
+    from whiten_whitening.codes.coded import Codes
+    from whiten_whitening.codes.coder import Coder
     from whiten_whitening.drift import Drift, DriftMonitor
     from whiten_whitening.estimator import Whitening
     from whiten_whitening.maps import WhiteningSpec
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Agreement",
     "BundleError",
+    "Coder",
+    "Codes",
     "Corpus",
     "DataError",
     "Drift",
@@ -84,6 +88,8 @@ _MODULES = {
     "whiten_runtime.encoder": ("Encoder",),
     "whiten_runtime.files.corpus": ("Corpus",),
     "whiten_runtime.vector_whitener": ("VectorWhitener",),
+    "whiten_whitening.codes.coded": ("Codes",),
+    "whiten_whitening.codes.coder": ("Coder",),
     "whiten_whitening.drift": ("Drift", "DriftMonitor"),
     "whiten_whitening.estimator": ("Whitening",),
     "whiten_whitening.maps": ("WhiteningSpec",),

@@ -10,7 +10,7 @@ import pytest
 import whiten
 
 PUBLIC = """
-Agreement BundleError Corpus DataError Drift DriftMonitor Encoder GraphChoice IntegrityError Manifest
+Agreement BundleError Coder Codes Corpus DataError Drift DriftMonitor Encoder GraphChoice IntegrityError Manifest
 MissingPackageError ParityError ProviderError Recipe SourceChoice TextError TooLongError UnsafeModelError UsageError
 VectorRecipe VectorWhitener WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle
 export_vectors fit_bundle refit_bundle
@@ -45,7 +45,7 @@ def test_importing_whiten_loads_nothing_heavy() -> None:
 
 def test_the_classes_of_the_runtime_load_nothing_heavy() -> None:
     code = (
-        "import sys, json; from whiten import Encoder, VectorWhitener, Whitening, DriftMonitor, Recipe; "
+        "import sys, json; from whiten import Encoder, VectorWhitener, Whitening, DriftMonitor, Recipe, Coder; "
         "print(json.dumps(sorted(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

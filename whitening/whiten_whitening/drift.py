@@ -13,7 +13,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_whitening.isotropy import Spread, average_cosine, iso_score
-from whiten_whitening.moments import Moments
+from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.stored import read_map
 
 Verdict = Literal["close", "drifting", "far", "hurts", "too few"]
@@ -232,7 +232,7 @@ class DriftMonitor:
         ratio = float(np.trace(covariance)) / rank
         by_chance = ratio * (1 / n + 1 / corpus_n)
         shift = float(moments.mean @ moments.mean) / rank
-        unwhitened, whitened = self._spreads(moments)
+        unwhitened, whitened = self._spreads()
         return Drift(
             n=n,
             corpus_n=corpus_n,
@@ -251,10 +251,20 @@ class DriftMonitor:
             of_texts=self.manifest.input == "text",
         )
 
-    def _spreads(self, moments: Moments) -> tuple[Spread, Spread]:
-        """Return the spread of the vectors without the map, within the dimensions that it keeps, and under it."""
+    def output_moments(self) -> tuple[Float64Array, Float64Array]:
+        """Return mean [k] and covariance [k, k] of the vectors seen so far, under the map.
+
+        Raises:
+            UsageError: fewer than 2 vectors were seen.
+        """
+        if self._moments.n < 2:
+            raise UsageError(f"{self._moments.n} vectors have no spread; give {LEAST_VECTORS} or more")
         back = self._from_units
-        mean, covariance = self._centre + moments.mean @ back, back.T @ moments.covariance @ back
+        return self._centre + self._moments.mean @ back, back.T @ self._moments.covariance @ back
+
+    def _spreads(self) -> tuple[Spread, Spread]:
+        """Return the spread of the vectors without the map, within the dimensions that it keeps, and under it."""
+        mean, covariance = self.output_moments()
         inverse = np.linalg.pinv(self._weight)
         raw_mean = mean @ inverse + self._mean @ self._weight @ inverse
         return Spread.of(raw_mean, inverse.T @ covariance @ inverse), Spread.of(mean, covariance)

@@ -1,0 +1,150 @@
+"""Implement `whiten eval codes`: how well codes of a few bytes keep similarities."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
+from whiten_evaluation.commands.options import (
+    Cell,
+    bundles_argument,
+    check_formats,
+    csv_option,
+    data_option,
+    prompt_option,
+)
+from whiten_evaluation.commands.output import check_writable, write_files
+from whiten_evaluation.commands.sts import StsTexts, tasks_option
+from whiten_evaluation.embedding import WhiteningSource
+from whiten_evaluation.tasks.codes import BITS, CodeScore, score_codes
+from whiten_evaluation.tasks.sts_files import parse_tasks
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.checks import needing
+from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, threads_option
+from whiten_runtime.errors import UsageError
+from whiten_runtime.ort.providers import Provider
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.codes.inputs import checked_beta
+
+Scores = tuple[CodeScore, ...]
+
+
+class CodesEvaluation(StsTexts):
+    """Scores codes of several sizes on the similarity tasks."""
+
+    def __init__(
+        self, folder: Path, tasks: tuple[str, ...], bits: Sequence[int], dims: Sequence[int], beta: float | None
+    ) -> None:
+        super().__init__(folder, tasks, WhiteningSource())
+        self._bits, self._dims, self._beta = bits, dims, beta
+
+    def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> Scores:
+        """Score all kinds of codes."""
+        if read_manifest(bundle).whitening is None:
+            reporter.warn(
+                f"{bundle}: has no whitening and stores no moments, so only kinds that need none are scored; "
+                "whiten refit --whitening pca --beta 0 stores them"
+            )
+        return score_codes(bundle, self.data, embed(self.whitening), self._bits, self._dims, self._beta)
+
+    def table(self, scored: Sequence[Scored[Scores]]) -> tuple[Sequence[str], list[list[Cell]]]:
+        """Return a row for each kind, the largest first, with the difference to float32."""
+        rows: list[list[Cell]] = []
+        for found in scored:
+            whole = found.score[0].spearman
+            for one in sorted(found.score, key=lambda one: -one.bytes):
+                own: list[Cell] = [one.name, one.dims, one.bytes, one.beta, one.spearman, one.spearman - whole]
+                rows.append([str(found.bundle), *own, "*" if one.front else ""])
+        return ("bundle", "code", "dims", "bytes", "beta", "mean", "float32", "front"), rows
+
+    def document(self, scored: Sequence[Scored[Scores]], warnings: Sequence[str]) -> dict[str, Any]:
+        """Return the scores, also of each task."""
+        return {
+            "sentences": len(self.data.texts),
+            "absent": self.data.absent,
+            "bundles": [{"bundle": str(found.bundle), "codes": msgspec.to_builtins(found.score)} for found in scored],
+        }
+
+
+@click.command()
+@bundles_argument
+@data_option
+@tasks_option
+@click.option(
+    "--bits",
+    multiple=True,
+    type=click.Choice(["1", "2", "4", "8"]),
+    help="Bits of a coordinate; repeatable. [default: 4, 2 and 1]",
+)
+@click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Leading dimensions that are coded; repeatable. [default: all, and two thirds, a third and a sixth of them]",
+)
+@click.option("--beta", type=float, help="Exponent of the coders. [default: by the bundle, as Coder.of does]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw score over bytes: a .png or .svg file.",
+)
+@prompt_option
+@threads_option
+@provider_option
+@json_option
+@csv_option
+@one_line_errors
+def codes(
+    bundles: tuple[Path, ...],
+    data: Path,
+    tasks: str | None,
+    bits: tuple[str, ...],
+    dims: tuple[int, ...],
+    beta: float | None,
+    out: Path | None,
+    prompt_name: str | None,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Score codes of a few bytes on the STS tasks, beside float32, int8 with a scale for each vector, and signs.
+
+    mean is that of the tasks, each as whiten eval sts has it; float32 is the difference to the whole vectors. Both
+    texts of a pair are coded. Kinds with a * in the column front have the best score in as few bytes.
+    """
+    check_formats(as_json, as_csv)
+    if beta is not None:
+        checked_beta(beta)
+    if out is not None:
+        if out.suffix not in (".png", ".svg"):
+            raise UsageError(f"--out is '{out}'; wanted a .png or .svg file")
+        check_writable(out.parent, "--out")
+        with needing("eval"):
+            import matplotlib  # noqa: F401
+    evaluation = CodesEvaluation(data, parse_tasks(tasks), tuple(map(int, bits)) or BITS, dims, beta)
+
+    def draw(scored: Sequence[Scored[Scores]]) -> None:
+        if out is not None:
+            write_figure(out, scored)
+
+    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name, draw)
+
+
+def write_figure(out: Path, scored: Sequence[Scored[Scores]]) -> None:
+    """Write the picture; replace an older one.
+
+    Raises:
+        WhitenError: the file cannot be written.
+    """
+    from whiten_evaluation.drawing import png, svg
+    from whiten_evaluation.tasks.codes_figure import codes_figure
+
+    figure = codes_figure([(str(one.bundle), one.score) for one in scored])
+    write_files(out.parent, {out.name: (svg if out.suffix == ".svg" else png)(figure)})

@@ -1,0 +1,141 @@
+"""Test `whiten eval codes` against a direct computation, its picture, and the line of `whiten drift` on codes."""
+
+import json
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from support.bundles import copy_bundle, edit_manifest
+from support.cli import invoke, ok
+from support.corpus import sentences
+from support.sts import Rows, write_paper_layout
+from whiten_evaluation.commands.main import evaluate
+from whiten_evaluation.tasks.codes import CodeScore, signs, with_front
+from whiten_runtime import Encoder
+from whiten_whitening.codes.coder import Coder
+
+run = partial(invoke, evaluate, "codes")
+TASKS = ("STS-B", "STS12")
+
+Content = dict[tuple[str, str], Rows]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Content]:
+    folder = tmp_path_factory.mktemp("sts")
+    return folder, write_paper_layout(folder, TASKS)
+
+
+def direct(content: Content, tiny: Encoder, code: object) -> float:
+    """The mean of the tasks by scipy's correlation, of vectors that a function makes of the bundle's."""
+    found: dict[str, list[float]] = {}
+    for (task, _), rows in content.items():
+        first, second = (
+            np.asarray(code(tiny.encode([row[column] for row in rows])), np.float64)  # type: ignore[operator]
+            for column in (0, 1)
+        )
+        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+        cosines = (first * second).sum(axis=1) / lengths
+        found.setdefault(task, []).append(100 * float(spearmanr(cosines, [row[2] for row in rows]).statistic))
+    return float(np.mean([np.mean(scores) for scores in found.values()]))
+
+
+def test_scores_equal_a_direct_computation(tiny_bundle: Path, tiny: Encoder, data: tuple[Path, Content]) -> None:
+    folder, content = data
+    result = run(tiny_bundle, "--data", folder, "--bits", 4, "--bits", 1, "--dim", 32, "--dim", 8, "--json")
+    assert result.exit_code == 0, result.stderr
+    [bundle] = json.loads(result.stdout)["bundles"]
+    scores = {(one["name"], one["dims"]): one for one in bundle["codes"]}
+    assert {key: one["bytes"] for key, one in scores.items()} == {
+        **{("float32", 32): 128, ("int8", 32): 36, ("binary", 32): 4},
+        **{("4 bits", 32): 16, ("4 bits", 8): 4, ("1 bit", 32): 4, ("1 bit", 8): 1},
+    }
+    coder = Coder.of(tiny_bundle, 4, 8)
+    wanted = {
+        ("float32", 32): direct(content, tiny, lambda vectors: vectors),
+        ("binary", 32): direct(content, tiny, signs),
+        ("4 bits", 8): direct(content, tiny, lambda vectors: coder.decode(coder.encode(vectors))),
+    }
+    for key, score in wanted.items():
+        assert scores[key]["spearman"] == pytest.approx(score, abs=0.05)
+        assert np.mean(list(scores[key]["tasks"].values())) == pytest.approx(scores[key]["spearman"])
+    assert scores["int8", 32]["spearman"] == pytest.approx(wanted["float32", 32], abs=0.5)
+
+
+@pytest.mark.slow
+def test_signs_are_those_of_sentence_transformers() -> None:
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    vectors = np.random.default_rng(0).normal(size=(20, 16)).astype(np.float32)
+    vectors[0] = 0
+    theirs = np.unpackbits(quantization.quantize_embeddings(vectors, "ubinary"), axis=1)
+    np.testing.assert_array_equal(signs(vectors) > 0, theirs == 1)
+
+
+def score(name: str, size: int, spearman: float) -> CodeScore:
+    return CodeScore(name=name, dims=1, bytes=size, beta=None, spearman=spearman, tasks={})
+
+
+def test_front_is_what_none_beats() -> None:
+    scores = [score("a", 8, 70), score("b", 4, 70), score("c", 4, 69), score("d", 2, 60), score("e", 16, 71)]
+    assert [one.name for one in with_front(scores) if one.front] == ["b", "d", "e"]
+    assert all(one.front for one in with_front([score("a", 4, 70), score("b", 4, 70)]))
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_table_and_picture(tiny_bundle: Path, data: tuple[Path, Content], tmp_path: Path, kind: str) -> None:
+    for name in ("one", "two"):
+        result = run(tiny_bundle, "--data", data[0], "--out", tmp_path / f"{name}.{kind}")
+        assert result.exit_code == 0, result.stderr
+    content = (tmp_path / f"one.{kind}").read_bytes()
+    assert content == (tmp_path / f"two.{kind}").read_bytes()
+    if kind == "svg":
+        assert ElementTree.fromstring(content).tag.endswith("svg")
+    else:
+        assert content.startswith(b"\x89PNG")
+    assert len(list(tmp_path.iterdir())) == 2
+    header, first, *rest = result.stdout.splitlines()
+    assert header.split() == ["bundle", "code", "dims", "bytes", "beta", "mean", "float32", "front"]
+    assert "float32" in first
+    assert len(rest) == 2 + 3 * 3  # 32, 24 and 8 dimensions
+    assert any(line.rstrip().endswith("*") for line in rest)
+
+
+def test_bundle_without_moments_gets_the_kinds_that_need_none(
+    tiny_bundle: Path, data: tuple[Path, Content], tmp_path: Path
+) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path)
+    edit_manifest(bundle, lambda manifest: manifest.update(whitening=None))
+    result = run(bundle, "--data", data[0], "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "has no whitening and stores no moments" in result.stderr
+    assert [one["name"] for one in json.loads(result.stdout)["bundles"][0]["codes"]] == ["float32", "int8", "binary"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dim", "33"], "dims is 33; the vectors vary along 32 axes"),
+        (["--beta", "2"], "beta is 2.0; wanted a number from 0"),
+        (["--out", "x.pdf"], "--out is 'x.pdf'; wanted a .png or .svg file"),
+        (["--bits", "3"], "Invalid value for '--bits'"),
+        (["--json", "--csv"], "choose one"),
+    ],
+)
+def test_errors_are_one_line(tiny_bundle: Path, data: tuple[Path, Content], options: list[str], message: str) -> None:
+    result = run(tiny_bundle, "--data", data[0], *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_drift_says_whether_codes_fit(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("\n".join(sentences(400)) + "\n")
+    result = ok("drift", tiny_bundle, "--input", tmp_path / "own.txt", "--json")
+    assert "codes fit these texts: of the variance, 4 bits lose " in result.stderr
+    found = json.loads(result.stdout)["codes"]
+    assert [one["bits"] for one in found] == [4, 2, 1]
+    assert all(one["fits"] and one["noise"] == pytest.approx(one["expected"], rel=0.2) for one in found)

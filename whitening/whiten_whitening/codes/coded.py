@@ -1,0 +1,121 @@
+"""Hold codes together with the id of the coder that made them, and write and read them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from whiten_runtime.errors import DataError, UsageError, WhitenError
+from whiten_runtime.files.replacing import replace_file
+from whiten_whitening.codes.packing import Bytes
+
+KEY = "whiten"
+"""Key of the metadata in a safetensors file; its value is JSON."""
+
+FORMAT = 1
+
+_Kept = TypeVar("_Kept")
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Holds codes of vectors, and the coder that made them.
+
+    Attributes:
+        array: the codes, uint8 [n, bytes].
+        coder: id of the coder.
+        space: id of the space of the vectors; None if it is not known.
+    """
+
+    array: Bytes
+    coder: str
+    space: str | None = None
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.array, np.ndarray) or self.array.ndim != 2 or self.array.dtype != np.uint8:
+            raise UsageError(f"codes are {described(self.array)}; wanted uint8 [n, bytes]")
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def save(self, path: str | Path) -> None:
+        """Write the codes as safetensors.
+
+        Raises:
+            WhitenError: the file cannot be written.
+        """
+        write_tensors(Path(path), {"codes": self.array}, {"kind": "codes", "coder": self.coder, "space": self.space})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Codes":
+        """Read codes that `save` wrote.
+
+        Raises:
+            DataError: the file is missing, damaged, or holds no codes.
+        """
+        arrays, header = read_tensors(Path(path), "codes")
+        try:
+            return cls(arrays["codes"], str(header["coder"]), header["space"])
+        except (KeyError, UsageError) as error:
+            raise DataError(f"{path}: its codes are damaged ({error}); encode the vectors again") from None
+
+    def keep(self, name: str, make: Callable[[], _Kept]) -> _Kept:
+        """Return what was made of these codes under a name, and make it the first time."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        found: _Kept = self._kept[name]
+        return found
+
+
+def described(value: object) -> str:
+    """Return type and shape of a value, for a message."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    return f"of type {type(value).__name__}"
+
+
+def write_tensors(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, object]) -> None:
+    """Write arrays as safetensors with a header.
+
+    Raises:
+        WhitenError: the file cannot be written.
+    """
+    content = save(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        {KEY: json.dumps({"format": FORMAT, **header})},
+    )
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise WhitenError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read arrays and the header of a file of a kind, "codes" or "coder".
+
+    Raises:
+        DataError: the file is missing, damaged, of another kind, or of another version of the format.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: is no file; wanted a saved {kind}")
+    try:
+        with safe_open(path, "numpy") as file:
+            header = json.loads((file.metadata() or {})[KEY])
+            found, version = header["kind"], header["format"]
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: holds no {kind} that whiten has saved ({' '.join(str(error).split())})") from None
+    if found != kind:
+        raise DataError(f"{path}: holds {found!r}; wanted a saved {kind}")
+    if version != FORMAT:
+        raise DataError(
+            f"{path}: format {version!r} of {kind}, but this version of whiten reads {FORMAT}; upgrade whiten"
+        )
+    return arrays, header
