@@ -26,7 +26,7 @@ SLOW = (
     *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
     *("tests/export/sources/test_adapter_errors.py", "tests/export/sources/test_onnx_encoder.py"),
     *("tests/export/sources/test_sources.py", "tests/export/sources/test_xlm_tokenizer.py"),
-    "tests/test_support_published.py",
+    *("tests/test_support_published.py", "tests/integrations/test_sentence_transformers.py"),
 )
 """Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
 
