@@ -19,6 +19,6 @@ again.load(folder)
 assert again.search("Interest rates", 1)[0]["text"] == texts[1]
 np.savez(
     out,
-    unit_documents=again.batchtransform(texts),
+    unit_documents=again.batchtransform(texts, "data"),
     unit_queries=np.stack([again.batchtransform([text], "query")[0] for text in texts]),
 )

@@ -38,6 +38,10 @@ BY_FAMILY = (
 """Files whose tests take a family of networks or models as their first parameter, and share nothing between them."""
 
 
+FRAMEWORKS = "tests/clients/test_frameworks.py"
+"""File with an environment of its own."""
+
+
 def is_slow(path: str) -> bool:
     """Return whether a test file, by its path from the root, or a folder of them, is among `SLOW`."""
     return path.startswith(SLOW)
@@ -52,10 +56,10 @@ def by_time(item: pytest.Item) -> int:
 def unit_of(nodeid: str) -> str:
     """Return what a test shares a worker process with: its file, or its family of networks.
 
-    All tests of other programs go to one worker: it installs their environment while the others work.
+    All tests of other programs that share an environment go to one worker: it installs that while the others work.
     """
     file, _, rest = nodeid.partition("::")
-    if file.startswith("tests/clients/"):
+    if file.startswith("tests/clients/") and file != FRAMEWORKS:
         return "clients"
     if file in BY_FAMILY and "[" in rest:
         return f"{file} {rest.split('[')[1].rstrip(']').split('-')[0]}"

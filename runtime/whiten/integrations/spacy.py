@@ -59,6 +59,9 @@ class BundleVectors:
         return float(self.encoder.similarity(doc.vector, other.vector)[0, 0])
 
 
-@Language.factory(NAME, assigns=["doc.vector"])  # type: ignore[untyped-decorator]
+_DEFAULTS = {"prompt_name": None, "normalize_embeddings": False}
+
+
+@Language.factory(NAME, assigns=["doc.vector"], default_config=_DEFAULTS)  # type: ignore[untyped-decorator]
 def _make(nlp: Language, name: str, bundle: str, prompt_name: str | None, normalize_embeddings: bool) -> BundleVectors:
     return BundleVectors(bundle, prompt_name, normalize_embeddings)
