@@ -1,4 +1,4 @@
-"""The environment of the clients, and what their programs run with."""
+"""The environments of the clients, and what their programs run with."""
 
 import fcntl
 import hashlib
@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("runtime", "whitening"))
 
 Runner = Callable[..., None]
 
 
-@pytest.fixture(scope="session")
-def clients_python(pytestconfig: pytest.Config) -> Path:
-    """Interpreter of the environment that holds `requirements.txt`, made once and kept in pytest's cache."""
-    requirements = HERE / "requirements.txt"
+def environment(config: pytest.Config, requirements: Path) -> Path:
+    """Return the interpreter of the environment that holds these requirements, made once and kept in pytest's cache."""
     digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    assert pytestconfig.cache is not None
-    folder = pytestconfig.cache.mkdir("clients") / digest
+    assert config.cache is not None
+    folder = config.cache.mkdir("clients") / digest
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     complete = folder / "complete"
     with folder.with_name(f"{digest}.lock").open("w") as lock:
@@ -32,22 +31,48 @@ def clients_python(pytestconfig: pytest.Config) -> Path:
             command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
             installed = subprocess.run(command, capture_output=True, text=True, check=False)
             if installed.returncode and not os.environ.get("CI"):
-                pytest.skip(f"pip could not install the clients: {installed.stderr[-300:]}")
+                pytest.skip(f"pip could not install {requirements.name}: {installed.stderr[-300:]}")
             assert installed.returncode == 0, installed.stderr
             complete.touch()
     return python
 
 
 @pytest.fixture(scope="session")
-def run_client(clients_python: Path) -> Runner:
-    """Runs `with_NAME.py`, or another program of the environment, without a network."""
+def clients_python(pytestconfig: pytest.Config) -> Path:
+    return environment(pytestconfig, HERE / "requirements.txt")
 
-    def run(program: str, *arguments: object, **variables: str) -> None:
-        script = HERE / f"with_{program}.py"
-        command = [clients_python, script] if script.is_file() else [clients_python.parent / program]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | variables
+
+@pytest.fixture(scope="session")
+def run_client(clients_python: Path) -> Runner:
+    """Runs `with_NAME.py`, another file, or a command of the environment of `requirements.txt`."""
+    return runner(clients_python)
+
+
+@pytest.fixture(scope="session")
+def run_framework(pytestconfig: pytest.Config) -> Runner:
+    """Runs `with_NAME.py`, or another file, in the environment of `requirements-frameworks.txt`, with whiten."""
+    return runner(environment(pytestconfig, HERE / "requirements-frameworks.txt"), PYTHONPATH=WITH_WHITEN)
+
+
+@pytest.fixture(scope="session")
+def run_client_with_whiten(clients_python: Path) -> Runner:
+    return runner(clients_python, PYTHONPATH=WITH_WHITEN)
+
+
+def runner(python: Path, **settings: str) -> Runner:
+    """Return a function that runs a program without a network, and fails with what it wrote to stderr."""
+
+    def run(program: str | Path, *arguments: object, folder: Path | None = None, **variables: str) -> None:
+        script = program if isinstance(program, Path) else HERE / f"with_{program}.py"
+        command = [python, script] if script.is_file() else [python.parent / program]
+        quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         done = subprocess.run(
-            [*command, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment
+            [*command, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | quiet | settings | variables,
+            cwd=folder,
         )
         assert done.returncode == 0, done.stderr
 

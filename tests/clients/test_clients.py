@@ -1,7 +1,6 @@
 """Test bundles in the real sentence-transformers, fastembed, optimum and mteb, installed in a separate environment."""
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,8 +71,21 @@ def test_client_gives_the_same_vectors_as_encoder(
     assert sorted(bundles[name].rglob("*")) == before
 
 
+def test_sentence_transformers_5_opens_a_bundle_and_a_saved_copy(
+    run_client_with_whiten: Callable[..., None], minilm_bundle: Path, tmp_path: Path
+) -> None:
+    texts, out = tmp_path / "texts.json", tmp_path / "vectors.npz"
+    texts.write_text(json.dumps(TEXTS), "utf-8")
+    run_client_with_whiten("bundle_transformer", minilm_bundle, texts, out)
+    with Encoder(minilm_bundle) as encoder, Encoder(tmp_path / "saved") as copy, np.load(out) as arrays:
+        want = encoder.encode(TEXTS)
+        found = [arrays["opened"], arrays["saved"], copy.encode(TEXTS)]
+    for vectors in found:
+        assert (np.abs(vectors - want).max(axis=1) / np.linalg.norm(want, axis=1)).max() <= 1e-6
+
+
 def test_mteb_scores_equal_scipy_and_scikit_learn(
-    minilm_bundle: Path, run_client: Callable[..., None], tmp_path: Path
+    minilm_bundle: Path, run_client_with_whiten: Callable[..., None], tmp_path: Path
 ) -> None:
     """Compare mteb's scores on two local tasks with scores that are computed from the encoder's vectors."""
     texts = sentences(400)
@@ -86,9 +98,7 @@ def test_mteb_scores_equal_scipy_and_scikit_learn(
         "test": labelled(texts[200:], labels[200:]),
     }
     data.write_text(json.dumps(content), "utf-8")
-    source = Path(__file__).parents[2]
-    folders = os.pathsep.join(str(source / name) for name in ("evaluation", "export", "runtime", "whitening"))
-    run_client("mteb", minilm_bundle, data, out, PYTHONPATH=folders, HF_HOME=str(tmp_path))
+    run_client_with_whiten("mteb", minilm_bundle, data, out, HF_HOME=str(tmp_path))
     scores = json.loads(out.read_text("utf-8"))
     with Encoder(minilm_bundle) as encoder:
         first, second = (encoder.encode(pairs[name], normalize_embeddings=True) for name in ("sentence1", "sentence2"))
@@ -121,4 +131,4 @@ def labelled(texts: list[str], labels: list[bool]) -> dict[str, list[str] | list
 def test_missing_mteb_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(WhitenError, match=r"this needs mteb(\.models)?; install it with pip install 'whiten\[mteb\]'"):
-        import whiten_evaluation.mteb_model  # noqa: F401
+        import whiten.integrations.mteb  # noqa: F401

@@ -12,7 +12,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import EncoderProtocol
 from mteb.types import PromptType
 
-from whiten_evaluation.mteb_model import MtebModel
+from whiten.integrations.mteb import MtebModel
 
 bundle, data, out = sys.argv[1:]
 content = json.loads(Path(data).read_text("utf-8"))

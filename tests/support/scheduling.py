@@ -26,7 +26,7 @@ SLOW = (
     *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
     *("tests/export/sources/test_adapter_errors.py", "tests/export/sources/test_onnx_encoder.py"),
     *("tests/export/sources/test_sources.py", "tests/export/sources/test_xlm_tokenizer.py"),
-    "tests/test_support_published.py",
+    *("tests/test_support_published.py", "tests/integrations/test_sentence_transformers.py"),
 )
 """Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
 
@@ -36,6 +36,10 @@ BY_FAMILY = (
     "tests/export/graph/test_fuse_cuda.py",
 )
 """Files whose tests take a family of networks or models as their first parameter, and share nothing between them."""
+
+
+FRAMEWORKS = "tests/clients/test_frameworks.py"
+"""File with an environment of its own."""
 
 
 def is_slow(path: str) -> bool:
@@ -52,10 +56,10 @@ def by_time(item: pytest.Item) -> int:
 def unit_of(nodeid: str) -> str:
     """Return what a test shares a worker process with: its file, or its family of networks.
 
-    All tests of other programs go to one worker: it installs their environment while the others work.
+    All tests of other programs that share an environment go to one worker: it installs that while the others work.
     """
     file, _, rest = nodeid.partition("::")
-    if file.startswith("tests/clients/"):
+    if file.startswith("tests/clients/") and file != FRAMEWORKS:
         return "clients"
     if file in BY_FAMILY and "[" in rest:
         return f"{file} {rest.split('[')[1].rstrip(']').split('-')[0]}"

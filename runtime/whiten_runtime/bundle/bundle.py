@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from whiten_runtime.bundle.client_files import CLIENT_FILES
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
 from whiten_runtime.bundle.hashing import sha256_of
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, read_manifest
@@ -61,7 +62,8 @@ class Bundle:
 def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bool = True) -> Bundle:
     """Read the manifest of a bundle and check its files against it.
 
-    Sizes and the safety of the graph are always checked.
+    Sizes and the safety of the graph are always checked. Files that only other programs read (`CLIENT_FILES`) must be
+    there, but may have another content: those programs write them anew when they save a model.
 
     Args:
         path: the bundle's directory.
@@ -108,6 +110,8 @@ def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) ->
         size = path.stat().st_size
         if not path.is_file():
             raise BundleError(f"{path}: listed in {MANIFEST_FILE} but not a file; export the model again")
+        if name in CLIENT_FILES:
+            return
         if size != record.bytes:
             raise IntegrityError(
                 f"{path}: {size} bytes, but {MANIFEST_FILE} says {record.bytes}; "

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.bundle.client_files import changed_client_files
 from whiten_runtime.bundle.manifest import VectorPrecision, read_manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.space import space_of
@@ -272,8 +273,9 @@ def info(bundle: str, as_json: bool) -> None:
 def verify(bundle: str, threads: int | None, providers: tuple[Provider, ...], as_json: bool) -> None:
     """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
 
-    Checks every file's SHA-256, embeds the bundle's probe texts and compares them with the vectors that the reference
-    gave. Exits with 1 when a bound of the parity gate is not kept.
+    Checks the SHA-256 of every file, embeds the bundle's probe texts and compares them with the vectors that the
+    reference gave. Exits with 1 when a bound of the parity gate is not kept. Files that only other programs read may
+    differ from the manifest; it names them.
     """
     path = locate_bundle(bundle)
     opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
@@ -282,10 +284,15 @@ def verify(bundle: str, threads: int | None, providers: tuple[Provider, ...], as
         gate = GATES["bf16" if wants_bfloat16(providers) else encoder.manifest.precision]
         active = encoder.providers[0]
         parity = encoder.manifest.parity
+        changed = changed_client_files(bundle, encoder.manifest.files)
     passed = gate.passes(agreement)
     reference = parity.reference.split(",")[0] if parity else "its reference"
+    if changed:
+        names = ", ".join(changed)
+        say(f"{bundle}: of files that only other programs read, these differ from its manifest: {names}")
     if as_json:
-        console.print_json({"passed": passed, "provider": active, "agreement": agreement, "gate": gate})
+        report = {"passed": passed, "provider": active, "agreement": agreement, "gate": gate}
+        console.print_json(report | {"changed_client_files": changed})
     if not passed:
         raise ParityError(f"{bundle}: not what {reference} computed, on {active}: {agreement}; wanted {gate}")
     say(f"{bundle}: equal to {reference} on {active}: {agreement} (gate: {gate})")

@@ -5,14 +5,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.manifests import contained
 from whiten_runtime import BundleError, Encoder, IntegrityError, UnsafeModelError
-from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
-from whiten_runtime.bundle.manifest import Manifest, pooling_modes, read_manifest
+from whiten_runtime.bundle.bundle import (
+    EXTERNAL_DATA_FILE,
+    MODEL_FILE,
+    PROBE_VECTORS_FILE,
+    PROBES_FILE,
+    TOKENIZER_FILE,
+    WHITENING_FILE,
+    open_bundle,
+)
+from whiten_runtime.bundle.client_files import CLIENT_FILES, changed_client_files
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, pooling_modes, read_manifest
 
 
 @pytest.fixture
@@ -118,7 +128,7 @@ def test_manifest_without_input_takes_texts(bundle: Path) -> None:
     assert open_bundle(bundle).manifest.input == "text"
 
 
-@pytest.mark.parametrize("name", [MODEL_FILE, "tokenizer.json", "probes.safetensors", "modules.json"])
+@pytest.mark.parametrize("name", [MODEL_FILE, "tokenizer.json", "probes.safetensors"])
 def test_altered_truncated_and_missing_files_are_refused(bundle: Path, name: str) -> None:
     path = bundle / name
     content = path.read_bytes()
@@ -134,6 +144,33 @@ def test_altered_truncated_and_missing_files_are_refused(bundle: Path, name: str
     with pytest.raises(BundleError, match="missing") as caught:
         Encoder(bundle)
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(CLIENT_FILES))
+def test_files_of_other_programs_may_be_rewritten_and_added_but_not_missing(bundle: Path, name: str) -> None:
+    expected = Encoder(bundle).encode(["a text"])
+    files = read_manifest(bundle).files
+    assert changed_client_files(bundle, files) == []
+    (bundle / name).write_text('{"rewritten": "by a program that saved the model"}', "utf-8")
+    with Encoder(bundle) as encoder:
+        assert np.array_equal(encoder.encode(["a text"]), expected)
+        encoder.verify()
+    assert changed_client_files(bundle, files) == [name]
+    (bundle / name).unlink()
+    if name in files:
+        with pytest.raises(BundleError, match=f"{name}: missing"):
+            Encoder(bundle)
+
+
+def test_a_client_file_that_is_altered_without_another_size_differs(bundle: Path) -> None:
+    path = bundle / "modules.json"
+    path.write_bytes(path.read_bytes().replace(b"0", b"7", 1))
+    assert changed_client_files(bundle, read_manifest(bundle).files) == ["modules.json"]
+
+
+def test_files_that_we_read_are_no_client_files() -> None:
+    read = {MODEL_FILE, EXTERNAL_DATA_FILE, TOKENIZER_FILE, WHITENING_FILE, PROBES_FILE, PROBE_VECTORS_FILE}
+    assert not CLIENT_FILES & {*read, MANIFEST_FILE}
 
 
 def test_hash_check_can_be_skipped(bundle: Path) -> None:

@@ -94,6 +94,17 @@ def test_info_and_verify(tiny_bundle: Path) -> None:
     assert report["agreement"]["min_cosine"] > 0.999999
 
 
+def test_verify_names_the_files_that_another_program_has_rewritten(tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = copy_bundle(tiny_bundle, tmp_path)
+    assert "differ from its manifest" not in run("verify", copy).stderr
+    (copy / "modules.json").write_text("[]")
+    (copy / "README.md").write_text("# A card")
+    result = run("verify", copy, "--json")
+    assert result.exit_code == 0
+    assert "only other programs read, these differ from its manifest: README.md, modules.json\n" in result.stderr
+    assert json.loads(result.stdout)["changed_client_files"] == ["README.md", "modules.json"]
+
+
 def test_verify_fails_on_other_vectors(tiny_bundle: Path, tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten.integrations.opening import open_encoder
 from whiten_runtime.checks import needing
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
@@ -37,7 +38,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
     """
 
     def __init__(self, encoder: Encoder | str | Path, name: str | None = None) -> None:
-        self.model = encoder if isinstance(encoder, Encoder) else Encoder(encoder)
+        self.model = open_encoder(encoder)
         manifest = self.model.manifest
         self.mteb_model_meta = ModelMeta(
             loader=None,

@@ -1,0 +1,132 @@
+"""Use a bundle in pipelines of Haystack: `BundleTextEmbedder` for queries, `BundleDocumentEmbedder` for documents."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from whiten.integrations.opening import framework, open_encoder
+from whiten_runtime.encoder import Encoder
+
+with framework("haystack-ai"):
+    from haystack import Document, component, default_from_dict, default_to_dict
+
+
+class _BundleEmbedder:
+    """Holds what both components have in common. The bundle is opened by `warm_up`, or when it is first needed.
+
+    Haystack makes classes of its own from those of components, in which `super()` does not work.
+    """
+
+    def _set_up(self, bundle: Encoder | str | Path, **options: Any) -> None:
+        self._bundle = bundle
+        self._options = options
+        self._opened: Encoder | None = None
+
+    def warm_up(self) -> None:
+        """Open the bundle, as a Pipeline does before it runs.
+
+        Raises:
+            BundleError: not a bundle, or an incomplete one.
+        """
+        if self._opened is None:
+            self._opened = open_encoder(self._bundle)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the component's arguments for Haystack's files of pipelines; an open encoder becomes its directory."""
+        path = self._bundle._bundle.path if isinstance(self._bundle, Encoder) else self._bundle
+        stored: dict[str, Any] = default_to_dict(self, bundle=str(path), **self._options)
+        return stored
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Any:
+        """Return the component that `to_dict` has described."""
+        return default_from_dict(cls, data)
+
+    @property
+    def _encoder(self) -> Encoder:
+        self.warm_up()
+        assert self._opened is not None
+        return self._opened
+
+
+@component
+class BundleTextEmbedder(_BundleEmbedder):
+    """Embeds one text, such as a query, with the bundle's prompt for queries.
+
+    Args:
+        bundle: the bundle's directory, or an open encoder.
+        normalize_embeddings: divide each vector by its L2 norm.
+        truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
+
+    Raises:
+        MissingPackageError: haystack-ai is not installed; raised where this module is imported.
+    """
+
+    def __init__(
+        self, bundle: Encoder | str | Path, normalize_embeddings: bool = False, truncate_dim: int | None = None
+    ) -> None:
+        self._set_up(bundle, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
+
+    @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
+    def run(self, text: str) -> dict[str, list[float]]:
+        """Return the vector of a text as `embedding`.
+
+        Raises:
+            TextError: `text` is not a string.
+            UsageError: the bundle's vectors cannot be truncated.
+        """
+        return {"embedding": self._encoder.encode_query([text], **self._options)[0].tolist()}
+
+
+@component
+class BundleDocumentEmbedder(_BundleEmbedder):
+    """Embeds documents, with the bundle's prompt for documents.
+
+    Args:
+        bundle: the bundle's directory, or an open encoder.
+        normalize_embeddings: divide each vector by its L2 norm.
+        truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
+        meta_fields_to_embed: fields of a document's metadata that are put before its content.
+        embedding_separator: what stands between them.
+
+    Raises:
+        MissingPackageError: haystack-ai is not installed; raised where this module is imported.
+    """
+
+    def __init__(
+        self,
+        bundle: Encoder | str | Path,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
+    ) -> None:
+        self._set_up(bundle, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
+        self._fields = meta_fields_to_embed or []
+        self._separator = embedding_separator
+
+    @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
+    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
+        """Return copies of the documents, with their vectors, as `documents`.
+
+        Raises:
+            TextError: an item is not a document.
+            UsageError: the bundle's vectors cannot be truncated.
+        """
+        texts = [self._text(document) for document in documents]
+        vectors = self._encoder.encode_document(texts, **self._options).tolist()
+        return {"documents": [replace(one, embedding=vector) for one, vector in zip(documents, vectors, strict=True)]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the component's arguments, as the other component does."""
+        stored = _BundleEmbedder.to_dict(self)
+        stored["init_parameters"] |= {
+            "meta_fields_to_embed": self._fields,
+            "embedding_separator": self._separator,
+        }
+        return stored
+
+    def _text(self, document: Document) -> str:
+        found = (document.meta.get(name) for name in self._fields)
+        parts = [str(value) for value in found if value is not None]
+        return self._separator.join([*parts, document.content or ""])

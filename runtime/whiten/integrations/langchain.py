@@ -1,0 +1,45 @@
+"""Use a bundle as the embeddings of LangChain: `BundleEmbeddings`."""
+
+from pathlib import Path
+from typing import Any
+
+from whiten.integrations.opening import framework, open_encoder
+from whiten_runtime.encoder import Encoder
+
+with framework("langchain-core"):
+    from langchain_core.embeddings import Embeddings
+
+
+class BundleEmbeddings(Embeddings):  # type: ignore[misc]
+    """Embeds the documents and queries of LangChain's vector stores and retrievers.
+
+    Queries and documents get the bundle's prompts for them, as in `Encoder.encode_query` and `encode_document`.
+
+    Args:
+        encoder: the bundle's directory, or an open encoder.
+        normalize_embeddings: divide each vector by its L2 norm; for stores that compare by the dot product.
+        truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
+
+    Attributes:
+        encoder: the encoder.
+
+    Raises:
+        BundleError: not a bundle, or an incomplete one.
+        MissingPackageError: langchain-core is not installed; raised where this module is imported.
+    """
+
+    def __init__(
+        self, encoder: Encoder | str | Path, *, normalize_embeddings: bool = False, truncate_dim: int | None = None
+    ) -> None:
+        self.encoder = open_encoder(encoder)
+        self._options: dict[str, Any] = {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return the vector of each text, with the prompt of documents."""
+        vectors: list[list[float]] = self.encoder.encode_document(texts, **self._options).tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a text, with the prompt of queries."""
+        vector: list[float] = self.encoder.encode_query(text, **self._options).tolist()
+        return vector

@@ -1,0 +1,241 @@
+"""Open a bundle as a `SentenceTransformer`, with sentence-transformers 5.4 or newer: `load`."""
+
+import inspect
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from whiten.integrations.opening import framework, open_encoder
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.checks import whole_number
+from whiten_runtime.encoder import Encoder
+from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.files.replacing import replace_file, replacing
+from whiten_runtime.inference.embedder import Embedder, EncodeOptions
+from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.tokenizer import Tokenizer
+
+with framework("sentence-transformers>=5.4"):
+    import tokenizers
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import InputModule
+
+_LENGTH_FILE = "sentence_bert_config.json"
+_LENGTH = "max_seq_length"
+_WRITTEN_BEFORE = "config_sentence_transformers.json"
+"""File of the model as a whole, which sentence-transformers writes before it saves the modules."""
+
+
+def load(encoder: Encoder | str | Path, *, truncate_dim: int | None = None) -> "BundleTransformer":
+    """Open a bundle as a SentenceTransformer, whose `encode` gives the vectors of `Encoder.encode`.
+
+    It has the bundle's prompts, similarity and maximum length. `encode_query` and `encode_document` apply the prompts
+    that the encoder's do. `save_pretrained` writes a copy of the bundle, which `load` and `Encoder` open, and
+    `SentenceTransformer(path, trust_remote_code=True)` too where whiten is installed.
+
+    Args:
+        encoder: the bundle's directory; or an open encoder, as one on a GPU.
+        truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
+
+    Raises:
+        BundleError: not a bundle, or an incomplete one.
+        UsageError: the bundle's vectors cannot be truncated.
+        MissingPackageError: sentence-transformers is not installed; raised where this module is imported.
+    """
+    module = BundleModule(encoder)
+    manifest = module.encoder.manifest
+    EncodeOptions.of(manifest, truncate_dim=truncate_dim)
+    return BundleTransformer(
+        modules=[module],
+        device="cpu",
+        prompts=_prompts(manifest),
+        default_prompt_name=manifest.default_prompt_name,
+        similarity_fn_name=manifest.similarity_fn_name,
+        truncate_dim=truncate_dim,
+        local_files_only=True,
+    )
+
+
+class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
+    """Represents a bundle as a SentenceTransformer: `load` makes it."""
+
+    def encode(self, *arguments: Any, **options: Any) -> Any:
+        """Embed texts, with the arguments of `SentenceTransformer.encode`.
+
+        Vectors that are cut to `truncate_dim` are normalised again where those of the bundle are.
+
+        Raises:
+            UsageError: `truncate_dim` cuts vectors whose first coordinates mean no more than the others, or vectors of
+                tokens are asked for, which a bundle does not compute.
+            WhitenError: as in `Encoder.encode`.
+        """
+        names = list(inspect.signature(SentenceTransformer.encode).parameters)[1:]
+        given = dict(zip(names, arguments, strict=False)) | options
+        if given.get("output_value", "sentence_embedding") == "token_embeddings":
+            raise UsageError("output_value is 'token_embeddings', but a bundle gives one vector for each text")
+        width = given.get("truncate_dim")
+        kept = EncodeOptions.of(
+            self[0].encoder.manifest,
+            normalize=bool(given.get("normalize_embeddings")),
+            truncate_dim=self.truncate_dim if width is None else width,
+        )
+        return super().encode(**given | {"normalize_embeddings": kept.normalize})
+
+
+class BundleModule(InputModule):  # type: ignore[misc]
+    """Computes the vectors of texts with a bundle, as the only module of a SentenceTransformer.
+
+    Args:
+        encoder: the bundle's directory, or an open encoder.
+        max_seq_length: maximum number of tokens of a text, up to that of the bundle; None for that.
+
+    Attributes:
+        encoder: the encoder.
+
+    Raises:
+        BundleError: not a bundle, or an incomplete one.
+        UsageError: the bundle takes no text of that length.
+    """
+
+    config_file_name = _LENGTH_FILE
+    config_keys = [_LENGTH]  # noqa: RUF012 (the name and type are those of sentence-transformers)
+    save_in_root = True
+
+    def __init__(self, encoder: Encoder | str | Path, max_seq_length: int | None = None) -> None:
+        super().__init__()
+        self.encoder = open_encoder(encoder)
+        self._embedder = self.encoder._embedder
+        if max_seq_length is not None:
+            self.max_seq_length = max_seq_length
+
+    @property
+    def max_seq_length(self) -> int:
+        """Return the maximum number of tokens of a text; a smaller one can be set."""
+        return self._embedder.tokenizer.max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        manifest, embedder = self.encoder.manifest, self.encoder._embedder
+        least = sum(embedder.tokenizer.special_tokens) + 1
+        length = whole_number(_LENGTH, value, least, manifest.max_seq_length, ", the most that the bundle takes")
+        if length < manifest.max_seq_length:
+            cutting = Tokenizer(self.encoder._bundle.tokenizer, length, manifest.truncation_side)
+            embedder = Embedder(cutting, embedder.engine, Prompts.of(manifest))
+        self._embedder = embedder
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """Return a copy of the tokenizer; what is changed in it changes no vector."""
+        return tokenizers.Tokenizer.from_file(str(self.encoder._bundle.tokenizer))
+
+    def get_embedding_dimension(self) -> int:
+        """Return the number of coordinates of a vector."""
+        return self.encoder.dimension
+
+    def preprocess(
+        self, inputs: Sequence[str], prompt: str | None = None, task: str | None = None, **options: object
+    ) -> dict[str, Any]:
+        """Return the texts and their prompt for `forward`, which tokenises them.
+
+        Raises:
+            UsageError: the bundle holds another route than that of the task, or other options are given.
+        """
+        if options:
+            raise UsageError(f"{', '.join(options)}: a bundle has no options for its tokenizer; set max_seq_length")
+        route = self.encoder.manifest.route
+        if task in ("query", "document") and route in ("query", "document") and route != task:
+            raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
+        return {"texts": list(inputs), "prompt": prompt or ""}
+
+    def forward(self, features: dict[str, Any], **options: object) -> dict[str, Any]:
+        """Add the vectors of the texts, `sentence_embedding`, float32 [n, k].
+
+        Raises:
+            WhitenError: as in `Encoder.encode`.
+        """
+        self.encoder._engine.check_open()
+        prompt = self._embedder.prompts.resolve(prompt=features["prompt"])
+        vectors = self._embedder.embed(features["texts"], EncodeOptions.of(self.encoder.manifest, prompt=prompt))
+        return features | {"sentence_embedding": torch.from_numpy(vectors)}
+
+    def save(self, output_path: str, *arguments: object, safe_serialization: bool = True, **options: object) -> None:
+        """Copy the bundle's files. Of those for sentence-transformers, the length is that of this module.
+
+        Args:
+            output_path: directory; what sentence-transformers has written there stays.
+            arguments: of sentence-transformers, not used.
+            safe_serialization: of sentence-transformers, not used: a bundle has no pickle files.
+            options: of sentence-transformers, not used.
+        """
+        source, target = self.encoder._bundle.path, Path(output_path)
+        for name in (*self.encoder.manifest.files, MANIFEST_FILE):
+            if name != _WRITTEN_BEFORE or not (target / name).exists():
+                _copy(source / name, target / name)
+        settings = {_LENGTH: self.max_seq_length, "do_lower_case": False}
+        replace_file(target / _LENGTH_FILE, (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        *,
+        model_kwargs: Mapping[str, Any] | None = None,
+        backend: str = "torch",
+        **options: Any,
+    ) -> Self:
+        """Open a saved copy, as `SentenceTransformer(path, trust_remote_code=True)` does.
+
+        Args:
+            model_name_or_path: directory of the copy, or its name on the model hub.
+            subfolder: folder of the bundle in it.
+            model_kwargs: options of `Encoder`, as `{"threads": 2}`.
+            backend: of sentence-transformers: its default, or "onnx".
+            options: other options of sentence-transformers, such as those of the model hub.
+
+        Raises:
+            BundleError: not a bundle.
+            UsageError: `Encoder` has no such option, or options are given that a bundle does not have.
+        """
+        hub = {name: options.pop(name, None) for name in ("token", "cache_folder", "revision")}
+        local = bool(options.pop("local_files_only", False))
+        options.pop("trust_remote_code", None)  # asked for this class; the bundle has no code
+        if unknown := sorted(name for name, value in options.items() if value):
+            raise UsageError(f"{', '.join(unknown)}: a bundle has no such options; leave them out")
+        if backend not in ("torch", "onnx"):
+            raise UsageError(f"backend is '{backend}'; leave it out: onnxruntime computes a bundle's vectors")
+        if unknown := sorted(set(model_kwargs or ()) - set(inspect.signature(Encoder).parameters)):
+            raise UsageError(f"model_kwargs has {', '.join(unknown)}; wanted options of whiten's Encoder")
+        path = cls.load_dir_path(model_name_or_path, subfolder=subfolder, local_files_only=local, **hub)
+        if path is None:
+            raise BundleError(f"{model_name_or_path}: there is no bundle in it; pass a bundle's directory")
+        return cls(Encoder(path, **model_kwargs or {}), _saved_length(Path(path)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.encoder, self.max_seq_length)
+
+
+def _prompts(manifest: Manifest) -> dict[str, str]:
+    """Return the prompts, with those of queries and documents, which sentence-transformers looks up by these names."""
+    prompts = Prompts.of(manifest)
+    return {**prompts.texts, "query": prompts.for_task(*QUERY), "document": prompts.for_task(*DOCUMENT)}
+
+
+def _saved_length(bundle: Path) -> int | None:
+    """Return the maximum length with which the model was saved; None for the bundle's own."""
+    path = bundle / _LENGTH_FILE
+    length: int | None = json.loads(path.read_text("utf-8")).get(_LENGTH) if path.is_file() else None
+    return length
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file under a temporary name, so that a process that has mapped an earlier one keeps it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and target.samefile(source):
+        return
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
+        temporary.replace(target)
