@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option, warn
@@ -23,7 +22,7 @@ from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata
-from whiten_runtime.files.write_vectors import check_output, json_row, writing_vectors
+from whiten_runtime.files.write_vectors import Vectors, as_stored, check_output, json_row, writing_vectors
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
@@ -32,7 +31,7 @@ COMMAND_GROUP = "whiten.commands"
 
 _ROWS_AT_ONCE = 1024
 
-_Rows = Iterator[tuple[str, NDArray[np.float32]]]
+_Rows = Iterator[tuple[str, Vectors]]
 
 
 class _PluginGroup(click.Group):
@@ -136,9 +135,9 @@ def embed(
             normalize_embeddings=normalize,
             truncate_dim=truncate_dim,
         )
-        rows = zip(texts, vectors, strict=True)
         named = prompt_name or (encoder.default_prompt_name if prompt is None else None)
         metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, named)
+        rows = zip(texts, (as_stored(vector, metadata) for vector in vectors), strict=True)
         if out is not None:
             summary = {"texts": _write(out, rows, metadata, header), "out": str(out)}
         elif as_json:
@@ -257,9 +256,10 @@ def verify(bundle: Path, threads: int | None, providers: tuple[Provider, ...], a
     opened = VectorWhitener if read_manifest(bundle).input == "vectors" else Encoder
     with opened(bundle, providers or None, threads) as encoder:
         agreement = encoder.verify()
-        gate = GATES["bf16" if wants_bfloat16(providers) else encoder.manifest.precision]
+        manifest = encoder.manifest
+        gate = gate_of("bf16" if wants_bfloat16(providers) else manifest.precision, manifest.vectors)
         active = encoder.providers[0]
-        parity = encoder.manifest.parity
+        parity = manifest.parity
     passed = gate.passes(agreement)
     reference = parity.reference.split(",")[0] if parity else "its reference"
     if as_json:

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, is_space
-from whiten_runtime.bundle.space import space_of
+from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, VectorType, is_space
+from whiten_runtime.bundle.space import directions_of, space_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
 
@@ -40,6 +40,11 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Number of vectors; None where the file itself says it, or where it was not known yet."""
     alignment: AlignmentRecord | msgspec.UnsetType = msgspec.UNSET
     """Space that the bundle's whitening was aligned with, and how close its vectors are to these."""
+    dtype: VectorType | msgspec.UnsetType = msgspec.UNSET
+    """Type of the numbers in the file; unset for float32."""
+    directions: str | msgspec.UnsetType = msgspec.UNSET
+    """Id that files share whose vectors differ in length alone, so that cosines can be taken; unset if it is the space.
+    """
 
     @classmethod
     def of(
@@ -51,15 +56,23 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "VectorMetadata":
         """Describe vectors that a bundle computes with these options."""
         alignment = manifest.whitening.alignment if manifest.whitening else None
+        space, directions = space_of(manifest), directions_of(manifest)
         return cls(
-            space=space_of(manifest),
+            space=space,
             bundle=manifest.name,
             dimension=truncate_dim or manifest.dimension,
             truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
             normalized=normalize or manifest.normalize,
             prompt_name=prompt_name,
             alignment=msgspec.UNSET if alignment is None else alignment,
+            dtype="int8" if manifest.vectors == "int8" and not normalize else msgspec.UNSET,
+            directions=msgspec.UNSET if directions == space else directions,
         )
+
+    @property
+    def compared_by(self) -> str:
+        """Return the id by which it is decided whether cosines with the vectors of another file mean something."""
+        return self.directions or self.space
 
     def to_json(self) -> bytes:
         """Serialise as one line without a newline: the header of a .jsonl file, and the content of a sidecar."""
@@ -142,6 +155,7 @@ def _decoded(content: bytes, path: Path) -> VectorMetadata | None:
         found = msgspec.convert(document[KEY], VectorMetadata)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise DataError(f"{path}: its metadata is damaged ({error}); embed the texts again") from None
-    if not is_space(found.space):
-        raise DataError(f"{path}: its space is {found.space!r}, which is no id of one; embed the texts again")
+    for space in (found.space, found.compared_by):
+        if not is_space(space):
+            raise DataError(f"{path}: its space is {space!r}, which is no id of one; embed the texts again")
     return found

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.bundle.steps import as_int8
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.replacing import replacing
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata, sidecar_of
 
-Vectors = NDArray[np.float32]
+Vectors = NDArray[np.float32] | NDArray[np.int8]
 
 
 def check_output(path: Path | None, header: bool = False) -> None:
@@ -45,7 +46,7 @@ def check_output(path: Path | None, header: bool = False) -> None:
 
 
 class Writer(Protocol):
-    """Writes texts and their vectors, float32 [m, k], one part after the other."""
+    """Writes texts and their vectors, [m, k], one part after the other: float32, or int8 if the metadata says so."""
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         """Append texts and their vectors."""
@@ -88,15 +89,25 @@ def json_row(text: str, vector: Vectors) -> bytes:
     return msgspec.json.encode({"text": encodable(text), "embedding": vector.tolist()})
 
 
+def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:
+    """Return vectors with the type that their metadata says, without loss.
+
+    Raises:
+        UsageError: the metadata says int8, but the vectors are not whole numbers from -127 to 127.
+    """
+    return as_int8(vectors) if metadata.dtype == "int8" else np.asarray(vectors, np.float32)
+
+
 class _NpyWriter:
-    """Writes float32 [n, k]; numpy leaves room in the header for an n that is not known yet."""
+    """Writes float32 or int8 [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
-        self._file, self._dimension, self._count = file, metadata.dimension, 0
+        self._file, self._metadata, self._count = file, metadata, 0
+        self._type = "|i1" if metadata.dtype == "int8" else "<f4"
         self._write_header()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        self._file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
+        self._file.write(np.ascontiguousarray(as_stored(vectors, self._metadata), self._type).tobytes())
         self._count += len(vectors)
 
     def finish(self) -> int:
@@ -105,19 +116,20 @@ class _NpyWriter:
         return self._count
 
     def _write_header(self) -> None:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self._count, self._dimension)}
+        header = {"descr": self._type, "fortran_order": False, "shape": (self._count, self._metadata.dimension)}
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
 class _JsonlWriter:
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
-        self._file, self._count = file, 0
+        self._file, self._metadata, self._count = file, metadata, 0
         if header:
             file.write(metadata.to_json() + b"\n")
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._count += len(vectors)
-        self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, vectors, strict=True))
+        rows = as_stored(vectors, self._metadata)
+        self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, rows, strict=True))
 
     def finish(self) -> int:
         return self._count
@@ -126,8 +138,9 @@ class _JsonlWriter:
 class _ParquetWriter:
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
         self._pyarrow, parquet = import_parquet()
-        self._count = 0
-        vector = self._pyarrow.list_(self._pyarrow.float32(), metadata.dimension)
+        self._metadata, self._count = metadata, 0
+        number = self._pyarrow.int8() if metadata.dtype == "int8" else self._pyarrow.float32()
+        vector = self._pyarrow.list_(number, metadata.dimension)
         self._schema = self._pyarrow.schema(
             {"text": self._pyarrow.string(), "embedding": vector},
             metadata={SPACE_KEY: metadata.space, KEY: metadata.to_json()},
@@ -136,7 +149,7 @@ class _ParquetWriter:
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._count += len(vectors)
-        flat = self._pyarrow.array(np.ascontiguousarray(vectors).ravel())
+        flat = self._pyarrow.array(np.ascontiguousarray(as_stored(vectors, self._metadata)).ravel())
         rows = self._pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         column = self._pyarrow.array([encodable(text) for text in texts], self._pyarrow.string())
         self._writer.write_table(self._pyarrow.table([column, rows], schema=self._schema))
