@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.bundles import copy_bundle, edit_manifest
 from whiten_runtime import BundleError
 from whiten_runtime.bundle.manifest import AlignmentRecord, CorpusRecord, FileRecord, Manifest, is_space, read_manifest
-from whiten_runtime.bundle.space import space_id, space_of
+from whiten_runtime.bundle.space import directions_of, space_id, space_of
 
 replace = msgspec.structs.replace
 
@@ -94,6 +94,7 @@ def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
         {"route": "query"},
         {"truncation_side": "left"},
         {"normalize": True},
+        {"vectors": "int8"},
         {"dimension": 8},
         {"max_seq_length": 8},
         {"whitening": None},
@@ -180,6 +181,13 @@ def test_the_id_survives_writing_and_reading_and_the_scale_of_the_weights(
     assert space_id(msgspec.json.decode(one.to_json(), type=Manifest)) == space
     assert space_id(replace(one, layer_weights=tuple(scale * weight for weight in weights))) == space
     assert space_id(replace(one, prompts=dict(reversed(prompts.items())))) == space
+
+
+def test_directions_are_those_of_vectors_of_any_length(manifest: Manifest) -> None:
+    unit, steps = replace(manifest, normalize=True, space=None), replace(manifest, vectors="int8", space=None)
+    assert len({space_of(one) for one in (manifest, unit, steps)}) == 3
+    assert {directions_of(one) for one in (manifest, unit, steps)} == {space_of(manifest)}
+    assert directions_of(changed(steps, {"whitening": {"method": "zca"}})) != space_of(manifest)
 
 
 def test_a_stored_id_is_taken(manifest: Manifest) -> None:
