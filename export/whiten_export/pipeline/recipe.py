@@ -97,6 +97,17 @@ class WhiteningChoice:
         return "pca" if self.method in (None, "auto", "default") else self.method  # type: ignore[return-value]
 
 
+def check_rounded(vectors: VectorType, normalize: bool) -> None:
+    """Check the type of the finished vectors.
+
+    Raises:
+        UsageError: it is unknown, or int8 vectors are to be normalised, which their rounding would undo.
+    """
+    one_of("vectors", vectors, get_args(VectorType))
+    if vectors == "int8" and normalize:
+        raise UsageError("vectors int8 have a scale of their own in place of the L2 norm; leave normalize out")
+
+
 @dataclass(frozen=True)
 class GraphChoice:
     """Holds the choices about precision, target and outputs of the graph.
@@ -223,17 +234,6 @@ class VectorRecipe:
 
     def __post_init__(self) -> None:
         check_rounded(self.vectors, self.normalize)
-
-
-def check_rounded(vectors: VectorType, normalize: bool) -> None:
-    """Check the type of the finished vectors.
-
-    Raises:
-        UsageError: it is unknown, or int8 vectors are to be normalised, which their rounding would undo.
-    """
-    one_of("vectors", vectors, get_args(VectorType))
-    if vectors == "int8" and normalize:
-        raise UsageError("vectors int8 have a scale of their own in place of the L2 norm; leave normalize out")
 
 
 def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published: bool = False) -> str:

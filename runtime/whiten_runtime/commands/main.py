@@ -171,7 +171,7 @@ def _write(out: Path, rows: _Rows, metadata: VectorMetadata, header: bool) -> in
     with writing_vectors(out, metadata, header) as writer, bars as bar:
         count = 0
         while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
-            writer.write([text for text, _ in part], np.stack([vector for _, vector in part]))
+            writer.write([text for text, _ in part], np.array([vector for _, vector in part]))
             bar.update(len(part))
             count += len(part)
         return count

@@ -203,7 +203,7 @@ def test_int8_vectors_are_stored_as_such(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
 def test_vectors_that_are_not_int8_are_not_written_as_such(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(UsageError, match=r"a vector holds 0\.5"):
+    with pytest.raises(UsageError, match=r"a vector holds 63\.5"):
         write(tmp_path / f"v.{kind}", STEPS / 2, OF_INT8)
     assert not list(tmp_path.iterdir())
 
