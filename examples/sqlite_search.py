@@ -1,18 +1,19 @@
 # /// script
-# dependencies = ["whiten", "sqlite-vec>=0.1.6"]
+# dependencies = ["whiten", "apsw>=3.45", "sqlite-vec>=0.1.6"]
 # ///
 """Store sentences in SQLite, once with float32 vectors and once with int8, and search them with sqlite-vec.
 
-pip install . 'sqlite-vec>=0.1.6'
 python examples/sqlite_search.py bundles/minilm-l0-l1 --texts FILE "a query"
+
+apsw is SQLite for Python: the sqlite3 of some Pythons cannot load extensions.
 """
 
 import argparse
-import sqlite3
 import statistics
 import time
 from pathlib import Path
 
+import apsw
 import numpy as np
 import sqlite_vec
 
@@ -25,26 +26,26 @@ def as_int8(vectors: np.ndarray) -> np.ndarray:
     return np.rint(vectors / np.maximum(largest, 1e-30) * 127).astype(np.int8)
 
 
-def store(path: Path, kind: str, texts: list[str], vectors: np.ndarray) -> sqlite3.Connection:
+def store(path: Path, kind: str, texts: list[str], vectors: np.ndarray) -> apsw.Connection:
     """Write a database with the sentences and their vectors."""
     path.unlink(missing_ok=True)
-    database = sqlite3.connect(path)
+    database = apsw.Connection(str(path))
     database.enable_load_extension(True)
     sqlite_vec.load(database)
     column = f"embedding {kind}[{vectors.shape[1]}] distance_metric=cosine"
     database.execute(f"CREATE VIRTUAL TABLE docs USING vec0({column}, +text TEXT)")
     rows = ((number, row.tobytes(), text) for number, (row, text) in enumerate(zip(vectors, texts, strict=True)))
     value = "vec_int8(?)" if kind == "int8" else "?"
-    database.executemany(f"INSERT INTO docs (rowid, embedding, text) VALUES (?, {value}, ?)", rows)
-    database.commit()
+    with database:
+        database.executemany(f"INSERT INTO docs (rowid, embedding, text) VALUES (?, {value}, ?)", rows)
     return database
 
 
-def search(database: sqlite3.Connection, kind: str, vector: np.ndarray, top: int) -> list[tuple[int, str, float]]:
+def search(database: apsw.Connection, kind: str, vector: np.ndarray, top: int) -> list[tuple[int, str, float]]:
     """Return row, sentence and cosine of the nearest sentences."""
     value = "vec_int8(?)" if kind == "int8" else "?"
     sql = f"SELECT rowid, text, 1 - distance FROM docs WHERE embedding MATCH {value} AND k = ? ORDER BY distance"
-    return database.execute(sql, (vector.tobytes(), top)).fetchall()
+    return list(database.execute(sql, (vector.tobytes(), top)))
 
 
 def main() -> None:

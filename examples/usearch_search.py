@@ -1,9 +1,8 @@
 # /// script
-# dependencies = ["whiten", "usearch>=2.16"]
+# dependencies = ["whiten", "usearch>=2.16,<2.20"]
 # ///
 """Index sentences with usearch, once with float32 vectors and once with int8, and search them.
 
-pip install . 'usearch>=2.16'
 python examples/usearch_search.py bundles/minilm-l0-l1 --texts FILE "a query"
 """
 

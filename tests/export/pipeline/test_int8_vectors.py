@@ -208,7 +208,7 @@ def test_vectors_from_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_coordinate_that_outweighs_all_others_is_refused(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(4000, 400)).astype(np.float32)
+    vectors = np.random.default_rng(0).normal(size=(4000, 800)).astype(np.float32)
     vectors[:, 0] *= 1000
     np.save(tmp_path / "v.npy", vectors)
     options = ("--from-vectors", tmp_path / "v.npy", "--whitening", "zca", "--beta", "0", "--vectors", "int8")
