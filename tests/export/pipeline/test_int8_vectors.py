@@ -128,7 +128,7 @@ def test_normalised_files_are_float32(rounded: Path, tmp_path: Path) -> None:
 def test_statistics_are_those_of_unrounded_vectors(make: Callable[..., Path], rounded: Path, other_file: Path) -> None:
     for options in ((), ("--whitening", "none")):
         plain, other = (
-            fit_bundle(bundle, Corpus((str(other_file),)))
+            fit_bundle(bundle, Corpus((str(other_file),), None, None))
             for bundle in (make(*options), make(*options, "--vectors", "int8"))
         )
         np.testing.assert_allclose(other.moments.mean, plain.moments.mean, atol=1e-7)
