@@ -39,10 +39,10 @@ def test_whitened_vectors_are_the_float_ones_rounded(rounded: Path, minilm_bundl
     exact = to_steps(want)
     assert np.abs(vectors - exact).max() < 0.5 + 5e-3
     assert (vectors != np.rint(exact)).mean() < 1e-3
-    assert 1 - row_cosines(vectors, want).min() < 1e-4
+    assert 1 - row_cosines(vectors, want).min() < 3e-4
     difference = similarity_matrix(vectors, vectors, "cosine") - similarity_matrix(want, want, "cosine")
-    assert np.abs(difference).max() < 2e-3
-    assert np.sqrt(np.square(difference).mean()) < 4e-4
+    assert np.abs(difference).max() < 5e-3
+    assert np.sqrt(np.square(difference).mean()) < 1e-3
     assert gate_of("fp32", "int8").passes(agreement)
     assert agreement.max_difference < 1e-6
     assert agreement.stepped is not None
@@ -71,7 +71,7 @@ def test_published_model_keeps_its_cosines(minilm_checkpoint: Path, tmp_path: Pa
     theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(TEXTS)
     with Encoder(tmp_path / "b") as encoder:
         vectors = encoder.encode(TEXTS)
-    assert 1 - row_cosines(vectors, theirs).min() < 1e-4
+    assert 1 - row_cosines(vectors, theirs).min() < 2e-4
     with np.errstate(all="raise"):
         assert np.abs(vectors - to_steps(theirs)).max() < 0.5 + 5e-3
     ok("verify", tmp_path / "b")

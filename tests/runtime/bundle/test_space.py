@@ -21,6 +21,7 @@ GOLDEN = {
     "bundle-v1": "9efc4542505bc9bc",
     "bundle-v1-int8": "9953650c1306d865",
     "bundle-v1-vectors": "91b1e58e562cba80",
+    "bundle-v1-vectors-int8": "1d888074afb2c667",
 }
 """Ids that vectors on people's disks may bear: they stay for ever."""
 
@@ -65,6 +66,8 @@ def test_the_id_can_be_computed_as_the_format_describes_it(golden: Path, name: s
             "vectors": {"max_seq_length": stored["max_seq_length"], "fitted_at": []},
         },
     }
+    if stored.get("vectors", "float32") != "float32":
+        document["vectors"] = stored["vectors"]
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     assert hashlib.sha256(content.encode()).hexdigest()[:16] == GOLDEN[name]
 
