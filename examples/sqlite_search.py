@@ -4,8 +4,7 @@
 """Store sentences in SQLite, once with float32 vectors and once with int8, and search them with sqlite-vec.
 
 python examples/sqlite_search.py bundles/minilm-l0-l1 --texts FILE "a query"
-
-apsw is SQLite for Python: the sqlite3 of some Pythons cannot load extensions.
+It takes apsw, because the sqlite3 of some Pythons cannot load extensions.
 """
 
 import argparse
@@ -19,11 +18,14 @@ import sqlite_vec
 
 from whiten import Corpus, Encoder
 
+VALUE = {"float": "?", "int8": "vec_int8(?)"}
+
 
 def as_int8(vectors: np.ndarray) -> np.ndarray:
     """Round to whole numbers, one scale a vector; those of a bundle of `--vectors int8` stay as they are."""
     largest = np.abs(vectors).max(axis=1, keepdims=True)
-    return np.rint(vectors / np.maximum(largest, 1e-30) * 127).astype(np.int8)
+    rounded: np.ndarray = np.rint(127 * vectors / np.maximum(largest, 1e-30))
+    return rounded.astype(np.int8)
 
 
 def store(path: Path, kind: str, texts: list[str], vectors: np.ndarray) -> apsw.Connection:
@@ -35,17 +37,15 @@ def store(path: Path, kind: str, texts: list[str], vectors: np.ndarray) -> apsw.
     column = f"embedding {kind}[{vectors.shape[1]}] distance_metric=cosine"
     database.execute(f"CREATE VIRTUAL TABLE docs USING vec0({column}, +text TEXT)")
     rows = ((number, row.tobytes(), text) for number, (row, text) in enumerate(zip(vectors, texts, strict=True)))
-    value = "vec_int8(?)" if kind == "int8" else "?"
     with database:
-        database.executemany(f"INSERT INTO docs (rowid, embedding, text) VALUES (?, {value}, ?)", rows)
+        database.executemany(f"INSERT INTO docs (rowid, embedding, text) VALUES (?, {VALUE[kind]}, ?)", rows)
     return database
 
 
-def search(database: apsw.Connection, kind: str, vector: np.ndarray, top: int) -> list[tuple[int, str, float]]:
-    """Return row, sentence and cosine of the nearest sentences."""
-    value = "vec_int8(?)" if kind == "int8" else "?"
-    sql = f"SELECT rowid, text, 1 - distance FROM docs WHERE embedding MATCH {value} AND k = ? ORDER BY distance"
-    return list(database.execute(sql, (vector.tobytes(), top)))
+def search(database: apsw.Connection, kind: str, vector: np.ndarray) -> list[tuple[int, str, float]]:
+    """Return row, sentence and cosine of the ten nearest sentences."""
+    sql = f"SELECT rowid, text, 1 - distance FROM docs WHERE embedding MATCH {VALUE[kind]} AND k = 10 ORDER BY distance"
+    return list(database.execute(sql, (vector.tobytes(),)))
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("query")
     parser.add_argument("--texts", default="builtin:english-1", help="a file of sentences [default: %(default)s]")
-    parser.add_argument("--folder", type=Path, default=Path(), help="where to write the databases [default: here]")
+    parser.add_argument("--folder", type=Path, default=Path(), help="for the databases [default: here]")
     options = parser.parse_args()
     texts = list(Corpus((options.texts,), None, None))
     with Encoder(options.bundle) as encoder:
@@ -68,7 +68,7 @@ def main() -> None:
         database, times, found = store(path, kind, texts, rows), [], []
         for vector in asked:
             start = time.perf_counter()
-            found.append(search(database, kind, vector, 10))
+            found.append(search(database, kind, vector))
             times.append(time.perf_counter() - start)
         database.close()
         nearest.append([{row for row, _, _ in hits} for hits in found])

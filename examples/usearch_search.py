@@ -20,7 +20,8 @@ from whiten import Corpus, Encoder
 def as_int8(vectors: np.ndarray) -> np.ndarray:
     """Round to whole numbers, one scale a vector; those of a bundle of `--vectors int8` stay as they are."""
     largest = np.abs(vectors).max(axis=1, keepdims=True)
-    return np.rint(vectors / np.maximum(largest, 1e-30) * 127).astype(np.int8)
+    rounded: np.ndarray = np.rint(127 * vectors / np.maximum(largest, 1e-30))
+    return rounded.astype(np.int8)
 
 
 def main() -> None:
