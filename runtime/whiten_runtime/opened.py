@@ -1,5 +1,6 @@
 """Share what `Encoder` and `VectorWhitener` have in common: manifest, similarities, ranges, `with`, and pickling."""
 
+from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,6 +12,7 @@ from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision
 from whiten_runtime.bundle.ranges import OutputMoments, read_moments
 from whiten_runtime.bundle.space import space_of
+from whiten_runtime.bundle.steps import as_int8
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.quantize import Quantizer
@@ -139,10 +141,14 @@ class OpenedBundle:
 
     def _quantizer(
         self, precision: VectorPrecision, ranges: ArrayLike | None, options: EncodeOptions
-    ) -> Quantizer | None:
+    ) -> Callable[[NDArray[np.float32]], NDArray[Any]] | None:
+        if self.manifest.vectors == "int8" and precision == "int8" and ranges is None and not options.normalize:
+            return as_int8
         return Quantizer.of(precision, ranges, options.width, lambda: self._stored_ranges(options))
 
     def _stored_ranges(self, options: EncodeOptions) -> NDArray[np.float32]:
+        if self.manifest.vectors == "int8" and not options.normalize:
+            raise UsageError("the vectors of this bundle are int8 already; take precision int8, which needs no ranges")
         if self._moments is None:
             raise UsageError(
                 "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; pass "

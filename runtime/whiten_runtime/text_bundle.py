@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import VectorPrecision
-from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
+from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
 from whiten_runtime.checks import as_iterable, checked_texts
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
@@ -135,7 +135,8 @@ class TextBundle(OpenedBundle):
         probes = read_probes(self._bundle)
         ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
         alone, batched = alone_and_batched(self._engine.vectors, ids)
-        return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
+        got = np.concatenate([batched, alone])
+        return compare_finished(self.manifest.vectors, got, np.tile(probes.embeddings, (2, 1)))
 
     def warmup(self) -> None:
         """Run a short and a long text, so that the next call does not pay first-time costs."""

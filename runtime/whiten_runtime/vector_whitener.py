@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import VectorPrecision
-from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare
+from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
 from whiten_runtime.bundle.probes import read_probes
-from whiten_runtime.errors import BundleError, TextError, UsageError
+from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.vectors import check_finite, rows_of, unit
@@ -118,7 +118,8 @@ class VectorWhitener(OpenedBundle):
         """
         probes = read_probes(self._bundle)
         alone, batched = alone_and_batched(self.transform, probes.unwhitened)
-        return compare(np.concatenate([batched, alone]), np.tile(probes.embeddings, (2, 1)))
+        got = np.concatenate([batched, alone])
+        return compare_finished(self.manifest.vectors, got, np.tile(probes.embeddings, (2, 1)))
 
     @property
     def width(self) -> int:

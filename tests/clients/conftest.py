@@ -1,15 +1,14 @@
 """The environments of the clients, and what their programs run with."""
 
-import fcntl
-import hashlib
 import os
 import subprocess
-import sys
 import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from support.environments import PIP, kept
 
 HERE = Path(__file__).parent
 WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("runtime", "whitening"))
@@ -19,22 +18,16 @@ Runner = Callable[..., None]
 
 def environment(config: pytest.Config, requirements: Path) -> Path:
     """Return the interpreter of the environment that holds these requirements, made once and kept in pytest's cache."""
-    digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    assert config.cache is not None
-    folder = config.cache.mkdir("clients") / digest
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    complete = folder / "complete"
-    with folder.with_name(f"{digest}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers, or sessions, one makes it
-        if not complete.exists():
-            venv.create(folder, with_pip=True, clear=True)
-            command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
-            installed = subprocess.run(command, capture_output=True, text=True, check=False)
-            if installed.returncode and not os.environ.get("CI"):
-                pytest.skip(f"pip could not install {requirements.name}: {installed.stderr[-300:]}")
-            assert installed.returncode == 0, installed.stderr
-            complete.touch()
-    return python
+
+    def install(folder: Path) -> tuple[object, ...]:
+        venv.create(folder, with_pip=True, clear=True)
+        return interpreter(folder), *PIP, "-r", requirements
+
+    return interpreter(kept(config, "clients", requirements, install))
+
+
+def interpreter(folder: Path) -> Path:
+    return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
 
 @pytest.fixture(scope="session")

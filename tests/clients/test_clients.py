@@ -14,6 +14,7 @@ from support.corpus import sentences
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder, WhitenError
+from whiten_runtime.bundle.steps import as_int8
 
 pytestmark = pytest.mark.clients
 
@@ -46,6 +47,7 @@ def bundles(
         "normalised": Recipe.of("minilm", layers=(1,), max_sentences=2000, dim=128, normalize=True, max_length=64),
         # The last dimensions of a random network would be rounding, multiplied by their whitening.
         "roberta": Recipe.of(str(checkpoint("roberta")), corpus=corpus, dim=16),
+        "int8-vectors": Recipe.of("minilm", layers=(1,), whitening="pca", max_sentences=2000, vectors="int8"),
         "words": Recipe.of(str(words_file), corpus=corpus),
         "sif": Recipe.of(str(words_file), pooling="sif", corpus=corpus),
     }
@@ -54,7 +56,7 @@ def bundles(
 
 
 @pytest.mark.parametrize("client", ["sentence_transformers", "fastembed", "optimum"])
-@pytest.mark.parametrize("name", ["minilm", "normalised", "roberta", "words", "sif"])
+@pytest.mark.parametrize("name", ["minilm", "normalised", "roberta", "words", "sif", "int8-vectors"])
 def test_client_gives_the_same_vectors_as_encoder(
     client: str, name: str, run_client: Callable[..., None], bundles: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -66,6 +68,11 @@ def test_client_gives_the_same_vectors_as_encoder(
         ours = encoder.encode(TEXTS)
     theirs = np.load(out)
     assert theirs.shape == ours.shape
+    if name == "int8-vectors":
+        np.testing.assert_array_equal(as_int8(theirs), theirs)
+        assert (theirs != ours).mean() < 1e-3  # where float32 lies at the boundary of a step
+        assert np.abs(theirs - ours).max() <= 1
+        return
     difference = np.abs(theirs - ours).max(axis=1) / np.linalg.norm(ours, axis=1)
     assert difference.max() <= (1e-6 if name == "minilm" else 1e-5), difference.max()
     assert sorted(bundles[name].rglob("*")) == before

@@ -23,6 +23,7 @@ SLOW = (
     *("tests/export/graph/test_fuse_cuda.py", "tests/export/test_outputs.py", "tests/export/pipeline/test_fit.py"),
     *("tests/export/pipeline/test_refit.py", "tests/export/pipeline/test_refit_errors.py"),
     *("tests/export/pipeline/test_linked.py", "tests/export/pipeline/test_space.py", "tests/export/writing/"),
+    *("tests/export/pipeline/test_int8_vectors.py", "tests/examples/"),
     *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
     *("tests/export/sources/test_adapter_errors.py", "tests/export/sources/test_onnx_encoder.py"),
     *("tests/export/sources/test_sources.py", "tests/export/sources/test_xlm_tokenizer.py"),

@@ -172,7 +172,7 @@ class DriftMonitor:
         Args:
             vectors: vectors of `Encoder.encode`, all coordinates and not normalised, [n, k]; or vectors before
                 whitening, of `Encoder.encode_both`, [n, d].
-            unwhitened: True for vectors before whitening; required for bundles whose graph normalises.
+            unwhitened: True for vectors before whitening; required for bundles whose graph normalises or gives int8.
 
         Raises:
             UsageError: the vectors have another shape, are not finite, or were normalised.
@@ -181,6 +181,11 @@ class DriftMonitor:
             raise UsageError(
                 "this bundle's vectors have length 1 and do not tell how far from the mean they were; give those "
                 "before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
+            )
+        if self.manifest.vectors == "int8" and not unwhitened:
+            raise UsageError(
+                "this bundle's vectors are int8, each with a scale of its own, and do not tell how far from the mean "
+                "they were; give those before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
             )
         try:
             rows = np.asarray(vectors)

@@ -57,7 +57,7 @@ class CodesEvaluation(StsTexts):
             whole = found.score[0].spearman
             for one in sorted(found.score, key=lambda one: -one.bytes):
                 own: list[Cell] = [one.name, one.dims, one.bytes, one.beta, one.spearman, one.spearman - whole]
-                rows.append([str(found.bundle), *own, "*" if one.front else ""])
+                rows.append([found.name, *own, "*" if one.front else ""])
         return ("bundle", "code", "dims", "bytes", "beta", "mean", "float32", "front"), rows
 
     def document(self, scored: Sequence[Scored[Scores]], warnings: Sequence[str]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class CodesEvaluation(StsTexts):
         return {
             "sentences": len(self.data.texts),
             "absent": self.data.absent,
-            "bundles": [{"bundle": str(found.bundle), "codes": msgspec.to_builtins(found.score)} for found in scored],
+            "bundles": [{"bundle": found.name, "codes": msgspec.to_builtins(found.score)} for found in scored],
         }
 
 
@@ -101,7 +101,7 @@ class CodesEvaluation(StsTexts):
 @csv_option
 @one_line_errors
 def codes(
-    bundles: tuple[Path, ...],
+    bundles: tuple[str, ...],
     data: Path,
     tasks: str | None,
     bits: tuple[str, ...],
@@ -146,5 +146,5 @@ def write_figure(out: Path, scored: Sequence[Scored[Scores]]) -> None:
     from whiten_evaluation.drawing import png, svg
     from whiten_evaluation.tasks.codes_figure import codes_figure
 
-    figure = codes_figure([(str(one.bundle), one.score) for one in scored])
+    figure = codes_figure([(one.name, one.score) for one in scored])
     write_files(out.parent, {out.name: (svg if out.suffix == ".svg" else png)(figure)})

@@ -117,6 +117,11 @@ def _check_own(file: Path, manifest: Manifest) -> None:
         raise UsageError(
             f"'{file}' holds the first {found.dimension} of {found.truncated_from} coordinates; give all, or the texts"
         )
+    if found.vector_type == "int8":
+        raise UsageError(
+            f"'{file}' holds int8 vectors, each with a scale of its own, which do not tell how far from the mean they "
+            "were; give the texts"
+        )
     if found.normalized:
         raise UsageError(
             f"'{file}' holds vectors divided by their norms, which do not tell how far from the mean they were; give "
@@ -126,7 +131,7 @@ def _check_own(file: Path, manifest: Manifest) -> None:
 
 def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: str, column: str | None) -> None:
     """Embed the texts that are not blank, and pass their vectors to the monitor."""
-    raw = monitor.manifest.normalize
+    raw = monitor.manifest.normalize or monitor.manifest.vectors == "int8"
     value = UNWHITENED_OUTPUT if raw else OUTPUT
     texts = (text for text in read_texts(source, column) if text.strip())
     _, embedder = load_bundle(bundle, options, value=value)

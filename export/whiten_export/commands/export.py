@@ -9,8 +9,8 @@ import click
 
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_layers
-from whiten_runtime.bundle.manifest import Manifest, Outputs, PoolingMode, Precision, Target
-from whiten_runtime.bundle.parity import GATES, in_words
+from whiten_runtime.bundle.manifest import Manifest, Outputs, PoolingMode, Precision, Target, VectorType
+from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import human_size, json_option, one_line_errors, say
@@ -124,6 +124,13 @@ _NOT_FOR_VECTORS = (
     show_default=True,
     help="cuda: operators fused for NVIDIA's GPUs; with fp16, the network computes in it.",
 )
+@click.option(
+    "--vectors",
+    type=click.Choice(get_args(VectorType)),
+    default="float32",
+    show_default=True,
+    help="int8: whole numbers from -127 to 127, one scale a vector; a quarter of the size in a store. Keeps cosines.",
+)
 @click.option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
 @click.option(
     "--out",
@@ -170,10 +177,10 @@ def export(
             why = "would change nothing" if whitening == "none" else "has no model to look at"
             raise UsageError(f"--from-vectors with --whitening {whitening} {why}; name a method")
         spec = WhiteningSpec(whitening or "pca", dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
-        vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize))
+        of_vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize), choices["vectors"])
         with needing("export"):
             from whiten_export.pipeline.export_vectors import export_vectors
-        result = export_vectors(vectors, out, force, reporter)
+        result = export_vectors(of_vectors, out, force, reporter)
     elif model is None:
         raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")
     else:
@@ -214,7 +221,7 @@ def _refuse(names: Sequence[str], why: str) -> None:
 
 
 def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
-    parity, gate = manifest.parity, GATES[manifest.precision]
+    parity, gate = manifest.parity, gate_of(manifest.precision, manifest.vectors)
     assert parity is not None
     whitening = manifest.whitening
     of_texts = manifest.input == "text"
@@ -223,6 +230,7 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
         verb = "centred"
     what = "sentences" if of_texts else "vectors"
     fitted = f", {verb} on {whitening.n_samples:,} {what}" if whitening else ""
+    rounded = " of int8" if manifest.vectors == "int8" else ""
     layers = f" from layers {', '.join(map(str, manifest.layers))}" if of_texts else ""
     if of_texts:
         usage = f'whiten embed {path} "Your text."   or   whiten.Encoder("{path}").encode(texts)'
@@ -232,7 +240,7 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
         )
     lines = [
         f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)}, {seconds:.0f} s)",
-        f"  vectors  {manifest.dimension} dimensions{layers}{fitted}",
+        f"  vectors  {manifest.dimension} dimensions{rounded}{layers}{fitted}",
     ]
     if whitening and (measured := isotropy_in_words(whitening)):
         lines.append(f"  isotropy {measured}")

@@ -10,8 +10,8 @@ import click
 
 from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
 from whiten_export.pipeline.recipe import WhiteningChoice
-from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, read_manifest
-from whiten_runtime.bundle.parity import GATES, in_words
+from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, VectorType, read_manifest
+from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
@@ -141,6 +141,11 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @click.option(
     "--all-sentences", is_flag=True, help="Use all sentences of the corpus, even if more would not move the map."
 )
+@click.option(
+    "--vectors",
+    type=click.Choice(get_args(VectorType)),
+    help="int8: whole numbers from -127 to 127, one scale a vector. [default: as BUNDLE]",
+)
 @click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option
 @one_line_errors
@@ -159,6 +164,7 @@ def refit(
     out: Path,
     align_to: str | None,
     all_sentences: bool,
+    vectors: VectorType | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -204,7 +210,7 @@ def refit(
         reporter.stage(choice.why)
         spec, record = choice.spec, ChoiceRecord(why=choice.why)
     assert spec is not None  # the rules always give a map
-    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds())
+    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds(), vectors)
     say(_summary(result.path, result.bytes, result.manifest))
     if as_json:
         console.print_json(
@@ -252,6 +258,6 @@ def _summary(path: Path, size: int, manifest: Manifest) -> str:
         (
             f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)})",
             f"  vectors  {manifest.dimension} dimensions, {verb} on {whitening.n_samples:,} sentences",
-            f"  parity   {in_words(parity)} (gate: {GATES[manifest.precision]})",
+            f"  parity   {in_words(parity)} (gate: {gate_of(manifest.precision, manifest.vectors)})",
         )
     )

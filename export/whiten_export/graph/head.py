@@ -1,4 +1,4 @@
-"""Append the head to a graph: whitening and normalisation."""
+"""Append the head to a graph: whitening, normalisation and rounding to whole numbers."""
 
 import numpy as np
 import onnx_ir as ir
@@ -8,6 +8,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from whiten_export.graph.builder import GraphBuilder, describe
 from whiten_export.graph.modules import normalize as normalize_vectors
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
+from whiten_runtime.bundle.manifest import VectorType
+from whiten_runtime.bundle.steps import LEAST_MAGNITUDE, STEPS
 
 OPSET = 20
 MEAN, WEIGHT = "whitening.mean", "whitening.weight"
@@ -26,7 +28,9 @@ def vectors_graph(width: int) -> ir.Model:
     return ir.Model(graph, ir_version=10, producer_name="whiten")
 
 
-def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False) -> None:
+def set_head(
+    model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False, vectors: VectorType = "float32"
+) -> None:
     """Append the head to the vector before whitening; an earlier head is replaced.
 
     The graph then has `sentence_embedding` [batch_size, k]. Unless it takes vectors, it also has `last_hidden_state`
@@ -38,6 +42,7 @@ def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool
         affine: the affine map, rounded to float32; None for no whitening.
         normalize: divide by the L2 norm.
         both: output the vector before whitening too.
+        vectors: "int8" for whole numbers from -127 to 127, as float32, with one scale for each vector.
     """
     unwhitened = unwhitened_value(model)
     assert unwhitened.shape is not None
@@ -46,28 +51,38 @@ def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool
     model.graph.outputs[:] = [unwhitened]
     RemoveUnusedNodesPass()(model)
     builder = GraphBuilder(model, "whiten_ending")
-    vectors, dimension = unwhitened, width
+    finished, dimension = unwhitened, width
     if affine is not None:
         mean, weight = (np.ascontiguousarray(part, np.float32) for part in affine)
         dimension = weight.shape[1]
-        centred = builder.op("Sub", vectors, builder.constant(MEAN, mean))
-        vectors = builder.op("MatMul", centred, builder.constant(WEIGHT, weight))
+        centred = builder.op("Sub", finished, builder.constant(MEAN, mean))
+        finished = builder.op("MatMul", centred, builder.constant(WEIGHT, weight))
     if normalize:
-        vectors = normalize_vectors(builder, vectors)
+        finished = normalize_vectors(builder, finished)
+    if vectors == "int8":
+        finished = round_vectors(builder, finished)
     if unwhitened.is_graph_input():
-        builder.close(describe(vectors, OUTPUT, "batch_size", dimension))
+        builder.close(describe(finished, OUTPUT, "batch_size", dimension))
         return
     unwhitened.name = UNWHITENED_OUTPUT
-    describe(vectors, OUTPUT, "batch_size", dimension)
-    tokens = builder.op("Unsqueeze", vectors, builder.integers(1))
+    describe(finished, OUTPUT, "batch_size", dimension)
+    tokens = builder.op("Unsqueeze", finished, builder.integers(1))
     describe(tokens, TOKENS_OUTPUT, "batch_size", 1, dimension)
-    builder.close(vectors, tokens, *([unwhitened] if both else []))
+    builder.close(finished, tokens, *([unwhitened] if both else []))
+
+
+def round_vectors(builder: GraphBuilder, vectors: ir.Value) -> ir.Value:
+    """Append the rounding of 127 y / max |y| to whole numbers; the division comes first, so that nothing overflows."""
+    largest = builder.op("ReduceMax", builder.op("Abs", vectors), builder.integers(1), keepdims=1)
+    divisor = builder.op("Max", largest, builder.scalar(LEAST_MAGNITUDE))
+    scaled = builder.op("Mul", builder.op("Div", vectors, divisor), builder.scalar(float(STEPS)))
+    return builder.op("Round", scaled)
 
 
 def unwhitened_value(model: ir.Model) -> ir.Value:
-    """Return the vector before whitening and normalisation: the input of a vectors graph, else the value of that name.
+    """Return the vector before whitening, normalisation and rounding.
 
-    Without such a value, the output is returned.
+    It is the input of a vectors graph, else the value of that name, else the output.
     """
     if model.graph.inputs[0].name == VECTORS_INPUT:
         return model.graph.inputs[0]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from whiten_export.pipeline.recipe import Recipe, WhiteningChoice
+from whiten_export.pipeline.recipe import GraphChoice, Recipe, WhiteningChoice
 from whiten_export.proof.composition import Composition
 from whiten_export.proof.modules import Module
 from whiten_export.sources.base import TokenModel
@@ -78,7 +78,7 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
     left out otherwise. A normalisation at the end is replaced by a whitening.
 
     Raises:
-        UsageError: a layer does not exist, or the model's own cannot be had.
+        UsageError: a layer does not exist, the model's own cannot be had, or its vectors cannot be rounded to int8.
     """
     source, whitening, graph = recipe.source, recipe.whitening, recipe.graph
     count = model.record.num_hidden_layers
@@ -94,11 +94,16 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
         as_is = own is not None and source.layers is None and not whitening.named
         method = None if as_is else whitening.usual
     normalize = _normalizes(own, keeps and method is None, graph.normalize)
+    if graph.vectors == "int8" and own is not None and own.similarity_fn_name != "cosine":
+        raise UsageError(
+            f"vectors int8 keep cosines alone, but '{checkpoint.name}' is compared by {own.similarity_fn_name}; leave "
+            "vectors out"
+        )
     resolved = dataclasses.replace(
         recipe,
         source=dataclasses.replace(source, pooling=pooling),
         whitening=dataclasses.replace(whitening, method=method),
-        graph=dataclasses.replace(graph, normalize=normalize),
+        graph=_graph(graph, normalize),
     )
     composition = Composition(layers, pooling, include_prompt=own is None or own.include_prompt)
     if own is not None and keeps:
@@ -113,7 +118,7 @@ def unwhitened(composed: Composed) -> Composed:
     own, recipe = composed.own, composed.recipe
     normalize = _normalizes(own, composed.keeps_modules, composed.normalize)
     as_published = own is not None and composed.keeps_modules and normalize == own.normalize
-    recipe = dataclasses.replace(recipe, graph=dataclasses.replace(recipe.graph, normalize=normalize))
+    recipe = dataclasses.replace(recipe, graph=_graph(recipe.graph, normalize))
     as_is = dataclasses.replace(recipe, whitening=WhiteningChoice(None))
     remark = None
     if own is not None and not as_published:
@@ -124,6 +129,11 @@ def unwhitened(composed: Composed) -> Composed:
 def _normalizes(own: Own | None, keeps: bool, asked: bool | None) -> bool:
     """Return the normalisation that was asked for, else that of the authors if their vector is kept."""
     return own is not None and own.normalize and keeps if asked is None else asked
+
+
+def _graph(graph: GraphChoice, normalize: bool) -> GraphChoice:
+    """Return the choices with the normalisation decided; rounding to int8, with a scale of its own, takes its place."""
+    return dataclasses.replace(graph, normalize=normalize and graph.vectors == "float32")
 
 
 def _own(checkpoint: Checkpoint, count: int) -> Own | None:

@@ -98,7 +98,7 @@ def export_bundle(
             report.stage("fusing operators for CUDA")
             if not fuse_for_cuda(graph, plan.max_seq_length, choice.precision == "fp16"):
                 report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
-        set_head(graph, affine, bool(choice.normalize), both)
+        set_head(graph, affine, bool(choice.normalize), both, choice.vectors)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
         write_client_files(stage, plan.model.client_config, _client_settings(plan, dimension))
         quantization = None

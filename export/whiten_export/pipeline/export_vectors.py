@@ -15,13 +15,14 @@ from whiten_export.graph.files import save_graph
 from whiten_export.graph.head import OPSET, set_head, vectors_graph
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.pipeline.recipe import VectorRecipe, whitening_name
+from whiten_export.proof.gate import check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.model_card import with_model_card
 from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, CorpusRecord, Manifest, ParityRecord, Source
-from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import Probes, write_probes
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import DataError, ParityError
@@ -64,10 +65,12 @@ def export_vectors(
     affine = fitted.mean, fitted.weight
     with staged(target, replace) as stage:
         graph = vectors_graph(width)
-        set_head(graph, affine, recipe.normalize)
+        set_head(graph, affine, recipe.normalize, vectors=recipe.vectors)
         save_graph(graph, stage / MODEL_FILE)
         write_whitening(stage, fitted)
-        write_probes(stage, _probes(recipe, statistics.moments.n, Head.of(affine, recipe.normalize)))
+        probes = _probes(recipe, statistics.moments.n, Head.of(affine, recipe.normalize))
+        check_rounding(probes.embeddings, recipe.vectors)
+        write_probes(stage, probes)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             name=target.absolute().name,
@@ -86,6 +89,7 @@ def export_vectors(
             pooling=None,
             whitening=describe_whitening(fitted, statistics),
             normalize=recipe.normalize,
+            vectors=recipe.vectors,
             dimension=fitted.weight.shape[1],
             max_seq_length=0,
             pad_token_id=0,
@@ -108,7 +112,8 @@ def _bundle_name(name: str, recipe: VectorRecipe) -> str:
     spec = recipe.spec
     parts = [name.replace("/", "-"), "vectors"]
     parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage, "pca")
-    return "-".join([*parts, *(["norm"] if recipe.normalize else [])])
+    parts += ["norm"] if recipe.normalize else []
+    return "-".join([*parts, *([recipe.vectors] if recipe.vectors != "float32" else [])])
 
 
 def _statistics(recipe: VectorRecipe, report: Reporter) -> Statistics:
@@ -150,8 +155,8 @@ def prove_vectors(stage: Path) -> ParityRecord:
         ParityError: the graph differs from numpy's result.
     """
     with VectorWhitener(stage) as whitener:
-        agreement = whitener.verify()
-    gate = GATES["fp32"]
+        agreement, vectors = whitener.verify(), whitener.manifest.vectors
+    gate = gate_of("fp32", vectors)
     if not gate.passes(agreement):
         raise ParityError(f"the graph is not what numpy computes: {agreement}; wanted {gate}; no bundle was written")
     return parity_record(f"numpy {np.__version__}, float64", agreement)

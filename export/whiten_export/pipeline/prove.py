@@ -14,6 +14,7 @@ from whiten_export.proof.gate import (
     Expected,
     Tokenized,
     check_bundle,
+    check_rounding,
     check_tokens,
     compare_published,
     compute_expected,
@@ -26,7 +27,7 @@ from whiten_export.proof.requests import Request, prompted_requests
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord, QuantizationRecord
-from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import write_probes
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.prompts import TEXT, with_prompt
@@ -83,22 +84,25 @@ def prove(
         quantization: scales of an int8 graph.
 
     Raises:
-        ParityError: the bundle differs from the reference, or the reference from the published model.
+        ParityError: the bundle differs from the reference, or the reference from the published model, or rounding to
+            int8 costs too much.
     """
     report.stage("computing the reference's vectors")
+    choice = plan.recipe.graph
     expected = _expected(plan, decision.fitted, stage, report)
+    check_rounding(expected.finished, choice.vectors)
     write_probes(stage, expected.probes)
     manifest = msgspec.structs.replace(describe_export(plan, decision, opset, stage), quantization=quantization)
     published = _compare_published(plan, expected, stage, report)
     manifest = msgspec.structs.replace(manifest, published=published)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
     report.stage(f"checking against {expected.reference}")
-    if plan.recipe.graph.target == "cuda":
+    if choice.target == "cuda":
         options = _on_cuda(options, report)
     agreement = check_bundle(stage, expected, options)
-    if not GATES[plan.recipe.graph.precision].passes(agreement):
+    if not gate_of(choice.precision, choice.vectors).passes(agreement):
         in_float32 = _expected(plan, decision.fitted, stage, report, True)
-        raise failure(agreement, expected, in_float32, plan.recipe.graph.precision, _named(plan))
+        raise failure(agreement, expected, in_float32, choice.precision, _named(plan))
     manifest = msgspec.structs.replace(manifest, parity=parity_record(expected.reference, agreement, options))
     manifest = with_model_card(stage, manifest)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())

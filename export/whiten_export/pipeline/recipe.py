@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from whiten_export.sources.choice import SourceChoice
-from whiten_runtime.bundle.manifest import Outputs, Precision, Target
+from whiten_runtime.bundle.manifest import Outputs, Precision, Target, VectorType
 from whiten_runtime.checks import one_of, whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
@@ -97,6 +97,17 @@ class WhiteningChoice:
         return "pca" if self.method in (None, "auto", "default") else self.method  # type: ignore[return-value]
 
 
+def check_rounded(vectors: VectorType, normalize: bool) -> None:
+    """Check the type of the finished vectors.
+
+    Raises:
+        UsageError: it is unknown, or int8 vectors are to be normalised, which their rounding would undo.
+    """
+    one_of("vectors", vectors, get_args(VectorType))
+    if vectors == "int8" and normalize:
+        raise UsageError("vectors int8 have a scale of their own in place of the L2 norm; leave normalize out")
+
+
 @dataclass(frozen=True)
 class GraphChoice:
     """Holds the choices about precision, target and outputs of the graph.
@@ -107,6 +118,8 @@ class GraphChoice:
         normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
             published does.
         outputs: "whitened"; "both", which outputs the vector before whitening too.
+        vectors: type in which the finished vectors can be stored without loss: "float32"; "int8", whole numbers from
+            -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
 
     Raises:
         UsageError: choices that exclude each other.
@@ -116,11 +129,13 @@ class GraphChoice:
     target: Target = "cpu"
     normalize: bool | None = None
     outputs: Outputs = "whitened"
+    vectors: VectorType = "float32"
 
     def __post_init__(self) -> None:
         one_of("precision", self.precision, get_args(Precision))
         one_of("outputs", self.outputs, get_args(Outputs))
         one_of("target", self.target, get_args(Target))
+        check_rounded(self.vectors, bool(self.normalize))
         if (self.target, self.precision) == ("cuda", "int8"):
             raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
 
@@ -204,6 +219,10 @@ class VectorRecipe:
         column: column or key of the vectors.
         spec: whitening to fit.
         normalize: divide by the L2 norm inside the graph.
+        vectors: type in which the whitened vectors can be stored, as in `GraphChoice`.
+
+    Raises:
+        UsageError: choices that exclude each other.
     """
 
     file: Path
@@ -211,6 +230,10 @@ class VectorRecipe:
     column: str | None = None
     spec: WhiteningSpec = field(default_factory=WhiteningSpec)
     normalize: bool = False
+    vectors: VectorType = "float32"
+
+    def __post_init__(self) -> None:
+        check_rounded(self.vectors, self.normalize)
 
 
 def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published: bool = False) -> str:
@@ -237,6 +260,8 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published
         parts.append(graph.precision)
     if graph.target != "cpu":
         parts.append(graph.target)
+    if graph.vectors != "float32":
+        parts.append(f"{graph.vectors}vectors")
     return "-".join(parts)
 
 

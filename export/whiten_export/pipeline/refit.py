@@ -20,7 +20,7 @@ from whiten_export.pipeline.align import (
 from whiten_export.pipeline.choose_whitening import report_kinds
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_texts
-from whiten_export.proof.gate import Expected, check_bundle
+from whiten_export.proof.gate import Expected, check_bundle, check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import write_pooling
 from whiten_export.writing.model_card import with_model_card
@@ -42,9 +42,10 @@ from whiten_runtime.bundle.manifest import (
     ChoiceRecord,
     Manifest,
     ParityRecord,
+    VectorType,
     WhiteningRecord,
 )
-from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
@@ -71,6 +72,7 @@ def refit_bundle(
     align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
     kinds: Mapping[str, Moments] | None = None,
+    vectors: VectorType | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
@@ -85,12 +87,13 @@ def refit_bundle(
         align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
         choice: the choice of the whitening, where it was left to a rule.
         kinds: moments of kinds of text on which the new map is checked, from `embed_kinds`; None for no check.
+        vectors: type of the finished vectors, as in `GraphChoice`; None for that of the bundle.
 
     Raises:
         UsageError: the whitening cannot be fitted on the statistics or aligned, they are not valid for the bundle, the
             bundle takes vectors, or `out` exists.
         BundleError: not a bundle, or not a whole one.
-        ParityError: the new bundle fails its parity gate; nothing is written.
+        ParityError: the new bundle fails its parity gate, or rounding to int8 costs too much; nothing is written.
     """
     report = reporter or Reporter()
     check_target(out, replace)
@@ -99,7 +102,12 @@ def refit_bundle(
     check_takes_texts(path, old)
     check_computes_as_recorded(options)
     probes = read_probes(bundle)
-    width = old.unwhitened_width
+    width, kind = old.unwhitened_width, vectors or old.vectors
+    if kind == "int8" and old.similarity_fn_name != "cosine":
+        raise UsageError(
+            f"vectors int8 keep cosines alone, but {path} is compared by {old.similarity_fn_name}; leave vectors out"
+        )
+    normalize = old.normalize and kind == "float32"
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
     if warning := check_sample_count(statistics.moments.n, width, spec):
@@ -124,14 +132,16 @@ def refit_bundle(
     with staged(out, replace) as stage:
         _copy(bundle, stage)
         graph = read_bundle_graph(bundle.model)
-        set_head(graph, affine, old.normalize, old.outputs == "both")
+        set_head(graph, affine, normalize, old.outputs == "both", kind)
         save_graph(graph, stage / MODEL_FILE)
         del graph
         write_whitening(stage, fitted)
         write_pooling(stage, dimension)
-        probes = dataclasses.replace(probes, embeddings=Head.of(affine, old.normalize)(probes.unwhitened))
+        probes = dataclasses.replace(probes, embeddings=Head.of(affine, normalize)(probes.unwhitened))
+        check_rounding(probes.embeddings, kind)
         write_probes(stage, probes)
-        manifest = _describe(old, describe_whitening(fitted, statistics, alignment), dimension, choice, stage, out)
+        rounded = msgspec.structs.replace(old, normalize=normalize, vectors=kind)
+        manifest = _describe(rounded, describe_whitening(fitted, statistics, alignment), dimension, choice, stage, out)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
         report.stage("checking against the stored vectors of the reference")
         manifest = msgspec.structs.replace(
@@ -175,7 +185,7 @@ def _describe(
 
 def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:
     agreement = check_bundle(stage, Expected("", probes), options)
-    gate = GATES[manifest.precision]
+    gate = gate_of(manifest.precision, manifest.vectors)
     if not gate.passes(agreement):
         raise ParityError(
             f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "

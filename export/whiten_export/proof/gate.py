@@ -13,8 +13,10 @@ from whiten_export.proof.composition import Composition
 from whiten_export.proof.modules import Float64Array
 from whiten_export.proof.reference import Head, Reference
 from whiten_export.proof.requests import PublishedVectors, Request
-from whiten_runtime.bundle.parity import GATES, Agreement, alone_and_batched, compare
+from whiten_runtime.bundle.manifest import VectorType
+from whiten_runtime.bundle.parity import GATES, ROUNDING, Agreement, alone_and_batched, compare, compare_finished
 from whiten_runtime.bundle.probes import Probes
+from whiten_runtime.bundle.steps import to_steps
 from whiten_runtime.errors import ParityError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.loading import load_bundle
@@ -93,6 +95,11 @@ class Expected:
     requests: Sequence[Request] = ()
     unwhitened: Sequence[Float64Array] = ()
     head: Head = field(default_factory=lambda: Head(None, False))
+
+    @property
+    def finished(self) -> Float64Array:
+        """Return all finished vectors, [n, k]: of the probes, of the batches, of the texts with prompts."""
+        return np.concatenate([self.probes.embeddings, *self.batch_vectors, *map(self.head, self.unwhitened)])
 
 
 def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence[str]) -> None:
@@ -234,9 +241,26 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agr
         got.extend(embedder.engine.run_batch(feed) for feed in expected.batches)
         for request in expected.requests:
             got.append(embedder.embed(request.texts, dataclasses.replace(whole, prompt=request.prompt)))
-    want = [expected.probes.embeddings, expected.probes.embeddings, *expected.batch_vectors]
-    want += [expected.head(vectors) for vectors in expected.unwhitened]
-    return compare(np.concatenate(got), np.concatenate(want))
+    want = np.concatenate([expected.probes.embeddings, expected.finished])
+    return compare_finished(bundle.manifest.vectors, np.concatenate(got), want)
+
+
+def check_rounding(reference: Float64Array, vectors: VectorType) -> None:
+    """Check that the reference's finished vectors, [n, k], keep their directions if they are rounded to int8.
+
+    Raises:
+        ParityError: they do not, because a coordinate is much larger than the others.
+    """
+    if vectors == "float32" or not np.isfinite(reference).all():
+        return
+    exact = to_steps(reference)
+    lost = 1 - compare(np.rint(exact), exact).min_cosine
+    if lost > ROUNDING:
+        raise ParityError(
+            f"rounding to int8 costs these vectors too much (cosine 1 - {lost:.1e} to themselves at worst, wanted 1 - "
+            f"{ROUNDING:g}): a coordinate is much larger than the others; whiten them, or leave --vectors out; no "
+            "bundle was written"
+        )
 
 
 def failure(agreement: Agreement, expected: Expected, own: Expected, precision: str, what: str) -> ParityError:

@@ -22,6 +22,7 @@ Precision = Literal["fp32", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
 WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"]
 Outputs = Literal["whitened", "both"]
+VectorType = Literal["float32", "int8"]
 Side = Literal["right", "left"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 VectorPrecision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
@@ -175,11 +176,14 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_difference: float
     """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
     max_norm_error: float | None = None
-    """Largest |norm / norm of the reference vector - 1|; None in bundles that were made before it was measured."""
+    """Largest |norm / norm of the reference vector - 1|; None for int8 vectors, which have no length, and in bundles
+    that were made before it was measured."""
     mean_norm_error: float | None = None
-    """Mean of the same; None in such bundles."""
+    """Mean of the same; None where that is."""
     provider: str = "CPUExecutionProvider"
     """Execution provider of onnxruntime that computed the vectors."""
+    stepped: float | None = None
+    """Of int8 vectors, the share of coordinates that are not the reference's, rounded; None for float32."""
 
 
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +248,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the graph divides each vector by its L2 norm."""
     outputs: Outputs = "whitened"
     """Outputs of the graph; with "both", it returns the vector before whitening too."""
+    vectors: VectorType = "float32"
+    """Type in which the finished vectors can be stored without loss; the graph gives float32 for both. With "int8" they
+    are whole numbers from -127 to 127, with one scale for each vector (`bundle.steps`)."""
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
@@ -358,6 +365,11 @@ def _check(manifest: Manifest, path: Path) -> None:
         pooling_modes("mean" if manifest.pooling is None else manifest.pooling)
     except UsageError as error:
         raise BundleError(f"{path}: {error}; upgrade whiten, or export the model again") from None
+    if manifest.vectors == "int8" and (manifest.normalize or manifest.similarity_fn_name != "cosine"):
+        raise BundleError(
+            f"{path}: its vectors are int8, which keep cosines alone, but it says normalize {manifest.normalize}, "
+            f"similarity {manifest.similarity_fn_name}; export it again"
+        )
     default = manifest.default_prompt_name
     if default is not None and default not in manifest.prompts:
         raise BundleError(

@@ -19,7 +19,7 @@ class Probes:
 
     Attributes:
         texts: n texts; empty in a bundle that whitens vectors.
-        embeddings: finished vectors, float64 [n, k].
+        embeddings: finished vectors before rounding to int8, if there is one, float64 [n, k].
         unwhitened: vectors before whitening and normalisation, float64 [n, d].
     """
 

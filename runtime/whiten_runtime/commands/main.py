@@ -5,16 +5,15 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from whiten_runtime.bundle.client_files import changed_client_files
 from whiten_runtime.bundle.manifest import VectorPrecision, read_manifest
-from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
@@ -34,7 +33,7 @@ from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata
-from whiten_runtime.files.write_vectors import check_output, json_row, writing_vectors
+from whiten_runtime.files.write_vectors import Vectors, as_stored, check_output, json_row, writing_vectors
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
@@ -44,7 +43,7 @@ COMMAND_GROUP = "whiten.commands"
 
 _ROWS_AT_ONCE = 1024
 
-_Rows = Iterator[tuple[str, NDArray[Any]]]
+_Rows = Iterator[tuple[str, Vectors]]
 
 
 class _PluginGroup(click.Group):
@@ -157,9 +156,9 @@ def embed(
             truncate_dim=truncate_dim,
             precision=precision,
         )
-        rows = zip(texts, vectors, strict=True)
         named = prompt_name or (encoder.default_prompt_name if prompt is None else None)
         metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, named, precision)
+        rows = zip(texts, (as_stored(vector, metadata) for vector in vectors), strict=True)
         if out is not None:
             summary = {"texts": _write(out, rows, metadata, header), "out": str(out)}
         elif as_json:
@@ -194,7 +193,7 @@ def _write(out: Path, rows: _Rows, metadata: VectorMetadata, header: bool) -> in
     with writing_vectors(out, metadata, header) as writer, bars as bar:
         count = 0
         while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
-            writer.write([text for text, _ in part], np.stack([vector for _, vector in part]))
+            writer.write([text for text, _ in part], np.array([vector for _, vector in part]))
             bar.update(len(part))
             count += len(part)
         return count
@@ -281,10 +280,11 @@ def verify(bundle: str, threads: int | None, providers: tuple[Provider, ...], as
     opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
     with opened(path, providers or None, threads) as encoder:
         agreement = encoder.verify()
-        gate = GATES["bf16" if wants_bfloat16(providers) else encoder.manifest.precision]
+        manifest = encoder.manifest
+        gate = gate_of("bf16" if wants_bfloat16(providers) else manifest.precision, manifest.vectors)
         active = encoder.providers[0]
-        parity = encoder.manifest.parity
-        changed = changed_client_files(bundle, encoder.manifest.files)
+        parity = manifest.parity
+        changed = changed_client_files(path, manifest.files)
     passed = gate.passes(agreement)
     reference = parity.reference.split(",")[0] if parity else "its reference"
     if changed:

@@ -35,7 +35,8 @@ def similarity(a: Path, b: Path, top: int | None, column: str | None, force: boo
     Prints the cosine of each row of A with the same row of B, one a line. With --top, prints a line for each row of A
     and each of its nearest rows of B: row of A, row of B, cosine, separated by tabs. Rows count from 0.
 
-    Vectors of different spaces cannot be compared, unless one is aligned with the other. Files that whiten embed or
+    Vectors of different spaces cannot be compared, unless one is aligned with the other or they differ in nothing but
+    length: those of --normalize and --vectors int8. Files that whiten embed or
     transform wrote say which space theirs are in.
     """
     spaces = _check_spaces(a, b, force)
@@ -70,7 +71,7 @@ def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
     if first is None or second is None:
         silent = f"neither '{a}' nor '{b}'" if first == second else f"only '{b if first is None else a}'"
         warn(f"{silent} says which space its vectors are in; their cosines mean something only if it is the same one")
-    elif first != second:
+    elif not _same_directions(known):
         message = f"'{a}' is in space {first}, '{b}' in space {second}: their vectors cannot be compared"
         if (alignment := _alignment(known)) is not None:
             close = f"median cosine {alignment.median_cosine:.3f}, {100 * alignment.self_recall:.1f} % find themselves"
@@ -82,6 +83,11 @@ def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
             raise UsageError(f"{message}; embed both with one bundle, or pass --force")
         warn(message)
     return [first, second]
+
+
+def _same_directions(known: Sequence[VectorMetadata | None]) -> bool:
+    """Return whether the vectors of all files can be compared by cosines: lengths may differ, directions not."""
+    return len({found.compared_by for found in known if found is not None}) == 1
 
 
 def _alignment(known: Sequence[VectorMetadata | None]) -> AlignmentRecord | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, VectorPrecision, is_space
-from whiten_runtime.bundle.space import space_of
+from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, VectorPrecision, VectorType, is_space
+from whiten_runtime.bundle.space import directions_of, space_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
 
@@ -42,6 +42,11 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Number of vectors; None where the file itself says it, or where it was not known yet."""
     alignment: AlignmentRecord | msgspec.UnsetType = msgspec.UNSET
     """Space that the bundle's whitening was aligned with, and how close its vectors are to these."""
+    vector_type: VectorType | msgspec.UnsetType = msgspec.UNSET
+    """"int8" if the graph rounds each vector to whole numbers, of a scale of its own; unset for float32."""
+    directions: str | msgspec.UnsetType = msgspec.UNSET
+    """Id that files share whose vectors differ in length alone, so that cosines can be taken; unset if it is the space.
+    """
 
     @classmethod
     def of(
@@ -54,15 +59,19 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "VectorMetadata":
         """Describe vectors that a bundle computes with these options."""
         alignment = manifest.whitening.alignment if manifest.whitening else None
+        space, directions = space_of(manifest), directions_of(manifest)
+        whole = manifest.vectors == "int8" and not normalize and precision in ("float32", "int8")
         return cls(
-            space=space_of(manifest),
+            space=space,
             bundle=manifest.name,
             dimension=truncate_dim or manifest.dimension,
-            precision=msgspec.UNSET if precision == "float32" else precision,
+            precision=msgspec.UNSET if whole or precision == "float32" else precision,
             truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
             normalized=normalize or manifest.normalize,
             prompt_name=prompt_name,
             alignment=msgspec.UNSET if alignment is None else alignment,
+            vector_type="int8" if whole else msgspec.UNSET,
+            directions=msgspec.UNSET if directions == space else directions,
         )
 
     @property
@@ -74,8 +83,13 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def dtype(self) -> np.dtype[np.generic]:
         """Return the type of the numbers in the file: float32, int8 or uint8, little-endian."""
         if self.precision in (msgspec.UNSET, "float32"):
-            return np.dtype("<f4")
+            return np.dtype(np.int8 if self.vector_type == "int8" else "<f4")
         return np.dtype(np.int8 if self.precision in ("int8", "binary") else np.uint8)
+
+    @property
+    def compared_by(self) -> str:
+        """Return the id by which it is decided whether cosines with the vectors of another file mean something."""
+        return self.directions or self.space
 
     def to_json(self) -> bytes:
         """Serialise as one line without a newline: the header of a .jsonl file, and the content of a sidecar."""
@@ -158,6 +172,7 @@ def _decoded(content: bytes, path: Path) -> VectorMetadata | None:
         found = msgspec.convert(document[KEY], VectorMetadata)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise DataError(f"{path}: its metadata is damaged ({error}); embed the texts again") from None
-    if not is_space(found.space):
-        raise DataError(f"{path}: its space is {found.space!r}, which is no id of one; embed the texts again")
+    for space in (found.space, found.compared_by):
+        if not is_space(space):
+            raise DataError(f"{path}: its space is {space!r}, which is no id of one; embed the texts again")
     return found

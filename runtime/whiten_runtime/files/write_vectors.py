@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.bundle.steps import as_int8
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.replacing import replacing
@@ -88,6 +89,17 @@ def json_row(text: str, vector: Vectors) -> bytes:
     return msgspec.json.encode({"text": encodable(text), "embedding": vector.tolist()})
 
 
+def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:
+    """Return vectors with the type that their metadata says, without loss.
+
+    Raises:
+        UsageError: the metadata says that they were rounded, but the vectors are not whole numbers from -127 to 127.
+    """
+    if metadata.vector_type == "int8":
+        return as_int8(vectors)
+    return np.asarray(vectors, metadata.dtype)
+
+
 class _NpyWriter:
     """Writes [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
@@ -96,7 +108,7 @@ class _NpyWriter:
         self._write_header()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        self._file.write(np.ascontiguousarray(vectors, self._metadata.dtype).tobytes())
+        self._file.write(np.ascontiguousarray(as_stored(vectors, self._metadata)).tobytes())
         self._count += len(vectors)
 
     def finish(self) -> int:
@@ -112,13 +124,14 @@ class _NpyWriter:
 
 class _JsonlWriter:
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
-        self._file, self._count = file, 0
+        self._file, self._metadata, self._count = file, metadata, 0
         if header:
             file.write(metadata.to_json() + b"\n")
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._count += len(vectors)
-        self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, vectors, strict=True))
+        rows = as_stored(vectors, self._metadata)
+        self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, rows, strict=True))
 
     def finish(self) -> int:
         return self._count
@@ -127,7 +140,7 @@ class _JsonlWriter:
 class _ParquetWriter:
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
         self._pyarrow, parquet = import_parquet()
-        self._count = 0
+        self._metadata, self._count = metadata, 0
         number = self._pyarrow.from_numpy_dtype(metadata.dtype)
         vector = self._pyarrow.list_(number, metadata.columns)
         self._schema = self._pyarrow.schema(
@@ -138,7 +151,7 @@ class _ParquetWriter:
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._count += len(vectors)
-        flat = self._pyarrow.array(np.ascontiguousarray(vectors).ravel())
+        flat = self._pyarrow.array(np.ascontiguousarray(as_stored(vectors, self._metadata)).ravel())
         rows = self._pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         column = self._pyarrow.array([encodable(text) for text in texts], self._pyarrow.string())
         self._writer.write_table(self._pyarrow.table([column, rows], schema=self._schema))

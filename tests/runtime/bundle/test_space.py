@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.bundles import copy_bundle, edit_manifest
 from whiten_runtime import BundleError
 from whiten_runtime.bundle.manifest import AlignmentRecord, CorpusRecord, FileRecord, Manifest, is_space, read_manifest
-from whiten_runtime.bundle.space import space_id, space_of
+from whiten_runtime.bundle.space import directions_of, space_id, space_of
 
 replace = msgspec.structs.replace
 
@@ -21,6 +21,7 @@ GOLDEN = {
     "bundle-v1": "9efc4542505bc9bc",
     "bundle-v1-int8": "9953650c1306d865",
     "bundle-v1-vectors": "91b1e58e562cba80",
+    "bundle-v1-vectors-int8": "1d888074afb2c667",
 }
 """Ids that vectors on people's disks may bear: they stay for ever."""
 
@@ -65,6 +66,8 @@ def test_the_id_can_be_computed_as_the_format_describes_it(golden: Path, name: s
             "vectors": {"max_seq_length": stored["max_seq_length"], "fitted_at": []},
         },
     }
+    if stored.get("vectors", "float32") != "float32":
+        document["vectors"] = stored["vectors"]
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     assert hashlib.sha256(content.encode()).hexdigest()[:16] == GOLDEN[name]
 
@@ -94,6 +97,7 @@ def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
         {"route": "query"},
         {"truncation_side": "left"},
         {"normalize": True},
+        {"vectors": "int8"},
         {"dimension": 8},
         {"max_seq_length": 8},
         {"whitening": None},
@@ -180,6 +184,13 @@ def test_the_id_survives_writing_and_reading_and_the_scale_of_the_weights(
     assert space_id(msgspec.json.decode(one.to_json(), type=Manifest)) == space
     assert space_id(replace(one, layer_weights=tuple(scale * weight for weight in weights))) == space
     assert space_id(replace(one, prompts=dict(reversed(prompts.items())))) == space
+
+
+def test_directions_are_those_of_vectors_of_any_length(manifest: Manifest) -> None:
+    unit, steps = replace(manifest, normalize=True, space=None), replace(manifest, vectors="int8", space=None)
+    assert len({space_of(one) for one in (manifest, unit, steps)}) == 3
+    assert {directions_of(one) for one in (manifest, unit, steps)} == {space_of(manifest)}
+    assert directions_of(changed(steps, {"whitening": {"method": "zca"}})) != space_of(manifest)
 
 
 def test_a_stored_id_is_taken(manifest: Manifest) -> None:

@@ -178,6 +178,51 @@ def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
         assert found.prompt_name == name
 
 
+STEPS = np.array([[127, -3, 0], [-127, 64, 1]], np.float32)
+OF_INT8 = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False, dtype="int8", directions="f" * 16)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_int8_vectors_are_stored_as_such(tmp_path: Path, kind: str) -> None:
+    file = write(tmp_path / f"v.{kind}", STEPS, OF_INT8)
+    found = read_metadata(file)
+    assert found is not None
+    assert (found.dtype, found.compared_by, found.space) == ("int8", "f" * 16, SPACE)
+    rows = np.concatenate(list(read_vectors(file)))
+    np.testing.assert_array_equal(rows, STEPS)
+    assert rows.dtype == np.float32
+    match kind:
+        case "npy":
+            assert np.load(file).dtype == np.int8
+        case "parquet":
+            assert pyarrow.parquet.read_schema(file).field("embedding").type.value_type == pyarrow.int8()
+        case "jsonl":
+            assert json.loads(file.read_text().splitlines()[1]) == {"text": "0", "embedding": [127, -3, 0]}
+            assert ".0" not in file.read_text()
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_vectors_that_are_not_int8_are_not_written_as_such(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(UsageError, match=r"a vector holds 63\.5"):
+        write(tmp_path / f"v.{kind}", STEPS / 2, OF_INT8)
+    assert not list(tmp_path.iterdir())
+
+
+def test_float32_files_say_nothing_of_their_type(tmp_path: Path) -> None:
+    content = json.loads(sidecar_of(write(tmp_path / "v.npy")).read_text())["whiten"]
+    assert not {"dtype", "directions"} & content.keys()
+
+
+@pytest.mark.parametrize(("field", "value"), [("dtype", "int4"), ("directions", "x")])
+def test_types_and_directions_that_are_none_are_refused(tmp_path: Path, field: str, value: str) -> None:
+    file = write(tmp_path / "v.npy", STEPS, OF_INT8)
+    content = json.loads(sidecar_of(file).read_text())
+    content["whiten"][field] = value
+    sidecar_of(file).write_text(json.dumps(content))
+    with pytest.raises(DataError, match="metadata is damaged|which is no id of one"):
+        read_metadata(file)
+
+
 def test_transform_says_it_too(golden: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "in.npy", np.ones((3, 12), np.float32))
     result = ok(

@@ -1,0 +1,1 @@
+"""Show how vectors are stored and searched in other programs."""

@@ -1,0 +1,43 @@
+"""Run the example of pgvector, where psql reaches a server (PGHOST, PGUSER and others of psql's own variables)."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.cli import ok
+from support.corpus import sentences
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pgvector.sql"
+QUERY = sentences(400)[123]
+
+
+@pytest.fixture(scope="module")
+def psql() -> list[str]:
+    """Return the beginning of a command that runs SQL, in a transaction that is undone."""
+    program = shutil.which("psql")
+    if program is None:
+        pytest.skip("psql is not here")
+    command = [program, "--no-psqlrc"]
+    available = "SELECT installed_version IS NOT NULL OR default_version >= '0.7' FROM pg_available_extensions"
+    done = subprocess.run(
+        [*command, "-Atc", f"{available} WHERE name = 'vector'"], capture_output=True, text=True, check=False
+    )
+    if done.returncode or done.stdout.strip() != "t":
+        pytest.skip(f"psql reaches no server with pgvector 0.7: {done.stderr.strip()[:200] or 'it has no pgvector'}")
+    return command
+
+
+def test_a_sentence_finds_itself_as_vector_and_as_halfvec(
+    psql: list[str], tiny_bundle: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    ok("embed", tiny_bundle, "--input", corpus_file, "--out", tmp_path / "vectors.jsonl")
+    ok("embed", tiny_bundle, QUERY, "--out", tmp_path / "query.jsonl")
+    (tmp_path / "undone.sql").write_text(f"BEGIN;\n\\i {EXAMPLE}\nROLLBACK;\n")
+    command = [*psql, "-v", "dim=32", "-f", "undone.sql"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    hits = [line.strip() for line in done.stdout.splitlines() if QUERY in line]
+    assert len(hits) == 2
+    assert all(hit.startswith("1.000 |") for hit in hits)

@@ -1,0 +1,248 @@
+"""Test `--vectors int8` from the command line: export, refit, files, drift, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from support.bundles import copy_bundle, edit_manifest
+from support.cli import invoke as run
+from support.cli import ok
+from support.corpus import sentences
+from whiten_export.commands.export import export
+from whiten_export.pipeline.fit import fit_bundle
+from whiten_export.pipeline.recipe import GraphChoice, Recipe, VectorRecipe, bundle_name
+from whiten_runtime import BundleError, Encoder, UsageError, VectorWhitener
+from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.parity import gate_of
+from whiten_runtime.bundle.space import directions_of
+from whiten_runtime.bundle.steps import as_int8, to_steps
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_runtime.inference.vectors import row_cosines
+from whiten_whitening.drift import DriftMonitor
+
+TEXTS = ["", *sentences(700)[600:]]
+
+
+@pytest.fixture
+def rounded(make: Callable[..., Path]) -> Path:
+    return make("--vectors", "int8")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--dim", "8"), ("--whitening", "none"), ("--precision", "fp16"), ("--precision", "int8")],
+    ids=" ".join,
+)
+def test_vectors_are_the_float_ones_rounded(make: Callable[..., Path], options: tuple[str, ...]) -> None:
+    with Encoder(make(*options)) as plain, Encoder(make(*options, "--vectors", "int8")) as encoder:
+        float_vectors, vectors = plain.encode(TEXTS), encoder.encode(TEXTS)
+        assert vectors.dtype == np.float32
+        exact = to_steps(float_vectors)
+        assert np.abs(vectors - exact).max() < 0.5 + 1e-2
+        assert (vectors != np.rint(exact)).mean() < 1e-2
+        np.testing.assert_array_equal(as_int8(vectors), vectors)
+        assert row_cosines(vectors, float_vectors).min() > 0.9995
+        np.testing.assert_array_equal(as_int8(encoder.encode(TEXTS[3])), vectors[3])
+        agreement, manifest = encoder.verify(), encoder.manifest
+        assert gate_of(manifest.precision, "int8").passes(agreement)
+        assert manifest.parity is not None
+        assert (manifest.vectors, manifest.parity.max_norm_error) == ("int8", None)
+        assert plain.manifest.vectors == "float32"
+        assert plain.space != encoder.space
+        assert directions_of(plain.manifest) == directions_of(manifest)
+        unit = encoder.encode(TEXTS, normalize_embeddings=True)
+        np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
+
+
+def test_cut_vectors_stay_whole_numbers(make: Callable[..., Path], rounded: Path) -> None:
+    with Encoder(rounded) as encoder, Encoder(make()) as plain:
+        whole, cut = encoder.encode(TEXTS), encoder.encode(TEXTS, truncate_dim=8)
+        np.testing.assert_array_equal(cut, whole[:, :8])
+        assert row_cosines(cut, plain.encode(TEXTS, truncate_dim=8)).min() > 0.999
+
+
+def test_every_operator_is_standard(rounded: Path) -> None:
+    scan = scan_graph(rounded / MODEL_FILE)
+    assert not any(domain for domain, _ in scan.operators)
+    assert ("", "Round") in scan.operators
+
+
+def test_both_outputs_of_which_one_is_rounded(make: Callable[..., Path]) -> None:
+    bundle = make("--vectors", "int8", "--outputs", "both")
+    with Encoder(bundle) as encoder, Encoder(make("--whitening", "none")) as raw:
+        white, unwhitened = encoder.encode_both(TEXTS)
+        np.testing.assert_array_equal(as_int8(white), encoder.encode(TEXTS))
+        np.testing.assert_allclose(unwhitened, raw.encode(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_files_hold_int8_and_are_compared_with_float32(
+    make: Callable[..., Path], rounded: Path, corpus_file: Path, tmp_path: Path, kind: str
+) -> None:
+    header = ["--header"] if kind == "jsonl" else []
+    ours, theirs = tmp_path / f"int8.{kind}", tmp_path / f"float32.{kind}"
+    for bundle, file in ((rounded, ours), (make(), theirs)):
+        ok("embed", bundle, "--input", corpus_file, "--out", file, *header)
+    assert ours.stat().st_size < theirs.stat().st_size / 1.5
+    found = read_metadata(ours)
+    assert found is not None
+    assert (found.dtype, found.compared_by) == ("int8", Encoder(make()).space)
+    if kind == "npy":
+        assert np.load(ours).dtype == np.int8
+        assert ours.stat().st_size < theirs.stat().st_size / 3.9
+    if kind == "parquet":
+        assert pyarrow.parquet.read_table(ours).schema.field("embedding").type.value_type == pyarrow.int8()
+    lines = ok("similarity", ours, theirs).stdout.split()
+    assert len(lines) == 400
+    assert min(map(float, lines)) > 0.9995
+    nearest = json.loads(ok("similarity", ours, theirs, "--top", "1", "--json").stdout)["nearest"]
+    assert np.mean([row[0]["row"] == number for number, row in enumerate(nearest)]) > 0.95  # sentences occur twice
+
+
+def test_texts_on_stdout_have_whole_numbers(rounded: Path) -> None:
+    with Encoder(rounded) as encoder:
+        want = as_int8(encoder.encode("A text.")).tolist()
+    assert (
+        ok("embed", rounded, "A text.").stdout
+        == json.dumps({"text": "A text.", "embedding": want}, separators=(",", ":")) + "\n"
+    )
+    assert json.loads(ok("embed", rounded, "A text.", "--json").stdout)["embeddings"] == [want]
+    row = json.loads(ok("embed", rounded, "A text.", "--normalize").stdout)["embedding"]
+    assert np.linalg.norm(row) == pytest.approx(1)
+
+
+def test_normalised_files_are_float32(rounded: Path, tmp_path: Path) -> None:
+    ok("embed", rounded, "a", "b", "--normalize", "--out", tmp_path / "v.npy")
+    assert np.load(tmp_path / "v.npy").dtype == np.float32
+    ok("embed", rounded, "a", "b", "--truncate-dim", "8", "--out", tmp_path / "cut.npy")
+    assert np.load(tmp_path / "cut.npy").dtype == np.int8
+
+
+def test_statistics_are_those_of_unrounded_vectors(make: Callable[..., Path], rounded: Path, other_file: Path) -> None:
+    for options in ((), ("--whitening", "none")):
+        plain, other = (
+            fit_bundle(bundle, Corpus((str(other_file),), None, None))
+            for bundle in (make(*options), make(*options, "--vectors", "int8"))
+        )
+        np.testing.assert_allclose(other.moments.mean, plain.moments.mean, atol=1e-7)
+        np.testing.assert_allclose(other.moments.covariance, plain.moments.covariance, atol=1e-7)
+
+
+def test_drift_is_that_of_unrounded_vectors(make: Callable[..., Path], rounded: Path, other_file: Path) -> None:
+    found = [json.loads(run_drift(bundle, other_file)) for bundle in (make(), rounded)]
+    for name in ("mean_shift", "spectrum_ratio", "iso_score", "average_cosine"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=1e-3, abs=1e-6)
+    assert found[1]["verdict"] == found[0]["verdict"]
+
+
+def run_drift(bundle: Path, texts: Path) -> str:
+    from whiten_runtime.commands.main import whiten
+
+    result = run(whiten, "drift", bundle, "--input", texts, "--json")
+    assert result.exit_code in (0, 3, 4), result.stderr
+    return result.stdout
+
+
+def test_drift_refuses_rounded_vectors(rounded: Path, corpus_file: Path, tmp_path: Path) -> None:
+    from whiten_runtime.commands.main import whiten
+
+    ok("embed", rounded, "--input", corpus_file, "--out", tmp_path / "v.npy")
+    result = run(whiten, "drift", rounded, "--input", tmp_path / "v.npy")
+    assert (result.exit_code, "holds int8 vectors, each with a scale of its own" in result.stderr) == (2, True)
+    with pytest.raises(UsageError, match="this bundle's vectors are int8"):
+        DriftMonitor(rounded).update(np.load(tmp_path / "v.npy"))
+
+
+def test_refit_keeps_or_changes_the_type(
+    make: Callable[..., Path], rounded: Path, other_file: Path, tmp_path: Path
+) -> None:
+    for name, bundle, options, want in (
+        ("kept", rounded, (), "int8"),
+        ("float", rounded, ("--vectors", "float32"), "float32"),
+        ("int8", make("--normalize"), ("--vectors", "int8"), "int8"),
+        ("bare", make("--whitening", "none", "--vectors", "int8"), (), "int8"),
+    ):
+        ok("refit", bundle, "--corpus", other_file, "--whitening", "pca", *options, "--out", tmp_path / name)
+        manifest = read_manifest(tmp_path / name)
+        assert (manifest.vectors, manifest.normalize) == (want, False)
+        ok("verify", tmp_path / name)
+    with Encoder(tmp_path / "float") as plain:
+        exact = to_steps(plain.encode(TEXTS))
+    for name in ("kept", "int8", "bare"):
+        with Encoder(tmp_path / name) as encoder:
+            assert np.abs(encoder.encode(TEXTS) - exact).max() < 0.5 + 1e-2
+
+
+def test_the_command_says_so(rounded: Path) -> None:
+    assert "32 dimensions, whole numbers from -127 to 127 (int8)" in ok("info", rounded).stdout
+    said = ok("verify", rounded).stderr
+    assert "beyond rounding" in said
+    assert "1% of the coordinates rounded otherwise" in said
+
+
+def test_vectors_from_elsewhere(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(1, 1, (4000, 20)).astype(np.float32)
+    np.save(tmp_path / "v.npy", vectors)
+    options = ("--from-vectors", tmp_path / "v.npy", "--vectors", "int8")
+    result = run(export, "my-api", *options, "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.stderr
+    assert "20 dimensions of int8" in result.stderr
+    ok("verify", tmp_path / "b")
+    ok("transform", tmp_path / "b", "--input", tmp_path / "v.npy", "--out", tmp_path / "w.npy")
+    written = np.load(tmp_path / "w.npy")
+    assert written.dtype == np.int8
+    with VectorWhitener(tmp_path / "b") as whitener:
+        np.testing.assert_array_equal(as_int8(whitener.transform(vectors)), written)
+    white = np.linalg.qr(vectors - vectors.mean(axis=0))[0]
+    cosines = row_cosines(written[:50].astype(np.float32), written[50:100].astype(np.float32))
+    np.testing.assert_allclose(cosines, row_cosines(white[:50], white[50:100]), atol=0.02)  # any whitening has these
+    result = run(export, "my-api", *options, "--normalize", "--out", tmp_path / "c")
+    assert (result.exit_code, "leave normalize out" in result.stderr) == (2, True)
+
+
+def test_a_coordinate_that_outweighs_all_others_is_refused(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(4000, 800)).astype(np.float32)
+    vectors[:, 0] *= 1000
+    np.save(tmp_path / "v.npy", vectors)
+    options = ("--from-vectors", tmp_path / "v.npy", "--whitening", "zca", "--beta", "0", "--vectors", "int8")
+    result = run(export, *options, "--out", tmp_path / "b")
+    assert (result.exit_code, "rounding to int8 costs these vectors too much" in result.stderr) == (1, True)
+    assert not (tmp_path / "b").exists()
+
+
+def test_impossible_choices_are_refused() -> None:
+    with pytest.raises(UsageError, match="leave normalize out"):
+        GraphChoice(normalize=True, vectors="int8")
+    with pytest.raises(UsageError, match="leave normalize out"):
+        VectorRecipe(Path("v.npy"), normalize=True, vectors="int8")
+    with pytest.raises(UsageError, match="vectors is 'int4'; wanted float32 or int8"):
+        GraphChoice(vectors="int4")  # type: ignore[arg-type]
+    recipe = Recipe.of("bert", whitening="pca", pooling="mean", precision="int8", vectors="int8")
+    assert bundle_name("bert", recipe, (1,)) == "bert-l1-pca-int8-int8vectors"
+
+
+@pytest.mark.parametrize("change", [{"normalize": True}, {"similarity_fn_name": "dot"}])
+def test_manifests_that_contradict_themselves_are_refused(
+    rounded: Path, tmp_path: Path, change: dict[str, object]
+) -> None:
+    copy = copy_bundle(rounded, tmp_path)
+    edit_manifest(copy, lambda content: content.update(change))
+    with pytest.raises(BundleError, match="its vectors are int8, which keep cosines alone"):
+        read_manifest(copy)
+
+
+def test_refit_refuses_other_similarities(make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:
+    from whiten_runtime.commands.main import whiten
+
+    copy = copy_bundle(make(), tmp_path)
+    edit_manifest(copy, lambda content: content.update(similarity_fn_name="dot"))
+    options = ("--corpus", other_file, "--vectors", "int8", "--out", tmp_path / "b")
+    result = run(whiten, "refit", copy, *options)
+    assert (result.exit_code, "int8 keep cosines alone" in result.stderr) == (2, True), result.stderr
