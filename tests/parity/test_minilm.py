@@ -66,6 +66,21 @@ def test_vector_does_not_depend_on_its_batch(minilm_bundle: Path) -> None:
             assert difference.max() < 2e-6
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+def test_codes_of_8_bits_lose_little(minilm_bundle: Path, normalize: bool) -> None:
+    """The ranges come from the moments of the corpus, which these texts are unlike."""
+    texts = sentences(400)
+    with Encoder(minilm_bundle) as encoder:
+        exact = encoder.encode(texts, normalize_embeddings=normalize)
+        codes = encoder.encode(texts, normalize_embeddings=normalize, precision="uint8")
+        lower, upper = encoder.ranges(normalize_embeddings=normalize)
+        restored = lower + (upper - lower) / 255 * (codes + np.float32(0.5))
+        lost = np.square(restored - exact).sum() / np.square(exact - exact.mean(axis=0)).sum()
+        moved = np.abs(encoder.similarity(restored, restored) - encoder.similarity(exact, exact))
+    assert lost < 3e-4
+    assert moved.mean() < 1.2e-3
+
+
 def test_published_figure_on_sts_benchmark(raw_top: Encoder, shared_data: Path) -> None:
     """82.03 is Spearman's correlation on the test set, as published with the checkpoint."""
     lines = (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()
