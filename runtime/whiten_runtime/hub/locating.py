@@ -62,7 +62,8 @@ def fetch_bundle(repository: Repository) -> Path:
 
     def fetch(name: str, revision: str | None, lacking: BundleError, cached: bool = False) -> Path:
         try:
-            return Path(hf_hub_download(repository.id, name, revision=revision, local_files_only=cached))
+            local = cached or constants.HF_HUB_OFFLINE
+            return Path(hf_hub_download(repository.id, name, revision=revision, local_files_only=local))
         except LocalEntryNotFoundError:
             raise
         except EntryNotFoundError:
