@@ -12,7 +12,8 @@ from whiten_runtime.hub.refusals import hub_errors
 def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
     """Return the directory of a bundle, downloaded if it names a repository of the hub that is not in the cache.
 
-    A directory that exists is taken as it is, whatever its name, and so is every `Path`: neither uses the network.
+    A directory that exists is taken as it is, whatever its name, and so is every `Path`: neither uses the network. Nor
+    does ORG/NAME where there is a directory ORG: that is a path in which NAME is missing.
 
     Args:
         path: directory, ORG/NAME, hf://ORG/NAME or hf://ORG/NAME@REVISION.
@@ -32,6 +33,11 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
     here = Path(path)
     if isinstance(path, str) and not here.exists():
         if is_repository_id(path):
+            if here.parent.is_dir():
+                raise BundleError(
+                    f"bundle '{path}' does not exist in the directory '{here.parent}'; make one with whiten-export, "
+                    f"check the path, or write {SCHEME}{path} for the repository of the hub"
+                )
             return fetch_bundle(parse_repository(path, revision))
         raise BundleError(
             f"bundle '{path}' does not exist; make one with whiten-export, check the path, or name a repository of the "
@@ -62,7 +68,8 @@ def fetch_bundle(repository: Repository) -> Path:
 
     def fetch(name: str, revision: str | None, lacking: BundleError, cached: bool = False) -> Path:
         try:
-            return Path(hf_hub_download(repository.id, name, revision=revision, local_files_only=cached))
+            local = cached or constants.HF_HUB_OFFLINE
+            return Path(hf_hub_download(repository.id, name, revision=revision, local_files_only=local))
         except LocalEntryNotFoundError:
             raise
         except EntryNotFoundError:

@@ -1,5 +1,6 @@
 """Turn the exceptions of huggingface_hub into errors of one line."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,9 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
         RevisionNotFoundError,
     )
 
+    logger = logging.getLogger("huggingface_hub")  # tells of every attempt; the error below tells of the last
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         yield
     except WhitenError:
@@ -53,6 +57,8 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
             f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
             f"{one_line(error)}); run it again: what has arrived is kept"
         ) from error
+    finally:
+        logger.setLevel(level)
 
 
 def one_line(error: Exception) -> str:

@@ -154,7 +154,7 @@ def test_a_refit_writes_a_new_card(tiny_bundle: Path, corpus_file: Path, tmp_pat
     licence=st.none() | st.text(min_size=1),
     checkpoint=st.none() | st.text() | st.just("org/name"),
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_name_gives_valid_yaml_and_python(
     golden: Path, tmp_path: Path, name: str, prompt: str, licence: str | None, checkpoint: str | None
 ) -> None:

@@ -1,8 +1,10 @@
 """Test bundles that are named by a repository of the hub, which here is a server on this machine."""
 
 import json
+import logging
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,19 @@ def test_a_directory_goes_before_the_hub(hub: Hub, content: Mapping[str, bytes],
         Encoder(ID, revision="v1")
     assert hub.asked == []
     assert locate_bundle(f"hf://{ID}").name == COMMIT
+
+
+def test_a_name_that_is_missing_in_a_directory_is_not_looked_for_on_the_hub(
+    hub: Hub, content: Mapping[str, bytes]
+) -> None:
+    hub.repositories[ID] = content
+    Path("org").mkdir()
+    with pytest.raises(
+        BundleError, match=f"bundle '{ID}' does not exist in the directory 'org'; .* or write hf://{ID}"
+    ):
+        Encoder(ID)
+    assert hub.asked == []
+    Encoder(f"hf://{ID}").close()
 
 
 def test_a_path_is_never_looked_for_on_the_hub(hub: Hub, content: Mapping[str, bytes]) -> None:
@@ -104,6 +119,8 @@ def test_an_interrupted_download_goes_on(
     for file in (folder.parents[1] / "blobs").iterdir():
         if file.read_bytes() == blob:
             file.unlink()
+    with suppress(WhitenError):  # older clients give up here, newer ones ask for the rest themselves
+        locate_bundle(ID)
     assert locate_bundle(ID) == folder
     assert (folder / "onnx/model.onnx").read_bytes() == blob
     assert set(hub.fetched) == {"onnx/model.onnx"}
@@ -195,7 +212,7 @@ def test_a_cache_that_cannot_be_written(
         Encoder(ID)
 
 
-def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -204,6 +221,10 @@ def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     with pytest.raises(WhitenError, match="and the hub is out of reach; check the path, or copy the cache"):
         Encoder(ID)
+    logger = logging.getLogger("huggingface_hub")
+    level, logged = logger.level, len(caplog.records)
+    assert invoke(whiten, "info", ID).stderr.count("\n") == 1
+    assert (logger.level, len(caplog.records)) == (level, logged)
 
 
 def test_commands_take_repositories(hub: Hub, content: Mapping[str, bytes], tiny_bundle: Path) -> None:

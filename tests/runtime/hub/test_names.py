@@ -1,7 +1,7 @@
 """Test which texts name a repository of the hub."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whiten_runtime.errors import UsageError
@@ -62,7 +62,8 @@ def test_what_names_no_repository(text: str) -> None:
         parse_repository(text)
 
 
-@given(st.from_regex(r"[A-Za-z0-9._/-]{1,30}", fullmatch=True))
+@given(st.text("aZ0._/-", min_size=1, max_size=12))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ids_are_those_of_the_client(text: str) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id

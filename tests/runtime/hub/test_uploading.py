@@ -1,7 +1,10 @@
 """Test uploads to a hub, which here is a server on this machine that the real client talks to."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 
 from support.cli import invoke, ok
-from support.hub_server import READ_ONLY, Hub
+from support.hub_server import READ_ONLY, TOKEN, Hub
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
@@ -147,3 +150,24 @@ def test_a_hub_that_is_not_there(hub: Hub, bundle: Path, monkeypatch: pytest.Mon
     result = invoke(whiten, "push", bundle, ID)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.stderr
     assert "broke off" in result.stderr
+
+
+def test_other_processes_use_the_hub_by_their_environment(hub: Hub, golden: Path, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_TOKEN": TOKEN,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+    }
+
+    def whiten_in_a_process(*arguments: object) -> subprocess.CompletedProcess[str]:
+        code = "from whiten_runtime.commands.main import main; main()"
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    pushed = whiten_in_a_process("push", golden / "bundle-v1-int8", ID)
+    assert (pushed.returncode, pushed.stdout) == (0, f"{hub.url}/{ID}/commit/{hub.branches[ID, 'main']}\n"), pushed
+    verified = whiten_in_a_process("verify", f"hf://{ID}")
+    assert (verified.returncode, f"hf://{ID}: equal to" in verified.stderr) == (0, True), verified
+    assert (tmp_path / "home" / "hub" / "models--org--new").is_dir()
