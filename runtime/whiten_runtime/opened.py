@@ -84,7 +84,7 @@ class OpenedBundle:
         the corpus a larger σ: what is outside is clipped. On STS-B, the error of all-MiniLM-L6-v2 is 1.6e-4 to 2.3e-4
         of the variance, and cosines of its vectors change by 7e-4 to 9e-4 in the mean. Where vectors are normalised,
         the ranges are divided by the root mean square norm; compared with the moments of the texts' own normalised
-        vectors, that adds 2 % to 3 % to the error.
+        vectors, that adds some percent to the error.
 
         Args:
             normalize_embeddings: whether the vectors are divided by their norm, as in `encode`.

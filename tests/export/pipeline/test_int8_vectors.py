@@ -68,6 +68,25 @@ def test_cut_vectors_stay_whole_numbers(make: Callable[..., Path], rounded: Path
         assert row_cosines(cut, plain.encode(TEXTS, truncate_dim=8)).min() > 0.999
 
 
+def test_precision_int8_is_what_the_graph_gives(rounded: Path) -> None:
+    with Encoder(rounded) as encoder:
+        whole = encoder.encode(TEXTS)
+        found = encoder.encode(TEXTS, precision="int8")
+        assert found.dtype == np.int8
+        np.testing.assert_array_equal(found, whole)
+        np.testing.assert_array_equal(encoder.encode(TEXTS, precision="ubinary"), np.packbits(whole > 0, axis=1))
+        with pytest.raises(UsageError, match="are int8 already; take precision int8"):
+            encoder.encode(TEXTS, precision="uint8")
+
+
+def test_a_file_of_precision_int8_is_that_of_the_bundle(rounded: Path, corpus_file: Path, tmp_path: Path) -> None:
+    plain, asked = tmp_path / "plain.npy", tmp_path / "asked.npy"
+    ok("embed", rounded, "--input", corpus_file, "--out", plain)
+    ok("embed", rounded, "--input", corpus_file, "--out", asked, "--precision", "int8")
+    assert plain.read_bytes() == asked.read_bytes()
+    assert plain.with_name("plain.npy.json").read_bytes() == asked.with_name("asked.npy.json").read_bytes()
+
+
 def test_every_operator_is_standard(rounded: Path) -> None:
     scan = scan_graph(rounded / MODEL_FILE)
     assert not any(domain for domain, _ in scan.operators)
@@ -93,7 +112,7 @@ def test_files_hold_int8_and_are_compared_with_float32(
     assert ours.stat().st_size < theirs.stat().st_size / 1.5
     found = read_metadata(ours)
     assert found is not None
-    assert (found.dtype, found.compared_by) == ("int8", Encoder(make()).space)
+    assert (found.vector_type, found.compared_by) == ("int8", Encoder(make()).space)
     if kind == "npy":
         assert np.load(ours).dtype == np.int8
         assert ours.stat().st_size < theirs.stat().st_size / 3.9

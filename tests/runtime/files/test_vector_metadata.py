@@ -179,7 +179,9 @@ def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
 
 
 STEPS = np.array([[127, -3, 0], [-127, 64, 1]], np.float32)
-OF_INT8 = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False, dtype="int8", directions="f" * 16)
+OF_INT8 = VectorMetadata(
+    space=SPACE, bundle="b", dimension=3, normalized=False, vector_type="int8", directions="f" * 16
+)
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
@@ -187,7 +189,7 @@ def test_int8_vectors_are_stored_as_such(tmp_path: Path, kind: str) -> None:
     file = write(tmp_path / f"v.{kind}", STEPS, OF_INT8)
     found = read_metadata(file)
     assert found is not None
-    assert (found.dtype, found.compared_by, found.space) == ("int8", "f" * 16, SPACE)
+    assert (found.vector_type, found.compared_by, found.space) == ("int8", "f" * 16, SPACE)
     rows = np.concatenate(list(read_vectors(file)))
     np.testing.assert_array_equal(rows, STEPS)
     assert rows.dtype == np.float32
@@ -210,10 +212,10 @@ def test_vectors_that_are_not_int8_are_not_written_as_such(tmp_path: Path, kind:
 
 def test_float32_files_say_nothing_of_their_type(tmp_path: Path) -> None:
     content = json.loads(sidecar_of(write(tmp_path / "v.npy")).read_text())["whiten"]
-    assert not {"dtype", "directions"} & content.keys()
+    assert not {"vector_type", "directions"} & content.keys()
 
 
-@pytest.mark.parametrize(("field", "value"), [("dtype", "int4"), ("directions", "x")])
+@pytest.mark.parametrize(("field", "value"), [("vector_type", "int4"), ("directions", "x")])
 def test_types_and_directions_that_are_none_are_refused(tmp_path: Path, field: str, value: str) -> None:
     file = write(tmp_path / "v.npy", STEPS, OF_INT8)
     content = json.loads(sidecar_of(file).read_text())
