@@ -72,7 +72,7 @@ def expected_noise(means: Float64Array, variances: Float64Array, bits: Bits) -> 
 def outside(means: Float64Array, variances: Float64Array, bits: Bits) -> Float64Array:
     """Return the share of normal coordinates of given means and variances beyond the outermost levels, [n]."""
     last, deviations = levels(bits)[-1], np.sqrt(np.maximum(variances, np.finfo(np.float64).tiny))
-    return 1 - _probability((last - means) / deviations) + _probability((-last - means) / deviations)
+    return np.asarray(1 - _probability((last - means) / deviations) + _probability((-last - means) / deviations))
 
 
 _probability = np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2)), otypes=[np.float64])
