@@ -62,9 +62,12 @@ def code_fits(bundle: str | Path, monitor: DriftMonitor) -> tuple[CodeFit, ...]:
 
 def in_words(fits: Sequence[CodeFit]) -> str:
     """Say in one line whether codes fit, with the share of the variance that each number of bits loses."""
-    lost = ", ".join(f"{fit.bits} bits lose {fit.noise:.1%} (expected {fit.expected:.1%})" for fit in fits)
+    lost = ", ".join(
+        f"{fit.bits} bit{'s lose' if fit.bits > 1 else ' loses'} {fit.noise:.1%} (expected {fit.expected:.1%})"
+        for fit in fits
+    )
     bad = [str(fit.bits) for fit in fits if not fit.fits]
-    verdict = f"codes of {' and '.join(bad)} bits no longer fit these texts" if bad else "codes fit these texts"
+    verdict = f"codes no longer fit these texts (bits: {', '.join(bad)})" if bad else "codes fit these texts"
     return f"{verdict}: of the variance, {lost}; {fits[0].outside:.1%} of the coordinates lie outside of 4 bits"
 
 

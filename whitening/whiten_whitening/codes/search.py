@@ -120,8 +120,7 @@ def _among_candidates(
 
 def _fewest_differences(signs: NDArray[np.uint64], query: NDArray[np.uint64], count: int) -> Rows:
     """Return the rows whose signs differ least from those of a query, ascending; among equals, the lower rows."""
-    kind: type[np.uint8 | np.uint16] = np.uint8 if 64 * len(signs) < 256 else np.uint16
-    distances: NDArray[np.unsignedinteger] = np.zeros(signs.shape[1], kind)
+    distances: NDArray[np.unsignedinteger] = np.zeros(signs.shape[1], np.uint8 if 64 * len(signs) < 256 else np.uint16)
     for start in range(0, len(distances), _SIGNS_AT_ONCE):
         part = distances[start : start + _SIGNS_AT_ONCE]
         for own, word in zip(signs, query, strict=True):
