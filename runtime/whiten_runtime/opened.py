@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -112,6 +113,11 @@ class OpenedBundle:
     def similarity_fn_name(self) -> Similarity:
         """Return the similarity that the model was trained for: "cosine", "dot", "euclidean" or "manhattan"."""
         return self._bundle.manifest.similarity_fn_name
+
+    @property
+    def path(self) -> Path:
+        """Return the bundle's directory, absolute; for a bundle of the model hub, its snapshot in the cache."""
+        return self._bundle.path
 
     @property
     def manifest(self) -> Manifest:

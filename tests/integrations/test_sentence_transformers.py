@@ -106,8 +106,9 @@ def test_prompts_are_applied_as_the_encoder_applies_them(
     opened: Pair, default: str | None, include_prompt: bool
 ) -> None:
     if default == "angle" and not include_prompt:
-        with pytest.raises(UsageError, match="goes around the text"):
-            opened(prompts=PROMPTS, default_prompt_name=default, include_prompt=False)
+        for one in opened(prompts=PROMPTS, default_prompt_name=default, include_prompt=False):
+            with pytest.raises(UsageError, match="goes around the text"):
+                one.encode(["a"])
         return
     prompts = PROMPTS if include_prompt else {name: text for name, text in PROMPTS.items() if "{" not in text}
     model, encoder = opened(prompts=prompts, default_prompt_name=default, include_prompt=include_prompt)

@@ -70,7 +70,7 @@ class BundleEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[mis
 
     def get_config(self) -> dict[str, Any]:
         """Return what Chroma stores with a collection."""
-        return {"bundle": str(self.encoder._bundle.path), "space": self.encoder.space, **self._options}
+        return {"bundle": str(self.encoder.path), "space": self.encoder.space, **self._options}
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> "BundleEmbeddingFunction":

@@ -33,7 +33,7 @@ class _BundleEmbedder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component's arguments for Haystack's files of pipelines; an open encoder becomes its directory."""
-        path = self._bundle._bundle.path if isinstance(self._bundle, Encoder) else self._bundle
+        path = self._bundle.path if isinstance(self._bundle, Encoder) else self._bundle
         stored: dict[str, Any] = default_to_dict(self, bundle=str(path), **self._options)
         return stored
 

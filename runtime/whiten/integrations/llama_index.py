@@ -47,7 +47,7 @@ class BundleEmbedding(BaseEmbedding):  # type: ignore[misc]
         encoder = open_encoder(bundle)
         fields = {"model_name": encoder.manifest.name, "embed_batch_size": _MOST_AT_ONCE} | options
         super().__init__(
-            bundle=str(encoder._bundle.path),
+            bundle=str(encoder.path),
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
             **fields,

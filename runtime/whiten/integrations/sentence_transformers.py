@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from whiten.integrations.opening import framework, open_encoder
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.checks import whole_number
 from whiten_runtime.encoder import Encoder
@@ -122,14 +123,14 @@ class BundleModule(InputModule):  # type: ignore[misc]
         least = sum(embedder.tokenizer.special_tokens) + 1
         length = whole_number(_LENGTH, value, least, manifest.max_seq_length, ", the most that the bundle takes")
         if length < manifest.max_seq_length:
-            cutting = Tokenizer(self.encoder._bundle.tokenizer, length, manifest.truncation_side)
+            cutting = Tokenizer(self.encoder.path / TOKENIZER_FILE, length, manifest.truncation_side)
             embedder = Embedder(cutting, embedder.engine, Prompts.of(manifest))
         self._embedder = embedder
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
         """Return a copy of the tokenizer; what is changed in it changes no vector."""
-        return tokenizers.Tokenizer.from_file(str(self.encoder._bundle.tokenizer))
+        return tokenizers.Tokenizer.from_file(str(self.encoder.path / TOKENIZER_FILE))
 
     def get_embedding_dimension(self) -> int:
         """Return the number of coordinates of a vector."""
@@ -170,7 +171,7 @@ class BundleModule(InputModule):  # type: ignore[misc]
             safe_serialization: of sentence-transformers, not used: a bundle has no pickle files.
             options: of sentence-transformers, not used.
         """
-        source, target = self.encoder._bundle.path, Path(output_path)
+        source, target = self.encoder.path, Path(output_path)
         for name in (*self.encoder.manifest.files, MANIFEST_FILE):
             if name != _WRITTEN_BEFORE or not (target / name).exists():
                 _copy(source / name, target / name)
