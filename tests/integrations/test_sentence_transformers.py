@@ -245,3 +245,24 @@ def test_models_can_be_pickled(opened: Pair) -> None:
     again = pickle.loads(pickle.dumps(model))
     assert again.max_seq_length == 10
     assert worst(again.encode(TEXTS), model.encode(TEXTS)) <= ROUNDING
+
+
+@pytest.mark.parametrize("bundle", ["bundle-v1", "bundle-v1-int8"])
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+def test_quantised_vectors_are_those_of_the_encoder(opened: Pair, bundle: str, precision: str) -> None:
+    model, encoder = opened(bundle)
+    for texts in (TEXTS, "a"):
+        found, want = model.encode(texts, precision=precision), encoder.encode(texts, precision=precision)
+        assert found.dtype == want.dtype
+        assert np.mean(found != want) <= 0.001  # batches of other sizes round sums otherwise, seldom over a step
+    alone = model.encode([TEXTS[0]], precision=precision)
+    assert np.mean(alone[0] != model.encode(TEXTS, precision=precision)[0]) <= 0.05
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"max_seq_length": 0}', '{"max_seq_length": "a"}'])
+def test_a_damaged_file_of_the_length_is_named(opened: Pair, tmp_path: Path, content: str) -> None:
+    model, _ = opened()
+    model.save_pretrained(str(tmp_path / "copy"))
+    (tmp_path / "copy" / "sentence_bert_config.json").write_text(content)
+    with pytest.raises(WhitenError, match=r"sentence_bert_config\.json"):
+        SentenceTransformer(str(tmp_path / "copy"), trust_remote_code=True)

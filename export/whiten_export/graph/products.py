@@ -48,9 +48,10 @@ def _fold_transposes(model: ir.Model) -> None:
         weight = node.inputs[0] if node.op_type == "Transpose" else None
         if weight is None or not weight.is_initializer() or weight.const_value is None:
             continue
-        order = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
-        turned = np.ascontiguousarray(np.transpose(weight.const_value.numpy(), order))
-        name = f"{weight.name}.transposed" + ("" if order is None else "_" + "_".join(map(str, order)))
+        array = weight.const_value.numpy()
+        order = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(array.ndim)[::-1]
+        turned = np.ascontiguousarray(np.transpose(array, order))
+        name = f"{weight.name}.transposed_{'_'.join(map(str, order))}"
         ir.convenience.replace_all_uses_with(node.outputs[0], constant(model.graph, name, turned))
         model.graph.remove(node, safe=True)
     RemoveUnusedNodesPass()(model)

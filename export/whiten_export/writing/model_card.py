@@ -9,7 +9,7 @@ from whiten_export.writing.card_snippets import snippets
 from whiten_export.writing.quoting import code, plain, quoted
 from whiten_runtime.bundle.bundle import file_record
 from whiten_runtime.bundle.manifest import IsotropyRecord, Manifest, ParityRecord, WhiteningRecord
-from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.hub.names import is_repository_id
 from whiten_runtime.hub.uploading import CARD_FILE
@@ -89,7 +89,8 @@ def _rows(manifest: Manifest) -> list[tuple[str, str]]:
         rows.append(("modules", ", ".join(map(code, manifest.modules))))
     rows.append(("whitening", _whitening(manifest.whitening, "sentences" if text else "vectors")))
     size = f"{manifest.dimension} dimensions{', divided by the norm' if manifest.normalize else ''}"
-    rows.append(("vectors", f"{size}; similarity: {manifest.similarity_fn_name}"))
+    numbers = "; whole numbers from -127 to 127, exact as int8" if manifest.vectors == "int8" else ""
+    rows.append(("vectors", f"{size}{numbers}; similarity: {manifest.similarity_fn_name}"))
     if manifest.matryoshka_dimensions:
         rows.append(("may be cut to", f"{', '.join(map(str, manifest.matryoshka_dimensions))} dimensions"))
     rows.append(("precision", f"{manifest.precision}, for {manifest.target}"))
@@ -131,11 +132,14 @@ def _agreement(manifest: Manifest) -> list[str]:
     found = [record for record in (manifest.parity, manifest.published) if record is not None]
     if not found:
         return []
-    header = ("compared with", "vectors", "worst cosine", "mean cosine", "largest difference of a coordinate / norm")
+    beyond = ", beyond rounding" if manifest.vectors == "int8" else ""
+    largest = f"largest difference of a coordinate{beyond} / norm"
+    header = ("compared with", "vectors", "worst cosine", "mean cosine", largest)
+    gate = gate_of(manifest.precision, manifest.vectors)
     lines = [
         "Measured when the bundle was written; `whiten verify` measures it again, on your machine.",
         _table(header, map(_figures, found)),
-        f"A bundle is written only if the first line keeps its bounds: {GATES[manifest.precision]}.",
+        f"A bundle is written only if the first line keeps its bounds: {gate}.",
     ]
     return ["## Agreement with the reference", *lines]
 

@@ -83,7 +83,15 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
             normalize=bool(given.get("normalize_embeddings")),
             truncate_dim=self.truncate_dim if width is None else width,
         )
-        return super().encode(**given | {"normalize_embeddings": kept.normalize})
+        given |= {"normalize_embeddings": kept.normalize}
+        precision = given.get("precision", "float32")
+        if precision not in ("int8", "uint8"):
+            return super().encode(**given)
+        # sentence-transformers takes ranges from the call's texts, so that a vector would depend on its neighbours.
+        quantizer = self[0].encoder._quantizer(precision, None, kept)
+        plain = {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
+        vectors = quantizer(super().encode(**given | plain))
+        return torch.from_numpy(vectors) if given.get("convert_to_tensor") else vectors
 
 
 class BundleModule(InputModule):  # type: ignore[misc]
@@ -228,8 +236,13 @@ def _prompts(manifest: Manifest) -> dict[str, str]:
 def _saved_length(bundle: Path) -> int | None:
     """Return the maximum length with which the model was saved; None for the bundle's own."""
     path = bundle / _LENGTH_FILE
-    length: int | None = json.loads(path.read_text("utf-8")).get(_LENGTH) if path.is_file() else None
-    return length
+    if not path.is_file():
+        return None
+    try:
+        length = json.loads(path.read_bytes()).get(_LENGTH)
+    except (ValueError, AttributeError, RecursionError):
+        raise BundleError(f"{path}: is no object of JSON; copy the bundle again, or delete the file") from None
+    return None if length is None else whole_number(f"{path}: {_LENGTH}", length, 1)
 
 
 def _copy(source: Path, target: Path) -> None:

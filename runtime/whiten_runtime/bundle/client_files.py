@@ -12,7 +12,9 @@ CLIENT_FILES = frozenset(
         *("modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
     }
 )
-"""Files that no vector of ours depends on. Programs that save a model write them anew."""
+"""Files that no vector of `Encoder` depends on. Programs that save a model write them anew. A model of
+sentence-transformers takes a smaller maximum length from its own file.
+"""
 
 
 def changed_client_files(root: Path, files: Mapping[str, FileRecord]) -> list[str]:

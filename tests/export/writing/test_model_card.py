@@ -20,6 +20,7 @@ from whiten_export.writing.model_card import model_card, with_model_card
 from whiten_runtime import Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import file_record, open_bundle
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.parity import gate_of
 
 INTEGRATION = "whiten.integrations.sentence_transformers"
 
@@ -194,3 +195,12 @@ def test_other_kinds_of_bundles(golden: Path) -> None:
     assert "Isotropy" not in model_card(changed(plain, whitening=None))
     assert "which is stated as `mit`" in model_card(changed(plain, license="mit"))
     assert r"a\|b" in model_card(changed(plain, model="a|b"))
+
+
+def test_rounded_vectors_are_described_with_their_own_gate(tiny_bundle: Path) -> None:
+    manifest = read_manifest(tiny_bundle)
+    card, rounded = model_card(manifest), model_card(changed(manifest, vectors="int8"))
+    assert f"keeps its bounds: {gate_of('fp32', 'float32')}." in card
+    assert f"keeps its bounds: {gate_of('fp32', 'int8')}." in rounded
+    assert "whole numbers from -127 to 127" in rounded
+    assert "beyond rounding" in rounded

@@ -39,13 +39,25 @@ def linear_users(source: ir.Value) -> list[ir.Node]:
 
 
 def shares_weights(source: ir.Value) -> bool:
-    """Return whether weights that an activation is multiplied by are also those of another, as where layers share them.
+    """Return whether all weights of an activation are also those of others, which have none of their own, as in ALBERT.
 
-    Such weights are held once: without factors of an activation's channels, and rounded to the nearest.
+    Such weights are held once: without factors of an activation's channels, and rounded to the nearest. Where only some
+    are shared, as DeBERTa's keys with its relative positions, each activation has its own copy.
     """
+    users = {user for one in _with_shared_weights(source) for user in _with_shared_weights(one)}
+    return len(users) > 1 and all(_all_are_shared(user) for user in users)
+
+
+def _with_shared_weights(source: ir.Value) -> set[ir.Value]:
+    """Return the activations that are multiplied by a weight of this one."""
     weights = [node.inputs[1] for node in linear_users(source)]
-    users = (user for weight in weights if weight is not None for user, index in weight.uses() if index == 1)
-    return any(user.inputs[0] is not source for user in users)
+    users = [user.inputs[0] for weight in weights if weight is not None for user, index in weight.uses() if index == 1]
+    return {value for value in users if value is not None}
+
+
+def _all_are_shared(source: ir.Value) -> bool:
+    users = [[user for user, _ in weight.uses()] for node in linear_users(source) if (weight := node.inputs[1])]
+    return all(len({user.inputs[0] for user in sharing}) > 1 for sharing in users)
 
 
 def bias_of(product: ir.Node) -> ir.Node | None:
