@@ -195,14 +195,6 @@ def test_a_copy_keeps_its_maximum_length_and_can_be_saved_over_itself(opened: Pa
     assert leftovers == []
 
 
-def test_a_bundle_itself_can_be_saved_over(opened: Pair) -> None:
-    model, encoder = opened()
-    path = encoder._bundle.path
-    model.save(str(path))
-    with Encoder(path) as again:
-        assert worst(again.encode(TEXTS), encoder.encode(TEXTS)) <= ROUNDING
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -266,3 +258,14 @@ def test_a_damaged_file_of_the_length_is_named(opened: Pair, tmp_path: Path, con
     (tmp_path / "copy" / "sentence_bert_config.json").write_text(content)
     with pytest.raises(WhitenError, match=r"sentence_bert_config\.json"):
         SentenceTransformer(str(tmp_path / "copy"), trust_remote_code=True)
+
+
+def test_a_model_is_not_saved_over_its_bundle_or_a_file(opened: Pair, tmp_path: Path) -> None:
+    model, encoder = opened()
+    before = (encoder.path / "modules.json").read_bytes()
+    with pytest.raises(UsageError, match="is the bundle itself"):
+        model.save_pretrained(str(encoder.path))
+    assert (encoder.path / "modules.json").read_bytes() == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file; name a directory"):
+        model.save_pretrained(str(tmp_path / "file"))

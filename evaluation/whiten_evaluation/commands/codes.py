@@ -46,7 +46,7 @@ class CodesEvaluation(StsTexts):
         if read_manifest(bundle).whitening is None:
             reporter.warn(
                 f"{bundle}: has no whitening and stores no moments, so only kinds that need none are scored; "
-                "whiten refit --whitening pca --beta 0 stores them"
+                "whiten refit BUNDLE --corpus FILE --whitening pca --beta 0 --out OTHER stores them"
             )
         return score_codes(bundle, self.data, embed(self.whitening), self._bits, self._dims, self._beta)
 

@@ -93,6 +93,26 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
         vectors = quantizer(super().encode(**given | plain))
         return torch.from_numpy(vectors) if given.get("convert_to_tensor") else vectors
 
+    def save(self, path: str, *arguments: Any, **options: Any) -> None:
+        """Save a copy of the bundle that opens as a SentenceTransformer too; `save_pretrained` calls this.
+
+        Args:
+            path: directory of the copy.
+            arguments: as in `SentenceTransformer.save`.
+            options: as in `SentenceTransformer.save`.
+
+        Raises:
+            UsageError: the directory is that of the bundle itself, or a file.
+        """
+        target = Path(path)
+        if target.resolve() == self[0].encoder.path.resolve():
+            raise UsageError(
+                f"'{path}' is the bundle itself, whose files for other programs would change; name another"
+            )
+        if target.is_file():
+            raise UsageError(f"'{path}' is a file; name a directory")
+        super().save(path, *arguments, **options)
+
 
 class BundleModule(InputModule):  # type: ignore[misc]
     """Computes the vectors of texts with a bundle, as the only module of a SentenceTransformer.

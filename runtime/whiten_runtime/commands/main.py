@@ -134,6 +134,7 @@ def embed(
     --header in its first line.
     """
     check_output(out, header)
+    _check_other_file(out, input_file)
     if header and as_json and out is None:
         raise UsageError("--header begins lines of JSON, but --json prints one document, which names the space anyway")
     if "-" in text and len(text) > 1:
@@ -176,6 +177,12 @@ def embed(
             summary |= {"dimension": metadata.dimension, "space": encoder.space, "truncated": encoder.truncated}
             summary |= {} if precision == "float32" else {"precision": precision}
             console.print_json(summary)
+
+
+def _check_other_file(out: Path | None, source: str | Path | None) -> None:
+    """Check that a command does not write the file that it reads."""
+    if out is not None and source is not None and out.is_file() and Path(source).is_file() and out.samefile(source):
+        raise UsageError(f"--out is '{out}', which is --input too and would be replaced; name another file")
 
 
 def _print(rows: _Rows) -> int:
@@ -236,6 +243,7 @@ def transform(
     The file that it writes says which space its vectors are in, as those of whiten embed do.
     """
     check_output(out, header)
+    _check_other_file(out, input_file)
     count = 0
     with VectorWhitener(bundle, providers or None, threads) as whitener:
         with writing_vectors(out, VectorMetadata.of(whitener.manifest), header) as writer:

@@ -194,3 +194,13 @@ def test_full_disk_is_one_line_and_leaves_no_files(tiny_bundle: Path, tmp_path: 
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert "error: " in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_embed_does_not_replace_its_own_input(tiny_bundle: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('"a text"\n', "utf-8")
+    result = run("embed", tiny_bundle, "--input", texts, "--out", texts)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "is --input too and would be replaced" in result.stderr
+    assert texts.read_text("utf-8") == '"a text"\n'
+    assert run("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "new.jsonl").exit_code == 0

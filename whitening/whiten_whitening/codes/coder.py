@@ -84,7 +84,8 @@ class Coder:
         if manifest.whitening is None:
             raise BundleError(
                 f"{opened.path}: has no whitening and stores no moments; use Coder.fit on a sample of its vectors, or "
-                "8 bits and all dims, or give it one that only centres: whiten refit --whitening pca --beta 0"
+                "8 bits and all dims, or give it one that only centres: whiten refit BUNDLE --corpus FILE "
+                "--whitening pca --beta 0 --out OTHER"
             )
         moments = unit_moments(read_map(opened.path, manifest))
         axes = principal_axes(*moments, dims, chosen)
