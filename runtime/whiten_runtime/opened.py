@@ -40,6 +40,8 @@ class OpenedBundle:
 
         It is `similarity_fn_name`: the cosine, unless the model's authors say otherwise; a dot product; or the negative
         euclidean or manhattan distance. Vectors are taken as float32, and may be as long or as short as float32 allows.
+        Arrays of int8, uint8 and bool are refused, since similarities of codes are not those of the vectors; int8 is
+        taken if the bundle itself gives int8 (`"vectors": "int8"` in its manifest).
 
         Args:
             a: shape [n, k] or [k].
@@ -50,10 +52,10 @@ class OpenedBundle:
             float32 cannot hold is infinite.
 
         Raises:
-            UsageError: the vectors have different numbers of dimensions.
+            UsageError: the vectors have different numbers of dimensions, or the type of codes.
             TextError: they are not numbers, or not finite; the message has the first index.
         """
-        first, second = comparable(a, b)
+        first, second = comparable(a, b, self.manifest.vectors == "int8")
         return similarity_matrix(first, second, self.similarity_fn_name)
 
     def similarity_pairwise(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
@@ -67,10 +69,10 @@ class OpenedBundle:
             float32 [n]; of two single vectors, an array without dimensions.
 
         Raises:
-            UsageError: there are different numbers of vectors or dimensions.
+            UsageError: there are different numbers of vectors or dimensions, or vectors of the type of codes.
             TextError: they are not numbers, or not finite; the message has the first index.
         """
-        first, second = comparable(a, b)
+        first, second = comparable(a, b, self.manifest.vectors == "int8")
         if len(first) != len(second):
             raise UsageError(f"a holds {len(first)} vectors and b {len(second)}; wanted as many, or call similarity")
         scores = row_similarities(first, second, self.similarity_fn_name)

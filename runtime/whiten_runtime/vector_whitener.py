@@ -82,7 +82,8 @@ class VectorWhitener(OpenedBundle):
         """Whiten vectors: y = (x - mean) W, then divided by its norm if the manifest says so.
 
         Args:
-            vectors: shape [n, d], or [d] for a single one; taken as float32.
+            vectors: shape [n, d], or [d] for a single one; taken as float32. Arrays of int8, uint8 and bool are refused
+                as codes; `astype("float32")` says that their numbers are coordinates.
             batch_size: maximum number of vectors per batch; None for some thousands.
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
@@ -94,7 +95,8 @@ class VectorWhitener(OpenedBundle):
             float32 [n, k], or [k]; with another `precision`, as in `Encoder.encode`.
 
         Raises:
-            UsageError: the vectors have another number of dimensions, or an option cannot be used as given.
+            UsageError: the vectors have another number of dimensions or the type of codes, or an option cannot be used
+                as given.
             TextError: they are not numbers, or not finite; the message has the first index.
         """
         self._session.check_open()

@@ -225,3 +225,13 @@ def test_vectors_that_are_not_finite_are_not_compared(tiny: Encoder, bad: float)
             compare(rows, worse)
         with pytest.raises(TextError, match="a are not numbers in rows of equal length"):
             compare([["a"]], rows)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_codes_are_not_compared_as_vectors(tiny: Encoder, precision: Any) -> None:
+    vectors, codes = (tiny.encode(TEXTS, precision=name) for name in ("float32", precision))
+    for compare in (tiny.similarity, tiny.similarity_pairwise):
+        for a, b in ((codes, codes), (vectors, codes), (codes.tolist(), list(codes))):
+            with pytest.raises(UsageError, match=rf"has dtype {codes.dtype}.*; wanted vectors of precision") as caught:
+                compare(a, b)
+            assert "\n" not in str(caught.value)

@@ -291,6 +291,12 @@ def test_codes_of_another_coder_or_space_are_refused() -> None:
         (lambda c, v: c.encode_codes(v * np.where(np.arange(600) == 3, np.nan, 1)[:, None]), r"vectors\[3\] is not"),
         (lambda c, v: c.encode_codes([[1.0], [1.0, 2.0]]), "not rows of one length"),
         (lambda c, v: c.encode_codes(v.astype(str)), "wanted numbers"),
+        (
+            lambda c, v: c.encode_codes(np.ones((2, 24), np.int8)),
+            "vectors: has dtype int8.*; wanted vectors",
+        ),
+        (lambda c, v: c.search(np.ones((2, 24), np.uint8), c.encode(v)), "vectors: has dtype uint8"),
+        (lambda c, v: Coder.fit(np.ones((2, 24), bool)), "vectors: has dtype bool"),
         (lambda c, v: c.decode(np.zeros((2, 3), np.uint8)), r"codes are uint8 \[2, 3\]; wanted uint8 \[n, 4\]"),
         (lambda c, v: c.decode(np.zeros((2, 4), np.int8)), r"codes are int8 \[2, 4\]; wanted uint8 \[n, 4\]"),
         (lambda c, v: c.codes([[1, 2]]), "codes are of type list; wanted"),

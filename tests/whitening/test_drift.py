@@ -192,6 +192,9 @@ def test_monitor_takes_finished_vectors_in_batches(tiny: Encoder, tiny_bundle: P
         ([[1.0, 2.0], [3.0]], "not rows of one length"),
         (np.eye(8), "as if they were normalised"),
         (np.array([[0.0] * 8, [np.nan] * 8]), "vectors.1. is not finite"),
+        (np.eye(8, dtype=np.int8), "vectors: has dtype int8.*; wanted vectors of precision float32"),
+        (np.eye(8, dtype=np.uint8), "vectors: has dtype uint8"),
+        (np.eye(8, dtype=bool), "vectors: has dtype bool"),
     ],
 )
 def test_invalid_vectors_are_refused(bundle: Path, vectors: np.ndarray, message: str) -> None:

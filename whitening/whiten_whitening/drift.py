@@ -12,6 +12,7 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.inference.vectors import check_no_codes
 from whiten_whitening.isotropy import Spread, average_cosine, iso_score
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.stored import read_map
@@ -175,7 +176,7 @@ class DriftMonitor:
             unwhitened: True for vectors before whitening; required for bundles whose graph normalises or gives int8.
 
         Raises:
-            UsageError: the vectors have another shape, are not finite, or were normalised.
+            UsageError: the vectors have another shape, are not finite, were normalised, or are int8, uint8 or bool.
         """
         if self.manifest.normalize and not unwhitened:
             raise UsageError(
@@ -191,6 +192,7 @@ class DriftMonitor:
             rows = np.asarray(vectors)
         except ValueError:
             raise UsageError("vectors are not rows of one length; wanted numbers [n, k]") from None
+        check_no_codes("vectors", rows)
         width = len(self._mean) if unwhitened else len(self._centre)
         if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind not in "fiu":
             raise UsageError(f"vectors are {rows.dtype} {rows.shape}; wanted numbers [n, {width}]")

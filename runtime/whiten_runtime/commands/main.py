@@ -75,7 +75,9 @@ whiten.add_command(similarity)
 whiten.add_command(tune)
 
 _header_option = click.option(
-    "--header", is_flag=True, help="Begin lines of JSON with one that names the space of the vectors."
+    "--header",
+    is_flag=True,
+    help="Begin lines of JSON with one that names the space of the vectors; codes of 8 bits or less always have it.",
 )
 
 
@@ -99,7 +101,7 @@ _header_option = click.option(
     type=click.Choice(get_args(VectorPrecision)),
     default="float32",
     show_default=True,
-    help="8 bits a coordinate, or its sign alone in a bit.",
+    help="8 bits a coordinate, or its sign alone in a bit. Lines of JSON then begin with a header.",
 )
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
 @_header_option
@@ -131,7 +133,7 @@ def embed(
     Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
 
     Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json beside it, .jsonl with
-    --header in its first line.
+    --header or another --precision than float32 in its first line.
     """
     check_output(out, header)
     _check_other_file(out, input_file)
@@ -166,7 +168,7 @@ def embed(
             embeddings = [vector.tolist() for _, vector in rows]
             summary = {"texts": len(embeddings), "embeddings": embeddings}
         else:
-            if header:
+            if header or metadata.coded:
                 click.echo(metadata.to_json())
             summary = {"texts": _print(rows)}
         if encoder.truncated:

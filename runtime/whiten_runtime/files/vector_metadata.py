@@ -75,6 +75,11 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def coded(self) -> bool:
+        """Return whether the numbers are codes, which cannot be compared like vectors."""
+        return self.precision not in (msgspec.UNSET, "float32")
+
+    @property
     def columns(self) -> int:
         """Return the numbers that the file has for a vector: one for 8 coordinates where only signs are kept."""
         return (self.dimension + 7) // 8 if self.precision in ("binary", "ubinary") else self.dimension
@@ -82,7 +87,7 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """Return the type of the numbers in the file: float32, int8 or uint8, little-endian."""
-        if self.precision in (msgspec.UNSET, "float32"):
+        if not self.coded:
             return np.dtype(np.int8 if self.vector_type == "int8" else "<f4")
         return np.dtype(np.int8 if self.precision in ("int8", "binary") else np.uint8)
 

@@ -60,7 +60,7 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
     """Write vectors part by part, in bounded memory; .parquet and .jsonl hold the texts too (`text`, `embedding`).
 
     The file appears when the block ends without an error. The metadata is in the schema of a .parquet file, beside a
-    .npy file in FILE.npy.json, and with `header` in the first line of a .jsonl file.
+    .npy file in FILE.npy.json, and in the first line of a .jsonl file, there only with `header` or for codes.
     """
     with replacing(path) as temporary:
         with temporary.open("xb") as file:
@@ -125,7 +125,7 @@ class _NpyWriter:
 class _JsonlWriter:
     def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
         self._file, self._metadata, self._count = file, metadata, 0
-        if header:
+        if header or metadata.coded:  # nothing else says that the numbers are no coordinates
             file.write(metadata.to_json() + b"\n")
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:

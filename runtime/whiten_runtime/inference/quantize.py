@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.checks import one_of
 from whiten_runtime.errors import TextError, UsageError
-from whiten_runtime.inference.vectors import rows_of
+from whiten_runtime.inference.vectors import numbers_of
 
 _STEPS = 255
 _SIGN_BIT = 128
@@ -83,7 +83,7 @@ def _checked(ranges: ArrayLike, width: int) -> NDArray[np.float32]:
     Raises:
         UsageError: they have another shape, are not finite, or end before they begin.
     """
-    found = rows_of("ranges", ranges)
+    found = numbers_of("ranges", ranges)
     if found.shape != (2, width):
         raise UsageError(f"ranges have shape {list(found.shape)}; wanted [2, {width}]: lower ends, then upper ends")
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,5 +1,7 @@
 """Normalise and compare vectors: float32 of any size, from the smallest denormal to the largest number."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -16,21 +18,59 @@ _SAFE_SQUARES = (1e-24, 1e36)
 """Squares of the same norms."""
 
 
-def rows_of(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
-    """Return vectors as float32, [n, k] or [k].
+def numbers_of(name: str, values: ArrayLike) -> NDArray[np.float32]:
+    """Return numbers of any type as float32, [n, k] or [k].
 
     Args:
         name: name of the argument, for the message.
-        vectors: an array, a list of rows, or a tensor on the CPU.
+        values: an array, a list of rows, or a tensor on the CPU.
 
     Raises:
         TextError: they are not numbers in rows of equal length.
     """
     try:
         with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
-            return np.asarray(vectors, np.float32)
+            return np.asarray(values, np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise TextError(f"{name} are not numbers in rows of equal length ({error})") from None
+
+
+def rows_of(name: str, vectors: ArrayLike, int8: bool = False) -> NDArray[np.float32]:
+    """Return vectors as float32, [n, k] or [k].
+
+    Args:
+        name: name of the argument, for the message.
+        vectors: an array, a list of rows, or a tensor on the CPU.
+        int8: whether int8 is taken too, as vectors of a bundle whose manifest says `"vectors": "int8"`.
+
+    Raises:
+        TextError: they are not numbers in rows of equal length.
+        UsageError: their type is that of codes: bool, uint8, or int8.
+    """
+    try:
+        given = np.asarray(vectors)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TextError(f"{name} are not numbers in rows of equal length ({error})") from None
+    check_no_codes(name, given, int8)
+    return numbers_of(name, given)
+
+
+def check_no_codes(name: str, rows: NDArray[Any], int8: bool = False) -> None:
+    """Check that rows do not have the type of codes, whose numbers are steps of ranges, or signs.
+
+    Args:
+        name: name of the argument, for the message.
+        rows: array of any shape and type.
+        int8: whether int8 is taken too.
+
+    Raises:
+        UsageError: the type is bool, uint8, or int8.
+    """
+    if rows.dtype in (np.bool_, np.uint8) or (rows.dtype == np.int8 and not int8):
+        raise UsageError(
+            f"{name}: has dtype {rows.dtype}, as codes of precision int8, uint8, binary or ubinary; wanted vectors of "
+            "precision float32: embed again, or convert numbers that are coordinates with astype('float32')"
+        )
 
 
 def check_finite(name: str, rows: NDArray[np.float32]) -> None:
@@ -44,14 +84,19 @@ def check_finite(name: str, rows: NDArray[np.float32]) -> None:
         raise TextError(f"{name}[{int(finite.argmin())}] is not finite; leave it out")
 
 
-def comparable(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def comparable(a: ArrayLike, b: ArrayLike, int8: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return two sets of vectors as float32 [n, k] and [m, k]; a single vector is a set of one.
 
+    Args:
+        a: shape [n, k] or [k].
+        b: shape [m, k] or [k].
+        int8: whether int8 is taken too, as vectors of a bundle whose manifest says `"vectors": "int8"`.
+
     Raises:
-        UsageError: they have different numbers of dimensions, or are no rows.
+        UsageError: they have different numbers of dimensions, are no rows, or have the type of codes.
         TextError: they are not numbers, or not finite.
     """
-    first, second = (np.atleast_2d(rows_of(name, vectors)) for name, vectors in (("a", a), ("b", b)))
+    first, second = (np.atleast_2d(rows_of(name, vectors, int8)) for name, vectors in (("a", a), ("b", b)))
     for name, rows in (("a", first), ("b", second)):
         if rows.ndim != 2:
             raise UsageError(f"{name} has shape {rows.shape}; wanted [n, k] or [k]")
@@ -72,16 +117,27 @@ def norms(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Divide each row by its L2 norm; rows of zeros stay, and rows with an infinite number or NaN become NaN."""
+    """Divide each row by its L2 norm; rows of zeros stay, and rows with an infinite number or NaN become NaN.
+
+    No bit of a row depends on the other rows.
+    """
+    rows = np.ascontiguousarray(vectors)  # else the order of a sum depends on the number of rows
     with np.errstate(over="ignore"):
-        squares = np.add.reduce(np.square(vectors), axis=1)
-    if _SAFE_SQUARES[0] <= squares.min(initial=1) and squares.max(initial=1) <= _SAFE_SQUARES[1]:
-        quotients: NDArray[np.float32] = vectors / np.sqrt(squares)[:, None]
-        return quotients
-    lengths = norms(vectors)[:, None]
+        squares = np.add.reduce(np.square(rows), axis=1)
+    safe = (_SAFE_SQUARES[0] <= squares) & (squares <= _SAFE_SQUARES[1])
+    squares[~safe] = 1
+    quotients: NDArray[np.float32] = rows / np.sqrt(squares)[:, None]
+    if not safe.all():
+        quotients[~safe] = _unit_of_any_norm(rows[~safe])
+    return quotients
+
+
+def _unit_of_any_norm(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    rows = vectors.astype(np.float64)
+    lengths: NDArray[np.float64] = np.sqrt(np.add.reduce(np.square(rows), axis=1, keepdims=True))
     lengths[lengths == 0] = 1
     lengths[np.isinf(lengths)] = np.nan
-    return np.divide(vectors, lengths, out=np.empty(vectors.shape, np.float32), casting="same_kind")
+    return (rows / lengths).astype(np.float32)
 
 
 def row_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -139,12 +195,24 @@ def similarity_matrix(
 
 
 def _dot_products(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return first secondᵀ, in float64 where sums in float32 could overflow before they cancel."""
-    lengths = np.concatenate([norms(first), norms(second)])
-    lengths = lengths[lengths != 0]
-    if not len(lengths) or (_SAFE_NORMS[0] <= lengths.min() and lengths.max() <= _SAFE_NORMS[1]):
-        products: NDArray[np.float32] = first @ second.T
-        return products
+    """Return first secondᵀ, in float64 for the pairs whose sums in float32 could overflow before they cancel."""
+    products: NDArray[np.float32] = first @ second.T
+    rows, columns = _unsafe(first), _unsafe(second)
+    if rows.any():
+        products[rows] = _exact_products(first[rows], second)
+    if columns.any():
+        products[:, columns] = _exact_products(first, second[columns])
+    return products
+
+
+def _unsafe(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which rows have a norm, other than 0, whose products float32 may not hold: bool [n]."""
+    lengths = norms(vectors)
+    safe = (lengths == 0) | ((_SAFE_NORMS[0] <= lengths) & (lengths <= _SAFE_NORMS[1]))
+    return np.asarray(~safe)
+
+
+def _exact_products(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
     return (first.astype(np.float64) @ second.astype(np.float64).T).astype(np.float32)
 
 

@@ -104,3 +104,26 @@ def test_damaged_moments_are_refused(golden: Path, tmp_path: Path, change: str) 
 def test_vectors_of_norm_zero_have_ranges() -> None:
     none = OutputMoments(np.zeros(2), np.zeros(2))
     assert none.ranges(2, True).tolist() == [[0, 0], [0, 0]]
+
+
+def test_codes_are_not_whitened(golden: Path) -> None:
+    with VectorWhitener(golden / "bundle-v1-vectors") as whitener:
+        rows = np.eye(3, whitener.width, dtype=np.int8)
+        np.testing.assert_array_equal(whitener.transform(rows.tolist()), whitener.transform(rows.astype(np.float32)))
+        for codes in (rows, rows.view(np.uint8), rows[0], rows.astype(bool)):
+            with pytest.raises(UsageError, match=f"vectors: has dtype {codes.dtype}.*; wanted vectors of precision"):
+                whitener.transform(codes)
+        whitened = whitener.transform(rows.astype(np.float32), precision="int8")
+        with pytest.raises(UsageError, match="a: has dtype int8"):
+            whitener.similarity(whitened, whitened)
+
+
+def test_int8_is_compared_where_the_bundle_gives_int8(golden: Path) -> None:
+    with VectorWhitener(golden / "bundle-v1-vectors-int8") as whitener:
+        rows = np.eye(3, whitener.width, dtype=np.float32)
+        vectors, stored = (whitener.transform(rows, precision=name) for name in ("float32", "int8"))
+        assert stored.dtype == np.int8
+        for compare in (whitener.similarity, whitener.similarity_pairwise):
+            np.testing.assert_array_equal(compare(stored, stored), compare(vectors, vectors))
+            with pytest.raises(UsageError, match="b: has dtype uint8"):
+                compare(stored, stored.view(np.uint8))

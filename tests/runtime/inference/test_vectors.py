@@ -11,9 +11,18 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import cosine_similarity
 
 from whiten_runtime.bundle.manifest import Similarity
+from whiten_runtime.errors import UsageError
 from whiten_runtime.inference import vectors
 from whiten_runtime.inference.nearest import Nearest
-from whiten_runtime.inference.vectors import norms, row_cosines, row_similarities, similarity_matrix, unit
+from whiten_runtime.inference.vectors import (
+    comparable,
+    norms,
+    row_cosines,
+    row_similarities,
+    rows_of,
+    similarity_matrix,
+    unit,
+)
 
 SIMILARITIES = get_args(Similarity)
 NUMBERS = st.floats(-100, 100, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
@@ -168,3 +177,65 @@ def test_the_nearest_of_rows_of_any_norm() -> None:
     found = Nearest.empty(len(rows)).add(rows, rows, 0, 1)
     assert found.rows[:, 0].tolist() == list(range(len(rows)))
     np.testing.assert_allclose(found.cosines, 1, rtol=1e-6)
+
+
+SCALES = (0, 1e-44, 1e-30, 1e-12, 1.0, 1e12, 1e18, 1e19, 1e37, np.inf, np.nan)
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> np.ndarray:
+    """Draw rows of any mix of sizes, among them zeros and rows that are not finite, of any layout in memory."""
+    sizes = np.array(draw(st.lists(st.sampled_from(SCALES), min_size=1, max_size=9)))
+    rows = np.random.default_rng(draw(st.integers(0, 99))).uniform(-4, 4, size=(len(sizes), draw(st.integers(1, 70))))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(rows * sizes[:, None], np.float32, order=draw(st.sampled_from("CF")))
+
+
+@settings(max_examples=300, deadline=None)
+@given(mixed())
+def test_a_unit_does_not_depend_on_the_other_rows(rows: np.ndarray) -> None:
+    units = unit(rows)
+    assert units.dtype == np.float32
+    cosines, other = row_cosines(rows, rows[:, ::-1]), rows[:, ::-1]
+    for index in range(len(rows)):
+        np.testing.assert_array_equal(units[index], unit(rows[index : index + 1])[0])
+        alone = row_cosines(rows[index : index + 1], other[index : index + 1])
+        np.testing.assert_array_equal(cosines[index], alone[0])
+
+
+@pytest.mark.parametrize("size", [0, 1e-30, 1e30])
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_similarities_do_not_depend_on_the_size_of_another_row(similarity: Similarity, size: float) -> None:
+    generator = np.random.default_rng(0)
+    first, second = (generator.normal(size=(50, 384)).astype(np.float32) for _ in range(2))
+    replaced, replaced_second = first.copy(), second.copy()
+    replaced[7] *= np.float32(size)
+    replaced_second[9] *= np.float32(size)
+    rest, columns = np.arange(50) != 7, np.arange(50) != 9
+    want = similarity_matrix(first, second, similarity)
+    np.testing.assert_array_equal(similarity_matrix(replaced, second, similarity)[rest], want[rest])
+    np.testing.assert_array_equal(similarity_matrix(first, replaced_second, similarity)[:, columns], want[:, columns])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_])
+def test_codes_are_not_taken_for_vectors(dtype: type) -> None:
+    codes = np.ones((2, 3), dtype)
+    for given_codes in (codes, list(codes), codes[0]):
+        with pytest.raises(UsageError, match=f"b: has dtype {np.dtype(dtype)}.*; wanted vectors of precision float32"):
+            comparable(np.ones((2, 3)), given_codes)
+    with pytest.raises(UsageError, match="a: has dtype"):
+        rows_of("a", codes)
+
+
+def test_int8_is_taken_where_vectors_are_int8() -> None:
+    codes = np.array([[127, -3]], np.int8)
+    np.testing.assert_array_equal(comparable(codes, codes, int8=True), [[[127, -3]]] * 2)
+    for dtype in (np.uint8, np.bool_):
+        with pytest.raises(UsageError, match="b: has dtype"):
+            comparable(codes, codes.astype(dtype), int8=True)
+
+
+@pytest.mark.parametrize("numbers", [[[1, 2]], np.array([[1, 2]]), np.array([[1, 2]], np.uint16)])
+def test_wider_whole_numbers_are_vectors(numbers: object) -> None:
+    rows = rows_of("a", numbers)  # type: ignore[arg-type]
+    assert (rows.dtype, rows.tolist()) == (np.float32, [[1, 2]])

@@ -155,7 +155,7 @@ class Coder:
             vectors: vectors of the bundle, [n, k], normalised or not; or one, [k].
 
         Raises:
-            UsageError: not finite numbers [n, k].
+            UsageError: not finite numbers [n, k], or of type int8, uint8 or bool.
         """
         rows = checked_vectors(vectors, self.width)
         found = np.empty((len(rows), self.dims), np.float32)
@@ -173,7 +173,7 @@ class Coder:
             uint8 [n, bytes].
 
         Raises:
-            UsageError: not finite numbers [n, k].
+            UsageError: not finite numbers [n, k], or of type int8, uint8 or bool.
         """
         rows = checked_vectors(vectors, self.width)
         codes = np.empty((len(rows), self.bytes), np.uint8)

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import UsageError
+from whiten_runtime.inference.vectors import check_no_codes
 from whiten_whitening.codes.coded import described
 from whiten_whitening.moments import Float64Array
 
@@ -38,13 +39,14 @@ def checked_vectors(vectors: ArrayLike, width: int | None = None) -> NDArray[np.
     """Return vectors as an array [n, k]; one vector [k] becomes [1, k].
 
     Raises:
-        UsageError: not finite real numbers [n, k], or of another width.
+        UsageError: not finite real numbers [n, k], of another width, or of the type of codes: int8, uint8 or bool.
     """
     wanted = "[n, k]" if width is None else f"[n, {width}], all coordinates of the bundle's vectors"
     try:
         rows = np.atleast_2d(np.asarray(vectors))
     except ValueError:
         raise UsageError(f"vectors are not rows of one length; wanted numbers {wanted}") from None
+    check_no_codes("vectors", rows)
     if rows.ndim != 2 or rows.dtype.kind not in "fiu" or rows.shape[1] != (width or rows.shape[1]) or not rows.shape[1]:
         raise UsageError(f"vectors are {described(rows)}; wanted numbers {wanted}")
     finite = np.isfinite(rows).all(axis=1)

@@ -1,0 +1,112 @@
+"""Test files of codes, vectors of another precision than float32: they say so, and are not taken for vectors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from support.cli import invoke, ok
+from whiten_runtime import Encoder
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import DataError
+from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
+from whiten_runtime.files.write_vectors import writing_vectors
+
+SPACE = "0123456789abcdef"
+CODES = {
+    "int8": np.array([[-128, 0, 127], [1, 2, 3]], np.int8),
+    "uint8": np.array([[0, 128, 255], [1, 2, 3]], np.uint8),
+    "binary": np.array([[-128, 127], [1, 2]], np.int8),
+    "ubinary": np.array([[0, 255], [1, 2]], np.uint8),
+}
+
+
+@pytest.mark.parametrize("precision", CODES)
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_codes_keep_their_type_and_are_not_taken_for_vectors(tmp_path: Path, kind: str, precision: Any) -> None:
+    codes = CODES[precision]
+    dimension = 3 if precision.endswith("int8") else 11
+    metadata = VectorMetadata(space=SPACE, bundle="b", dimension=dimension, normalized=False, precision=precision)
+    file = tmp_path / f"v.{kind}"
+    with writing_vectors(file, metadata) as writer:
+        writer.write(["0", "1"], codes)
+    found = read_metadata(file)
+    assert found is not None
+    assert (found.precision, found.dimension, found.columns, found.dtype) == (
+        precision, dimension, codes.shape[1], codes.dtype,
+    )  # fmt: skip
+    if kind == "npy":
+        rows = np.load(file)
+        assert rows.dtype == codes.dtype
+    elif kind == "parquet":
+        column = pyarrow.parquet.read_table(file)["embedding"]
+        assert str(column.type.value_type) == str(codes.dtype)
+        rows = np.array(column.to_pylist())
+    else:
+        rows = np.array([json.loads(line)["embedding"] for line in file.read_text().splitlines()[1:]])
+    np.testing.assert_array_equal(rows, codes)
+    with pytest.raises(DataError, match=f"holds vectors of precision {precision}; wanted float32"):
+        list(read_vectors(file))
+
+
+@pytest.mark.parametrize("precision", CODES)
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_embed_writes_codes(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, kind: str, precision: Any) -> None:
+    out, texts = tmp_path / f"v.{kind}", ["a text", "another", ""]
+    header = ["--header"] if kind == "jsonl" else []
+    result = ok("embed", tiny_bundle, *texts, "--out", out, "--precision", precision, "--normalize", "--json", *header)
+    assert json.loads(result.stdout)["precision"] == precision
+    found = read_metadata(out)
+    assert found is not None
+    assert (found.precision, found.dimension, found.normalized) == (precision, 32, True)
+    want = tiny.encode(texts, precision=precision, normalize_embeddings=True)
+    if kind == "npy":
+        assert (np.load(out) == want).mean() > 0.97
+    with pytest.raises(DataError, match=precision):
+        list(read_vectors(out))
+    _, *lines = ok("embed", tiny_bundle, *texts, "--precision", precision, "--normalize").stdout.splitlines()
+    assert (np.array([json.loads(line)["embedding"] for line in lines]) == want).mean() > 0.97
+
+
+def test_embed_without_moments_says_what_to_do(golden: Path, tmp_path: Path) -> None:
+    from support.bundles import copy_bundle, edit_manifest
+    from support.cli import invoke
+    from whiten_runtime.commands.main import whiten
+
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    edit_manifest(bundle, lambda manifest: manifest["files"].pop("whitening.safetensors"))
+    (bundle / "whitening.safetensors").unlink()
+    result = invoke(whiten, "embed", bundle, "a", "--precision", "int8", "--out", tmp_path / "v.npy")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: this bundle stores no moments")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "v.npy").exists()
+
+
+def test_similarity_of_codes_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    from support.cli import invoke
+    from whiten_runtime.commands.main import whiten
+
+    file = tmp_path / "v.npy"
+    ok("embed", tiny_bundle, "a", "b", "--out", file, "--precision", "ubinary")
+    result = invoke(whiten, "similarity", file, file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "holds vectors of precision ubinary; wanted float32" in result.stderr
+
+
+@pytest.mark.parametrize("precision", CODES)
+def test_lines_of_codes_begin_with_the_header(tiny_bundle: Path, tmp_path: Path, precision: Any) -> None:
+    out, texts = tmp_path / "v.jsonl", ["a text", "another"]
+    ok("embed", tiny_bundle, *texts, "--out", out, "--precision", precision)
+    found = read_metadata(out)
+    assert found is not None
+    assert found.precision == precision
+    assert len(out.read_text("utf-8").splitlines()) == 3
+    assert ok("embed", tiny_bundle, *texts, "--precision", precision).stdout == out.read_text("utf-8")
+    assert ok("embed", tiny_bundle, *texts, "--precision", precision, "--header").stdout == out.read_text("utf-8")
+    result = invoke(whiten, "similarity", out, out)
+    assert (result.exit_code, f"precision {precision}; wanted float32" in result.stderr) == (1, True)
