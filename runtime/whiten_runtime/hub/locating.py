@@ -44,7 +44,7 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
             "hub (ORG/NAME)"
         )
     if revision is not None:
-        raise UsageError(f"revision '{revision}' is for the hub, but '{path}' is a local path; leave it out")
+        raise UsageError(f"revision {revision!r} is for the hub, but '{path}' is a local path; leave it out")
     return here
 
 
