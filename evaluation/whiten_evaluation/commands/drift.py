@@ -81,7 +81,7 @@ def drift(
     found = monitor.report()
     if found.verdict == "too few":
         raise UsageError(str(found))
-    fits = code_fits(bundle, monitor)
+    fits = code_fits(path, monitor)
     say("\n".join([_described(found), *([in_words(fits)] if fits else [])]))
     if as_json:
         codes = [msgspec.to_builtins(fit) | {"fits": fit.fits} for fit in fits]

@@ -353,6 +353,8 @@ def _check(manifest: Manifest, path: Path) -> None:
         parts = PurePosixPath(name)
         if not name or parts.is_absolute() or ".." in parts.parts or "\\" in name or ":" in name:
             raise BundleError(f"{path}: file name {name!r} would leave the bundle; the manifest was tampered with")
+        if not name.isprintable():
+            raise BundleError(f"{path}: file name {name!r} has control characters; the manifest was tampered with")
     alignment = manifest.whitening and manifest.whitening.alignment
     for space in (manifest.space, alignment.space if alignment else None):
         if space is not None and not is_space(space):

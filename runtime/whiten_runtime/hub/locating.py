@@ -4,9 +4,11 @@ from pathlib import Path
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.checks import needing
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.names import SCHEME, Repository, is_repository_id, parse_repository
 from whiten_runtime.hub.refusals import hub_errors
+
+_OFFLINE, _UNREACHED = "HF_HUB_OFFLINE is set", "the hub is out of reach"
 
 
 def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
@@ -44,7 +46,7 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
             "hub (ORG/NAME)"
         )
     if revision is not None:
-        raise UsageError(f"revision '{revision}' is for the hub, but '{path}' is a local path; leave it out")
+        raise UsageError(f"revision {revision!r} is for the hub, but '{path}' is a local path; leave it out")
     return here
 
 
@@ -52,6 +54,7 @@ def fetch_bundle(repository: Repository) -> Path:
     """Return the directory of a repository's bundle in the hub's cache; what is missing there is downloaded.
 
     Only the manifest and the files that it lists are downloaded. The hub is asked for nothing if all are in the cache.
+    If the commit that the cache has of a branch is no whole bundle, nor can be completed, the newest one is fetched.
 
     Args:
         repository: the repository.
@@ -63,33 +66,96 @@ def fetch_bundle(repository: Repository) -> Path:
         MissingPackageError: huggingface_hub is not installed.
     """
     with needing("hub"):
-        from huggingface_hub import constants, hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    def fetch(name: str, revision: str | None, lacking: BundleError, cached: bool = False) -> Path:
-        try:
-            local = cached or constants.HF_HUB_OFFLINE
-            return Path(hf_hub_download(repository.id, name, revision=revision, local_files_only=local))
-        except LocalEntryNotFoundError:
-            raise
-        except EntryNotFoundError:
-            raise lacking from None
+        from huggingface_hub import constants
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
     hub_id, wanted = repository.id, repository.revision
-    no_bundle = BundleError(f"'{hub_id}' is not a bundle: export it with whiten-export {hub_id}")
-    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub is out of reach"
+    why = _OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED
     absent = (
         f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the path, "
         "or copy the cache (HF_HOME) from a machine that has it"
     )
     with hub_errors(hub_id, wanted, absent):
         try:
-            manifest = fetch(MANIFEST_FILE, wanted, no_bundle, cached=True)
+            folder = _fetch_manifest(repository, local_files_only=True)
         except LocalEntryNotFoundError:
-            manifest = fetch(MANIFEST_FILE, wanted, no_bundle)
-        folder = manifest.parent
-        for name in read_manifest(folder).files:
-            if not (folder / name).is_file():  # by the commit: the branch may have moved meanwhile
-                lacking = BundleError(f"'{hub_id}' lacks {name}, though its manifest lists it; push the bundle again")
-                fetch(name, folder.name, lacking)
+            return _complete(hub_id, _fetch_manifest(repository, local_files_only=constants.HF_HUB_OFFLINE))
+        try:
+            return _complete(hub_id, folder)
+        except BundleError as error:
+            if folder.name == wanted:  # a commit: there is no newer one
+                raise
+            broken = error
+    return _renew(repository, folder, broken)
+
+
+def _renew(repository: Repository, folder: Path, broken: BundleError) -> Path:
+    """Return the directory of the newest commit, in place of one in the cache that is no whole bundle.
+
+    Raises:
+        BundleError: the newest commit cannot be fetched, or is no whole bundle either.
+    """
+    from huggingface_hub import constants
+
+    try:
+        with hub_errors(repository.id, repository.revision, _UNREACHED):
+            if constants.HF_HUB_OFFLINE:
+                raise WhitenError(_OFFLINE)
+            newest = _fetch_manifest(repository, force_download=True)
+    except WhitenError as error:
+        raise BundleError(f"{broken} (no newer commit could be fetched: {error})") from None
+    try:
+        with hub_errors(repository.id, newest.name, _UNREACHED):
+            return _complete(repository.id, newest)
+    except BundleError as error:
+        same = newest.name == folder.name
+        newer = "the hub's newest commit; the one in the cache is not whole either"
+        raise BundleError(f"{error} ({'the hub has no newer commit' if same else newer})") from None
+
+
+def _fetch_manifest(repository: Repository, local_files_only: bool = False, force_download: bool = False) -> Path:
+    """Return the directory of the commit whose manifest is in the cache, or was downloaded."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    hub_id = repository.id
+    try:
+        path = hf_hub_download(
+            hub_id,
+            MANIFEST_FILE,
+            revision=repository.revision,
+            local_files_only=local_files_only,
+            force_download=force_download,
+        )
+    except LocalEntryNotFoundError:
+        raise
+    except EntryNotFoundError:
+        raise BundleError(f"'{hub_id}' is not a bundle: export it with whiten-export {hub_id}") from None
+    except ValueError as error:  # with force_download, the client hides the reason
+        raise error.__cause__ or error from None
+    return Path(path).parent
+
+
+def _complete(hub_id: str, folder: Path) -> Path:
+    """Download those files of a commit that its manifest lists and the cache lacks, and return its directory.
+
+    Raises:
+        BundleError: the manifest cannot be read, or the hub does not have a file, or no longer has the commit.
+    """
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
+
+    for name in read_manifest(folder).files:
+        if (folder / name).is_file():
+            continue
+        try:  # by the commit: the branch may have moved meanwhile
+            hf_hub_download(hub_id, name, revision=folder.name, local_files_only=constants.HF_HUB_OFFLINE)
+        except LocalEntryNotFoundError:
+            raise
+        except EntryNotFoundError:
+            raise BundleError(f"'{hub_id}' lacks {name}, though its manifest lists it; push the bundle again") from None
+        except RevisionNotFoundError:
+            raise BundleError(
+                f"'{hub_id}' no longer has commit {folder.name}, whose {name} is not in the cache; fetch another commit"
+            ) from None
     return folder

@@ -39,7 +39,7 @@ def parse_repository(text: str, revision: str | None = None) -> Repository:
         revision: branch, tag or commit; None for that of the text, else for the main branch.
 
     Raises:
-        UsageError: not such a name, or the revision is given twice.
+        UsageError: not such a name, or the revision is given twice, or is none.
     """
     name, at, own = text.removeprefix(SCHEME).partition("@") if text.startswith(SCHEME) else (text, "", "")
     if not is_repository_id(name) or (at and not own):
@@ -47,5 +47,23 @@ def parse_repository(text: str, revision: str | None = None) -> Repository:
             f"'{text}' does not name a repository of the hub; wanted ORG/NAME or {SCHEME}ORG/NAME@REVISION"
         )
     if at and revision is not None:
-        raise UsageError(f"'{text}' names a revision already; leave revision '{revision}' out")
-    return Repository(name, own or revision)
+        raise UsageError(f"'{text}' names a revision already; leave revision {revision!r} out")
+    wanted = own or revision
+    if wanted is not None:
+        check_revision(wanted)
+    return Repository(name, wanted)
+
+
+def check_revision(revision: str) -> None:
+    """Check that a revision can be the name of a branch or tag, or a commit: the hub's cache makes a path of it.
+
+    Raises:
+        UsageError: it is no text, is empty, or is a path that could leave its folder, or has control characters.
+    """
+    if (
+        not isinstance(revision, str)
+        or not {"", ".", ".."}.isdisjoint(revision.split("/"))
+        or not {"\\", ":"}.isdisjoint(revision)
+        or not revision.isprintable()
+    ):
+        raise UsageError(f"revision is {revision!r}; wanted the name of a branch or tag, or a commit")

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from whiten_runtime.bundle.bundle import MODEL_SUFFIXES, Bundle, open_bundle
-from whiten_runtime.bundle.manifest import MANIFEST_FILE
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.checks import needing
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.names import Repository
 from whiten_runtime.hub.refusals import hub_errors
 
@@ -54,11 +55,22 @@ class Upload:
     removed: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Found:
+    """Describes what is there before an upload."""
+
+    exists: bool
+    has_branch: bool
+    commit: str | None = None
+    files: tuple[str, ...] = ()
+
+
 def push_bundle(path: Path, destination: Destination) -> Upload:
     """Check a bundle, and upload its manifest, the files that it lists and README.md.
 
-    Graphs and weights of an older bundle in the repository that the new one does not have are removed in the same
-    commit; any other file there stays. Nothing is written on this machine.
+    Graphs and weights that the manifest in the repository lists and the new bundle does not have are removed in the
+    same commit; any other file there stays. Nothing is created or changed if the push is refused, and nothing is kept
+    on this machine.
 
     Args:
         path: the bundle's directory.
@@ -66,7 +78,8 @@ def push_bundle(path: Path, destination: Destination) -> Upload:
 
     Raises:
         BundleError: not a bundle, or an altered or incomplete one.
-        UsageError: no such repository, or one that holds another model, or that is public though `private` is set.
+        UsageError: no such repository, or one that holds graphs or weights of no bundle, or that is public though
+            `private` is set.
         WhitenError: there is no token, or it may not write, or the hub cannot be reached.
         MissingPackageError: huggingface_hub is not installed.
     """
@@ -80,7 +93,9 @@ def push_bundle(path: Path, destination: Destination) -> Upload:
     with hub_errors(hub_id, destination.repository.revision, unreached):
         try:
             api = HfApi()
-            removed = left_over(hub_id, _prepare(api, destination), names)
+            found = _look(api, destination)
+            removed = _left_over(api, hub_id, found, names)
+            _create(api, destination, found)
             done = _commit(api, bundle, names, removed, destination)
         except HfHubHTTPError as error:
             if (why := _TOKEN.get(error.response.status_code if error.response is not None else 0)) is None:
@@ -123,37 +138,79 @@ def files_of(bundle: Bundle) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def left_over(hub_id: str, there: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return graphs and weights in a repository that a new bundle does not have: readers would refuse them.
+def other_models(there: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return graphs and weights in a repository that a new bundle does not have: it would be refused beside them.
 
     Args:
-        hub_id: id of the repository.
         there: files of the repository.
         names: files of the new bundle.
-
-    Raises:
-        UsageError: they are not of an older bundle.
     """
-    others = [name for name in there if PurePosixPath(name).suffix in MODEL_SUFFIXES and name not in names]
-    if others and MANIFEST_FILE not in there:
-        raise UsageError(
-            f"'{hub_id}' holds {others[0]} and no {MANIFEST_FILE}: it is another model's repository; choose a new name"
-        )
-    return tuple(others)
+    return tuple(sorted(name for name in there if PurePosixPath(name).suffix in MODEL_SUFFIXES and name not in names))
 
 
-def _prepare(api: Any, destination: Destination) -> list[str]:
-    """Create the repository and the branch if asked for, and return the files that are there.
+def _look(api: Any, destination: Destination) -> _Found:
+    """Look at the repository, and change nothing.
 
     Raises:
         UsageError: the repository is public, though it has to be private.
     """
-    repository = destination.repository
-    if destination.create:
-        api.create_repo(repository.id, private=destination.private or None, exist_ok=True)
-        if repository.revision is not None:
-            api.create_branch(repository.id, branch=repository.revision, exist_ok=True)
-    info = api.model_info(repository.id, revision=repository.revision)
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    repository, has_branch = destination.repository, True
+    try:
+        try:
+            info = api.model_info(repository.id, revision=repository.revision)
+        except RevisionNotFoundError:
+            if not destination.create or repository.revision is None:
+                raise
+            info, has_branch = api.model_info(repository.id), False  # a new branch begins with the files of main
+    except GatedRepoError:
+        raise
+    except RepositoryNotFoundError:
+        if not destination.create:
+            raise
+        return _Found(False, False)
     if destination.private and not info.private:
         raise UsageError(f"'{repository.id}' is public; choose another name, or leave --private out")
-    return [file.rfilename for file in info.siblings or ()]
+    return _Found(True, has_branch, info.sha, tuple(file.rfilename for file in info.siblings or ()))
+
+
+def _left_over(api: Any, hub_id: str, found: _Found, names: Sequence[str]) -> tuple[str, ...]:
+    """Return graphs and weights of the bundle in a repository that a new bundle does not have.
+
+    Raises:
+        UsageError: there are others, which are of no bundle.
+    """
+    others = other_models(found.files, names)
+    if not others:
+        return ()
+    if MANIFEST_FILE not in found.files:
+        raise UsageError(
+            f"'{hub_id}' holds {others[0]} and no {MANIFEST_FILE}: it is another model's repository; choose a new name"
+        )
+    listed = _listed(api, hub_id, found.commit)
+    if foreign := [name for name in others if name not in listed]:
+        raise UsageError(
+            f"'{hub_id}' holds {', '.join(foreign)}, which no bundle there lists, and other programs would take for "
+            "the bundle's; move them to another repository, or choose another name"
+        )
+    return others
+
+
+def _listed(api: Any, hub_id: str, commit: str | None) -> frozenset[str]:
+    """Return the files that the manifest in a repository lists; none if it cannot be read."""
+    with TemporaryDirectory() as folder:
+        api.hf_hub_download(hub_id, MANIFEST_FILE, revision=commit, local_dir=folder)
+        try:
+            return frozenset(read_manifest(Path(folder)).files)
+        except BundleError:
+            return frozenset()
+
+
+def _create(api: Any, destination: Destination, found: _Found) -> None:
+    """Create the repository and the branch that do not exist."""
+    repository = destination.repository
+    if not found.exists:
+        api.create_repo(repository.id, private=destination.private or None)
+    if not found.has_branch and repository.revision is not None:
+        api.create_branch(repository.id, branch=repository.revision)

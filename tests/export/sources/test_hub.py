@@ -150,6 +150,7 @@ def test_an_interrupted_download_is_completed(hub: Hub, kind: str) -> None:
         ("some/outside", None, WhitenError, "the path '../x' leads out of the folder"),
         ("some/nothing", None, UsageError, "'some/nothing' does not exist on the hub, or is private"),
         ("some/plain", "v9", UsageError, "'some/plain' has no revision 'v9'"),
+        ("some/plain", "../v9", UsageError, "revision is '../v9'; wanted the name of a branch or tag, or a commit"),
     ],
 )
 def test_what_is_no_model_is_refused(

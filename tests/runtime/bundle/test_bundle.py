@@ -80,6 +80,9 @@ def test_missing_bundle_is_refused(tmp_path: Path) -> None:
         (lambda m: m["files"].update({"../../x": m["files"][MODEL_FILE]}), "leave the bundle"),
         (lambda m: m["files"].update({"/etc/passwd": m["files"][MODEL_FILE]}), "leave the bundle"),
         (lambda m: m["files"].update({"C:\\x": m["files"][MODEL_FILE]}), "leave the bundle"),
+        (lambda m: m["files"].update({"a\nb": m["files"][MODEL_FILE]}), r"'a\\nb' has control characters"),
+        (lambda m: m["files"].update({"a\0": m["files"][MODEL_FILE]}), r"'a\\x00' has control characters"),
+        (lambda m: m["files"].update({"\x1b[2J": m["files"][MODEL_FILE]}), r"'\\x1b\[2J' has control characters"),
     ],
 )
 def test_invalid_manifests_are_refused(bundle: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:

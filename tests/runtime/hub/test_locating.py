@@ -101,6 +101,18 @@ def test_revisions(hub: Hub, content: Mapping[str, bytes]) -> None:
     assert locate_bundle(ID).name == COMMIT
 
 
+@pytest.mark.parametrize("revision", ["../../outside", "", "a\nb"])
+def test_a_revision_is_never_a_path(hub: Hub, content: Mapping[str, bytes], tmp_path: Path, revision: str) -> None:
+    hub.repositories[ID] = content
+    locate_bundle(ID)
+    (tmp_path / "cache" / "outside").write_text(COMMIT)
+    hub.asked.clear()
+    with pytest.raises(UsageError, match="; wanted the name of a branch or tag, or a commit") as caught:
+        Encoder(ID, revision=revision)
+    assert str(caught.value).isprintable()
+    assert hub.asked == []
+
+
 def test_an_interrupted_download_goes_on(
     hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

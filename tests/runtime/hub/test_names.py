@@ -1,5 +1,7 @@
 """Test which texts name a repository of the hub."""
 
+from pathlib import PurePosixPath, PureWindowsPath
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -60,6 +62,65 @@ def test_a_revision_beside_the_name() -> None:
 def test_what_names_no_repository(text: str) -> None:
     with pytest.raises(UsageError, match="does not name a repository of the hub; wanted ORG/NAME or hf://"):
         parse_repository(text)
+
+
+@pytest.mark.parametrize(
+    "revision", ["main", "v1.0", "refs/pr/1", "user@work/x", "0" * 40, "branche-été", "...x", "a..b"]
+)
+def test_revisions(revision: str) -> None:
+    found = Repository("org/name", revision)
+    assert parse_repository("org/name", revision) == parse_repository(f"hf://org/name@{revision}") == found
+
+
+REVISIONS_REFUSED = (
+    *(
+        "../x",
+        "a/../x",
+        "..",
+        ".",
+        "./x",
+        "/x",
+        "a//b",
+        "a/",
+        "/",
+        "a\\b",
+        "C:x",
+        "a\nb",
+        "a\0b",
+        "\x7f",
+        "\u2028",
+        "\ud800",
+    ),
+)
+
+
+@pytest.mark.parametrize("revision", REVISIONS_REFUSED)
+def test_what_is_no_revision(revision: str) -> None:
+    for text, beside in (("org/name", revision), (f"hf://org/name@{revision}", None)):
+        with pytest.raises(UsageError, match="; wanted the name of a branch or tag, or a commit") as caught:
+            parse_repository(text, beside)
+        assert repr(revision) in str(caught.value)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("revision", ["", 3, b"main", ["main"]])
+def test_revisions_that_are_no_text(revision: object) -> None:
+    with pytest.raises(UsageError, match="; wanted the name of a branch or tag, or a commit"):
+        parse_repository("org/name", revision)  # type: ignore[arg-type]
+
+
+@given(st.text(st.sampled_from("a./\\:\n@é"), max_size=8))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_revision_stays_below_the_folder_of_revisions(revision: str) -> None:
+    try:
+        parse_repository("org/name", revision)
+    except UsageError:
+        return
+    for flavour in (PurePosixPath, PureWindowsPath):
+        path = flavour("refs") / revision
+        assert path.parts[0] == "refs"
+        assert path.as_posix() == f"refs/{revision}"
+        assert ".." not in path.parts
 
 
 @given(st.text("aZ0._/-", min_size=1, max_size=12))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.bundles import copy_bundle, rewrite_file
 from support.cli import invoke, ok
 from support.hub_server import READ_ONLY, TOKEN, Hub
 from whiten_runtime import Encoder
@@ -22,6 +23,11 @@ ID = "org/new"
 
 def files_below(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def writes(hub: Hub) -> list[str]:
+    """Return the requests that would change a repository."""
+    return [line for line in hub.asked if line.startswith(("POST /api/repos", "POST /api/models", "PUT"))]
 
 
 @pytest.fixture
@@ -57,13 +63,44 @@ def test_only_the_files_of_the_bundle_are_uploaded(hub: Hub, bundle: Path) -> No
 
 
 def test_an_older_bundle_is_replaced(hub: Hub, bundle: Path) -> None:
-    ok("push", bundle, ID)
-    hub.repositories[ID] = {**hub.repositories[ID], "onnx/model.onnx_data": b"old", "LICENSE": b"mine"}
+    older = copy_bundle(bundle, bundle.parent / "older")
+    rewrite_file(older, "onnx/model.onnx_data", b"old")
+    ok("push", older, ID)
+    hub.repositories[ID] = {**hub.repositories[ID], "LICENSE": b"mine", "pytorch_model.bin": b"mine too"}
     hub.commits[hub.branches[ID, "main"]] = hub.repositories[ID]
+    before = files_below(bundle.parent)
     result = ok("push", bundle, ID)
-    assert "removed files of an older bundle: onnx/model.onnx_data" in result.stderr
+    assert "removed files of an older bundle: onnx/model.onnx_data\n" in result.stderr
     assert "onnx/model.onnx_data" not in hub.repositories[ID]
     assert hub.repositories[ID]["LICENSE"] == b"mine"
+    assert hub.repositories[ID]["pytorch_model.bin"] == b"mine too"
+    assert files_below(bundle.parent) == before  # nothing is written on this machine
+
+
+@pytest.mark.parametrize("manifest", [None, b"{", b'{"format_version": 9}'])
+def test_weights_that_no_bundle_lists_are_not_removed(
+    hub: Hub, bundle: Path, content: Mapping[str, bytes], manifest: bytes | None
+) -> None:
+    there = {name: data for name, data in content.items() if name != "other/model.safetensors"}
+    there |= {"model.safetensors": b"trained", "2_Dense/model.safetensors": b"trained too"}
+    hub.repositories[ID] = there if manifest is None else there | {MANIFEST_FILE: manifest}
+    before = dict(hub.repositories[ID])
+    for options in ((), ("--revision", "v2")):
+        result = invoke(whiten, "push", bundle, ID, *options)
+        assert (result.exit_code, result.stderr) == (
+            2,
+            f"error: '{ID}' holds 2_Dense/model.safetensors, model.safetensors, which no bundle there lists, and other "
+            "programs would take for the bundle's; move them to another repository, or choose another name\n",
+        )
+    assert hub.repositories[ID] == before
+    assert writes(hub) == []
+
+
+def test_a_broken_bundle_is_replaced(hub: Hub, bundle: Path, content: Mapping[str, bytes]) -> None:
+    there = {name: data for name, data in content.items() if name != "other/model.safetensors"}
+    hub.repositories[ID] = there | {MANIFEST_FILE: b"{"}
+    ok("push", bundle, ID)
+    Encoder(ID).close()
 
 
 def test_a_branch(hub: Hub, bundle: Path) -> None:
@@ -80,7 +117,10 @@ def test_private(hub: Hub, bundle: Path) -> None:
     assert hub.private == {ID}
     result = invoke(whiten, "push", bundle, "org/public", "--private")
     assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
+    result = invoke(whiten, "push", bundle, "org/public", "--private", "--revision", "mine")
+    assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
     assert hub.repositories["org/public"] == {}
+    assert ("org/public", "mine") not in hub.branches
 
 
 def test_another_models_repository_is_left_alone(hub: Hub, bundle: Path) -> None:
@@ -91,6 +131,18 @@ def test_another_models_repository_is_left_alone(hub: Hub, bundle: Path) -> None
         f"error: '{ID}' holds model.safetensors and no whiten.json: it is another model's repository; choose a new "
         "name\n",
     )
+    assert invoke(whiten, "push", bundle, ID, "--revision", "mine").stderr == result.stderr
+    assert hub.repositories[ID] == {"model.safetensors": b"weights"}
+    assert writes(hub) == []  # no branch is left behind
+
+
+def test_a_branch_is_looked_at_by_itself(hub: Hub, bundle: Path) -> None:
+    """Weights in the main branch do not matter to a branch without them."""
+    hub.repositories[ID] = {"model.safetensors": b"weights"}
+    hub.commits["b" * 40] = {".gitattributes": b""}
+    hub.branches[ID, "mine"] = "b" * 40
+    ok("push", bundle, ID, "--revision", "mine")
+    Encoder(ID, revision="mine").close()
     assert hub.repositories[ID] == {"model.safetensors": b"weights"}
 
 
@@ -110,6 +162,8 @@ def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
         ("", ("name",), 2, "'name' does not name a repository of the hub; wanted ORG/NAME"),
         ("", (ID, "--no-create"), 2, f"'{ID}' does not exist on the hub, or is private"),
         ("", ("org/old", "--no-create", "--revision", "v9"), 2, "'org/old' has no revision 'v9'"),
+        ("", ("org/old", "--revision", ""), 2, "revision is ''; wanted the name of a branch or tag, or a commit"),
+        ("", ("hf://org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
         ("", ("hf://org/old@v1", "--revision", "v2"), 2, "names a revision already; leave revision 'v2' out"),
     ],
 )

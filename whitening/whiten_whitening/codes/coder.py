@@ -15,6 +15,7 @@ from whiten_runtime.bundle.manifest import SPACE_DIGITS
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, DataError, UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.nearest import Nearest
 from whiten_whitening.codes.axes import Axes, beta_for, principal_axes, unit_moments
 from whiten_whitening.codes.coded import FORMAT, Codes, described, read_tensors, write_tensors
@@ -63,7 +64,7 @@ class Coder:
         The same bundle and arguments give the same id on every machine.
 
         Args:
-            bundle: directory of a bundle with a whitening.
+            bundle: a bundle with a whitening: its directory, or a repository of the model hub.
             bits: bits of a coordinate: 1, 2, 4 or 8.
             dims: number of leading axes to keep; None for all. With 8 bits, None keeps the coordinates as they are,
                 which needs no moments.
@@ -74,7 +75,7 @@ class Coder:
             BundleError: not a bundle, or one without moments.
             UsageError: an argument cannot be used as given, or the bundle's similarity is none of directions.
         """
-        opened = open_bundle(bundle, verify_weights=False)
+        opened = open_bundle(locate_bundle(bundle), verify_weights=False)
         manifest, known = opened.manifest, check_bits(bits)
         check_similarity(manifest)
         chosen = beta_for(manifest, known) if beta is None else checked_beta(beta)

