@@ -110,13 +110,24 @@ def needing(extra: str) -> Iterator[None]:
     Raises:
         MissingPackageError: a package of the extra is missing.
     """
+    with needing_package(f"whiten[{extra}]"):
+        yield
+
+
+@contextmanager
+def needing_package(package: str) -> Iterator[None]:
+    """Turn an ImportError in the block into an error that names the package to install.
+
+    Raises:
+        MissingPackageError: the package, or the part of it that is imported, is not installed.
+    """
     try:
         yield
     except MissingPackageError:
         raise
     except ImportError as error:
         raise MissingPackageError(
-            f"this needs {error.name or error}; install it with pip install 'whiten[{extra}]'"
+            f"this needs {error.name or error}; install it with pip install '{package}'"
         ) from error
 
 

@@ -1,9 +1,9 @@
 """Use a bundle as the embedding model of BERTopic: `BERTopic(embedding_model=BundleBackend("my-bundle"))`."""
 
 from whiten.integrations.documents import DocumentBackend
-from whiten.integrations.opening import framework
+from whiten_runtime.checks import needing_package
 
-with framework("bertopic"):
+with needing_package("bertopic"):
     from bertopic.backend import BaseEmbedder
 
 

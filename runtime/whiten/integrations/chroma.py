@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import framework, open_encoder
+from whiten.integrations.opening import open_encoder
+from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 
-with framework("chromadb"):
+with needing_package("chromadb"):
     from chromadb.api.types import Documents, EmbeddingFunction
     from chromadb.utils.embedding_functions import register_embedding_function
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import framework
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.checks import needing_package
 from whiten_runtime.errors import BundleError, UsageError
 
-with framework("fastembed>=0.6"):
+with needing_package("fastembed>=0.6"):
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import framework, open_encoder
+from whiten.integrations.opening import open_encoder
+from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 
-with framework("haystack-ai"):
+with needing_package("haystack-ai"):
     from haystack import Document, component, default_from_dict, default_to_dict
 
 

@@ -1,9 +1,9 @@
 """Use a bundle as the model of KeyBERT: `KeyBERT(model=BundleBackend("my-bundle"))`."""
 
 from whiten.integrations.documents import DocumentBackend
-from whiten.integrations.opening import framework
+from whiten_runtime.checks import needing_package
 
-with framework("keybert"):
+with needing_package("keybert"):
     from keybert.backend import BaseEmbedder
 
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import framework, open_encoder
+from whiten.integrations.opening import open_encoder
+from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 
-with framework("langchain-core"):
+with needing_package("langchain-core"):
     from langchain_core.embeddings import Embeddings
 
 

@@ -4,10 +4,11 @@ from asyncio import to_thread
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import framework, open_encoder
+from whiten.integrations.opening import open_encoder
+from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 
-with framework("llama-index-core"):
+with needing_package("llama-index-core"):
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
 

@@ -1,28 +1,9 @@
-"""Open a bundle for a framework, and name the framework where it is not installed."""
+"""Open a bundle for a framework."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from whiten_runtime.encoder import Encoder
-from whiten_runtime.errors import MissingPackageError, UsageError
-
-
-@contextmanager
-def framework(package: str) -> Iterator[None]:
-    """Turn an ImportError in the block into an error that names the package to install.
-
-    Raises:
-        MissingPackageError: the package, or the part of it that is imported, is not installed.
-    """
-    try:
-        yield
-    except MissingPackageError:
-        raise
-    except ImportError as error:
-        raise MissingPackageError(
-            f"this needs {error.name or error}; install it with pip install '{package}'"
-        ) from error
+from whiten_runtime.errors import UsageError
 
 
 def open_encoder(encoder: Encoder | str | Path) -> Encoder:

@@ -7,12 +7,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import framework, open_encoder
+from whiten.integrations.opening import open_encoder
+from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
 
-with framework("scikit-learn"):
+with needing_package("scikit-learn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 

@@ -5,10 +5,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import framework, open_encoder
+from whiten.integrations.opening import open_encoder
+from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 
-with framework("spacy"):
+with needing_package("spacy"):
     from spacy.language import Language
     from spacy.tokens import Doc
 

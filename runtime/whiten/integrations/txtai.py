@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import framework
+from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
 
-with framework("txtai"):
+with needing_package("txtai"):
     from txtai.vectors import Vectors
 
 

@@ -81,12 +81,12 @@ def calibrate(
 
     values = [value for value in activations(model) if changes(str(value.name))]
     for value, measured in measure_ranges(model, values, texts, options, path):
-        name, producer = str(value.name), value.producer()
+        name, producer, shared = str(value.name), value.producer(), shares_weights(value)
         if name not in choices:
             function = producer.op_type if producer else None
-            choices[name] = choose_scales(measured, stacked_weights(value), function, not shares_weights(value))
+            choices[name] = choose_scales(measured, stacked_weights(value), function, not shared)
         scale = choices[name].within(most)
-        chosen[name] = Quantized(scale, {} if shares_weights(value) else _rounded(value, scale, measured.gram))
+        chosen[name] = Quantized(scale, {} if shared else _rounded(value, scale, measured.gram))
     return Calibration(choices, chosen)
 
 
