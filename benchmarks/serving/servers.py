@@ -1,0 +1,72 @@
+"""Start and stop the servers that are compared."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.process_memory import memory
+from benchmarks.serving.client import Address
+
+_WHITEN = "from whiten_runtime.commands import console; from whiten_serving.commands.serve import serve; "
+_WHITEN += "console.run(serve)"
+
+
+class Server:
+    """Holds a server that was started.
+
+    Args:
+        command: the command; PORT in it stands for the port.
+
+    Attributes:
+        address: its host and port.
+        start_seconds: time from the start of the process until it took connections.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.address: Address = ("127.0.0.1", _free_port())
+        words = [word.replace("PORT", str(self.address[1])) for word in command]
+        start = time.perf_counter()
+        self._process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        while not _answers(self.address):
+            if self._process.poll() is not None:
+                raise SystemExit(f"{' '.join(words)} ended with {self._process.returncode}")
+            time.sleep(0.005)
+        self.start_seconds = time.perf_counter() - start
+
+    def memory(self) -> dict[str, int]:
+        """Return bytes by field of /proc/PID/status."""
+        return memory(self._process.pid)
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def whiten(bundle: Path, threads: int) -> list[str]:
+    """Return the command of `whiten serve`."""
+    options = ["--port", "PORT", "--threads", str(threads), "--max-wait", "600s", "--no-access-log"]
+    return [sys.executable, "-c", _WHITEN, str(bundle), *options]
+
+
+def peer(python: Path, model: Path, file: str, threads: int) -> list[str]:
+    """Return the command of FastAPI with sentence-transformers, in its own environment."""
+    return [str(python), str(Path(__file__).with_name("peer.py")), str(model), file, "PORT", str(threads)]
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _answers(address: Address) -> bool:
+    try:
+        socket.create_connection(address, 1).close()
+    except OSError:
+        return False
+    return True

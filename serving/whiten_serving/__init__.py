@@ -1,0 +1,7 @@
+"""whiten_serving: requests from many callers become batches of one encoder, inside a service or over HTTP."""
+
+from whiten_serving.async_encoder import AsyncEncoder
+from whiten_serving.batcher import Batcher
+from whiten_serving.errors import DeadlineExceededError, OverloadedError
+
+__all__ = ["AsyncEncoder", "Batcher", "DeadlineExceededError", "OverloadedError"]

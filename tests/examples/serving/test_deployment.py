@@ -1,0 +1,190 @@
+"""Deployments of `whiten serve`: what this machine can check of them without a container, a cluster or root.
+
+Not checked anywhere: that the image builds, that compose starts, that a cluster takes the manifests and scales.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.environments import installed_packages
+from support.server import RunningServer
+from whiten_serving.settings.kinds import seconds
+from whiten_serving.settings.reading import from_command_line, from_environment, from_file, resolve
+from whiten_serving.settings.table import options
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "serving"
+
+
+@pytest.fixture(scope="session")
+def tools(pytestconfig: pytest.Config) -> Path:
+    """The folder of the packages that check the examples."""
+    requirements = Path(__file__).with_name("requirements.txt")
+    return installed_packages(pytestconfig, "serving-examples", requirements)
+
+
+def checked(tools: Path, code: str, *arguments: object) -> Any:
+    """Run Python with the tools, and return the JSON that it prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(tools)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def documents(tools: Path, path: Path) -> list[dict[str, Any]]:
+    """Return the documents of a file of YAML."""
+    code = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))"
+    found: list[dict[str, Any]] = checked(tools, code, path)
+    return found
+
+
+def resolved(arguments: list[str], variables: dict[str, str]) -> Any:
+    """Return the settings that a command line and an environment give; options must be known."""
+    import click
+
+    from whiten_serving.commands.serve import serve
+
+    context = serve.make_context("serve", list(arguments))
+    assert isinstance(context, click.Context)
+    values = {option.name: context.params[option.name] for option in options()}
+    return resolve([from_command_line(values, context.params["models"]), from_environment(variables)])
+
+
+def test_the_configuration_is_understood() -> None:
+    settings, models = resolve([from_file(EXAMPLES / "serve.toml")])
+    assert (settings.max_wait, settings.drain, settings.grace) == (5.0, 5.0, 30.0)
+    assert [model.name for model in models] == ["minilm"]
+
+
+def test_the_dockerfile(tools: Path) -> None:
+    lint = subprocess.run(
+        [tools / "bin" / "hadolint", EXAMPLES / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert lint.returncode == 0, lint.stdout
+    code = (
+        "import io, json, sys; from dockerfile_parse import DockerfileParser; "
+        "parser = DockerfileParser(fileobj=io.BytesIO(open(sys.argv[1], 'rb').read())); "
+        "print(json.dumps([parser.structure, dict(parser.envs)]))"
+    )
+    structure, variables = checked(tools, code, EXAMPLES / "Dockerfile")
+    last = {step["instruction"]: step["value"] for step in structure}
+    assert last["USER"] == "65532:65532"
+    assert json.loads(last["ENTRYPOINT"]) == ["whiten", "serve"]
+    named = {name: value for name, value in variables.items() if name.startswith("WHITEN_SERVE_")}
+    settings, models = resolved([], named)
+    assert (settings.host, settings.port) == ("0.0.0.0", int(last["EXPOSE"]))
+    assert [model.bundle for model in models] == ["/bundle"]
+
+
+def test_what_the_image_is_built_from_is_there() -> None:
+    lines = (EXAMPLES / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    root = EXAMPLES.parents[1]
+    kept_files = [line[1:] for line in lines if line.startswith("!")]
+    assert kept_files
+    for name in kept_files:
+        assert (root / name).exists(), name
+    packages = re.findall(r'^    "(\w+)/whiten\w*",$', (root / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert set(packages) <= set(kept_files)
+
+
+def test_compose(tools: Path) -> None:
+    (tree,) = documents(tools, EXAMPLES / "compose.yaml")
+    service = tree["services"]["whiten"]
+    settings, models = resolved([], service["environment"])
+    assert service["read_only"] is True
+    assert [model.name for model in models] == ["minilm"]
+    assert models[0].bundle == service["volumes"][0].split(":")[1]
+    assert settings.drain + settings.grace < seconds().value(service["stop_grace_period"])
+    assert settings.api_key_file == f"/run/secrets/{service['secrets'][0]}"
+    assert service["secrets"][0] in tree["secrets"]
+    assert (
+        EXAMPLES / service["build"]["context"] / service["build"]["dockerfile"]
+    ).resolve() == EXAMPLES / "Dockerfile"
+
+
+def manifests(tools: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted((EXAMPLES / "kubernetes").glob("*.yaml")):
+        yield from ((path.name, document) for document in documents(tools, path))
+
+
+def test_the_manifests_are_what_kubernetes_takes(tools: Path) -> None:
+    code = (
+        "import json, sys, kubernetes_validate as k, yaml; documents = list(yaml.safe_load_all(open(sys.argv[1]))); "
+        "[k.validate(one, k.latest_version(), strict=True) for one in documents]; "
+        "print(json.dumps([one['kind'] for one in documents]))"
+    )
+    kinds = [checked(tools, code, path) for path in sorted((EXAMPLES / "kubernetes").glob("*.yaml"))]
+    assert kinds == [["HorizontalPodAutoscaler", "PodDisruptionBudget"], ["Deployment"], ["Service"]]
+
+
+def test_pods_drain_before_they_are_killed(tools: Path) -> None:
+    pod = next(one for _, one in manifests(tools) if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    variables = {one["name"]: one["value"] for one in container["env"] if one["name"].startswith("WHITEN_SERVE_")}
+    settings, _ = resolved([], variables)
+    assert settings.drain < settings.grace < pod["terminationGracePeriodSeconds"]
+    assert settings.drain + settings.grace < pod["terminationGracePeriodSeconds"]
+    readiness = container["readinessProbe"]
+    assert readiness["periodSeconds"] * readiness["failureThreshold"] < settings.drain
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_the_memory_holds_the_process_and_the_bodies_that_may_wait(tools: Path) -> None:
+    """A process of minilm int8 began with 133 MB, and had 308 MB at most while bodies of 64 MB waited."""
+    pod = next(one for _, one in manifests(tools) if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    variables = {one["name"]: one["value"] for one in container["env"] if one["name"].startswith("WHITEN_SERVE_")}
+    (composed,) = documents(tools, EXAMPLES / "compose.yaml")
+    service = composed["services"]["whiten"]
+    for given, memory in (
+        (variables, container["resources"]["limits"]["memory"]),
+        (service["environment"], service["mem_limit"]),
+    ):
+        settings, _ = resolved([], given)
+        number, unit = re.fullmatch(r"(\d+)(Mi|g)", memory).groups()  # type: ignore[union-attr]
+        limit = int(number) * {"Mi": 2**20, "g": 2**30}[unit]
+        assert limit > 140_000_000 + 4 * settings.max_waiting_body
+
+
+def test_probes_and_metrics_are_there(tools: Path, tiny_bundle: Path) -> None:
+    found = {one["kind"]: one for _, one in manifests(tools)}
+    container = found["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    metric = found["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]["metric"]["name"]
+    with RunningServer(tiny_bundle) as server:
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert server.call("GET", container[probe]["httpGet"]["path"]).status == 200
+        assert f"\n{metric} " in server.call("GET", "/metrics").body.decode()
+
+
+def test_the_units_of_systemd(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not here")
+    for name in ("whiten.service", "whiten.socket"):
+        text = (EXAMPLES / "systemd" / name).read_text("utf-8")
+        (tmp_path / name).write_text(text.replace("/opt/whiten/bin/whiten", "/bin/true"), "utf-8")
+    files = [tmp_path / "whiten.service", tmp_path / "whiten.socket"]
+    done = subprocess.run([analyze, "verify", *files], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_service_stops_in_time() -> None:
+    text = (EXAMPLES / "systemd" / "whiten.service").read_text("utf-8")
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    words = shlex.split(fields["ExecStart"])
+    assert words[:2] == ["/opt/whiten/bin/whiten", "serve"]
+    settings, _ = resolved(words[2:], {})
+    assert settings.fd == 3
+    assert settings.drain + settings.grace < float(fields["TimeoutStopSec"])
+    assert fields["Type"] == "notify"

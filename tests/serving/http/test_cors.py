@@ -1,0 +1,39 @@
+"""Requests from pages of other origins."""
+
+from typing import Any
+
+import pytest
+
+from support.asgi import asked
+
+PAGE = "https://page.example"
+ASK = {"origin": PAGE, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+
+
+@pytest.mark.parametrize(("origins", "allowed"), [((PAGE,), PAGE), (("*",), "*")])
+def test_an_allowed_origin(app_with: Any, origins: tuple[str, ...], allowed: str) -> None:
+    app = app_with(cors_origins=origins, api_keys=("key",))
+    answer = asked(app, "OPTIONS", "/v1/embeddings", headers=ASK)
+    assert answer.status == 204
+    assert answer.headers["access-control-allow-origin"] == allowed
+    assert answer.headers["access-control-allow-headers"] == "authorization"
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    refused = asked(app, "POST", "/v1/embeddings", {"input": "a"}, headers={"origin": PAGE})
+    assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, allowed)
+    headers = {"origin": PAGE, "api-key": "key"}
+    answer = asked(app, "POST", "/v1/embeddings", {"input": "a"}, headers=headers)
+    assert "x-request-id" in answer.headers["access-control-expose-headers"]
+
+
+def test_another_origin(app_with: Any) -> None:
+    answer = asked(
+        app_with(cors_origins=(PAGE,)), "OPTIONS", "/embed", headers={**ASK, "origin": "https://other.example"}
+    )
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["vary"] == "Origin"
+
+
+def test_no_origins(app: Any) -> None:
+    answer = asked(app, "OPTIONS", "/embed", headers=ASK)
+    assert answer.headers["allow"] == "POST, OPTIONS"
+    assert not any(name.startswith("access-control") for name in answer.headers)

@@ -1,0 +1,73 @@
+"""The table of errors: each code has its status and its words in every dialect."""
+
+import json
+
+import pytest
+
+from whiten_runtime.errors import BundleError, TextError, TooLongError, UsageError, WhitenError
+from whiten_runtime.inference.vectors import not_finite
+from whiten_serving import DeadlineExceededError, OverloadedError
+from whiten_serving.http.errors import PROBLEMS, ApiError, of_answer, of_request
+from whiten_serving.http.models import UnknownModelError
+
+
+@pytest.mark.parametrize("code", PROBLEMS)
+def test_every_code_in_every_dialect(code: str) -> None:
+    error = ApiError(code, "one line", "input")
+    assert error.body("openai") == {
+        "error": {"message": "one line", "type": error.problem.kind, "param": "input", "code": code}
+    }
+    assert error.body("ollama") == {"error": "one line"}
+    tei = error.body("tei")
+    assert tei == {"error": "one line", "error_type": error.problem.tei}
+    assert error.problem.tei in ("Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty")
+    assert all(400 <= error.problem.status_in(dialect) < 600 for dialect in ("openai", "tei", "ollama"))
+    json.dumps(error.body("openai"))
+
+
+def test_statuses_that_clients_try_again_are_those_that_may_help() -> None:
+    """openai-python tries 408, 409, 429 and all from 500 on again, unless x-should-retry says no."""
+    for code, problem in PROBLEMS.items():
+        again = problem.status in (408, 409, 429) or problem.status >= 500
+        assert again == ((b"x-should-retry", b"false") not in problem.headers), code
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "status"),
+    [
+        (TooLongError("texts[1] has 9 tokens, but the bundle takes 8; shorten it"), "context_length_exceeded", 400),
+        (TextError("texts[1] is None"), "invalid_type", 400),
+        (UsageError("truncate_dim is 9; wanted fewer"), "dimensions", 400),
+        (UsageError("this bundle stores no moments"), "unsupported_value", 400),
+        (OverloadedError("too many requests", 7.4), "queue_full", 429),
+        (DeadlineExceededError("not computed within 1 s"), "deadline", 504),
+        (UnknownModelError("there is no model"), "model_not_found", 404),
+        (WhitenError("the batcher is closed; create a new one"), "draining", 503),
+        (WhitenError("the batcher was closed before this was computed"), "draining", 503),
+        (BundleError("the bundle's tokenizer fails"), "engine", 500),
+        (RuntimeError("[ONNXRuntimeError] : 6 :\n RUNTIME_EXCEPTION"), "engine", 500),
+        (MemoryError(), "engine", 500),
+    ],
+)
+def test_errors_of_the_library(error: Exception, code: str, status: int) -> None:
+    found = of_request(error)
+    assert (found.code, found.problem.status) == (code, status)
+    assert "\n" not in found.message
+    assert "truncate_dim" not in found.message
+
+
+def test_a_text_that_gave_no_finite_vector_is_not_the_callers_fault() -> None:
+    assert of_answer(not_finite("texts", 1)).code == "engine"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "header", "milliseconds"), [(7.4, b"7", b"7400"), (0.0, b"1", b"50"), (1e9, b"600", b"600000")]
+)
+def test_the_time_to_wait(seconds: float, header: bytes, milliseconds: bytes) -> None:
+    headers = dict(of_answer(OverloadedError("full", seconds)).headers)
+    assert headers == {b"retry-after": header, b"retry-after-ms": milliseconds}
+
+
+def test_remedies_are_those_that_requests_have() -> None:
+    told = "this bundle stores no moments; pass ranges, float32 [2, 384], or take precision binary"
+    assert of_request(UsageError(told)).message == "this bundle stores no moments; take precision binary"

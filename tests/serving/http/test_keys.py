@@ -1,0 +1,79 @@
+"""Keys, and what needs none."""
+
+import hmac
+from typing import Any
+
+import pytest
+
+from support.asgi import asked
+
+KEYS = ("first-key", "zweiter-schlüssel")
+OPEN = ("/live", "/ready", "/health", "/ping")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer first-key"},
+        {"authorization": "bearer  first-key"},
+        {"x-api-key": "first-key"},
+        {"api-key": "first-key"},
+        {"authorization": "Bearer zweiter-schlüssel".encode().decode("latin-1")},
+        {"authorization": "Basic abc", "x-api-key": "first-key"},
+    ],
+)
+def test_keys_that_are_right(app_with: Any, headers: dict[str, str]) -> None:
+    app = app_with(api_keys=KEYS)
+    assert asked(app, "POST", "/v1/embeddings", {"input": "a"}, headers=headers).status == 200
+    assert asked(app, "GET", "/info", headers=headers).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer "},
+        {"authorization": "first-key"},
+        {"authorization": "Basic first-key"},
+        {"authorization": "Bearer first-ke"},
+        {"authorization": "Bearer first-key2"},
+        {"authorization": "Bearer wrong", "x-api-key": "first-key"},
+        {"x-api-key": ""},
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embed", "/api/embed"])
+def test_keys_that_are_wrong(app_with: Any, headers: dict[str, str], path: str) -> None:
+    answer = asked(app_with(api_keys=KEYS), "POST", path, {"input": "a"}, headers=headers)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert "first" not in answer.body.decode()
+
+
+def test_probes_need_no_key_and_metrics_do_if_the_operator_says_so(app_with: Any) -> None:
+    app = app_with(api_keys=KEYS)
+    assert [asked(app, "GET", path).status for path in OPEN] == [200] * 4
+    assert [asked(app, "GET", path).status for path in ("/", "/info", "/v1/models", "/openapi.json")] == [401] * 4
+    assert asked(app, "GET", "/metrics").status == 200
+    assert asked(app_with(api_keys=KEYS, metrics_need_key=True), "GET", "/metrics").status == 401
+
+
+def test_every_key_is_compared_in_constant_time(app_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_with(api_keys=(*KEYS, "third"))
+    compared: list[int] = []
+    compare = hmac.compare_digest
+
+    def counting(one: bytes, other: bytes) -> bool:
+        compared.append(len(one) == len(other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", counting)
+    assert asked(app, "GET", "/info", headers={"x-api-key": "first-key"}).status == 200
+    assert compared == [True] * 3
+
+
+def test_a_body_is_not_read_without_a_key(app_with: Any) -> None:
+    from support.asgi import Client
+
+    client = Client([b"{}"])
+    assert asked(app_with(api_keys=KEYS), "POST", "/embed", client=client).status == 401
+    assert client.received == 0

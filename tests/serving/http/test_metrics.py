@@ -1,0 +1,105 @@
+"""Metrics, as Prometheus reads them."""
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.asgi import asked
+from whiten_serving import AsyncEncoder
+from whiten_serving.batching.counters import BatchRun
+from whiten_serving.batching.lanes import Lanes
+from whiten_serving.http.app import App
+from whiten_serving.http.metrics import Metrics
+from whiten_serving.http.models import Models, ServedModel
+from whiten_serving.http.state import State
+
+NAMES = {
+    *("whiten_requests", "whiten_request_seconds", "whiten_queue_seconds", "whiten_tokenize_seconds"),
+    *("whiten_run_seconds", "whiten_batch_texts", "whiten_batch_tokens", "whiten_batch_seconds"),
+    *("whiten_padding_tokens", "whiten_texts", "whiten_tokens", "whiten_truncated", "whiten_queue_tokens"),
+    *("whiten_queue_requests", "whiten_queue_seconds_of_work", "whiten_lanes_busy", "whiten_lanes"),
+    *("whiten_rejected", "whiten_dropped", "whiten_ready", "whiten_info", "whiten_parity_cosine", "whiten_batches"),
+    *("whiten_failed_batches", "whiten_tokens_per_second"),
+}
+
+
+def read(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = list(text_string_to_metric_families(page.decode()))
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def value(samples: Any, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def test_every_name_is_there(app: Any) -> None:
+    answer = asked(app, "GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = {family.name for family in text_string_to_metric_families(answer.body.decode())}
+    assert families >= NAMES
+    assert any(name.startswith("process_") for name in families)
+
+
+def test_requests_are_counted(app: Any) -> None:
+    texts = ["a", "b", "word " * 300]
+    tokens = asked(app, "POST", "/v1/embeddings", {"input": texts}).json()["usage"]["total_tokens"]
+    asked(app, "POST", "/v1/embeddings", {"input": []})
+    asked(app, "POST", "/v1/embeddings/not-there/" + "x" * 50)
+    asked(app, "GET", "/v1/models/tiny")
+    found = read(asked(app, "GET", "/metrics").body)
+    route = "/v1/embeddings"
+    assert value(found, "whiten_requests_total", route=route, model="tiny", status="200") == 1
+    assert value(found, "whiten_requests_total", route=route, model="", status="400") == 1
+    assert value(found, "whiten_requests_total", route="unknown", model="", status="404") == 1
+    assert value(found, "whiten_requests_total", route="/v1/models/{id}", model="", status="200") == 1
+    assert value(found, "whiten_texts_total", model="tiny") == 3
+    assert value(found, "whiten_tokens_total", model="tiny") == tokens
+    assert value(found, "whiten_truncated_total", model="tiny") == 1
+    for name in ("request_seconds", "queue_seconds", "run_seconds", "tokenize_seconds"):
+        labels = {"route": route} if name == "request_seconds" else {}
+        assert value(found, f"whiten_{name}_count", model="tiny", **labels) == 1
+    assert value(found, "whiten_run_seconds_sum", model="tiny") > 0
+
+
+def test_what_is_served_and_its_state(served: AsyncEncoder) -> None:
+    state = State(ready=True, parity={"tiny": 0.99999})
+    models = Models([ServedModel("tiny", served)])
+    app = App(models, None, Metrics(), state)
+    found = read(app.metrics.page())
+    assert value(found, "whiten_ready") == 1
+    assert value(found, "whiten_parity_cosine", model="tiny") == 0.99999
+    info = next(dict(labels) for name, labels in found if name == "whiten_info")
+    assert info["bundle_sha256"] == models.get("tiny").digest
+    assert (info["precision"], info["provider"]) == ("fp32", "CPUExecutionProvider")
+    state.draining = True
+    assert value(read(app.metrics.page()), "whiten_ready") == 0
+
+
+def test_batches_are_counted_where_lanes_are_watched(golden: Any) -> None:
+    metrics = Metrics()
+    lanes = Lanes(1, 256, None, metrics.watch)
+    encoder = AsyncEncoder(golden / "bundle-v1", shared=lanes)
+    app = App(Models([ServedModel("tiny", encoder)]), None, metrics)
+    asked(app, "POST", "/embed", {"inputs": ["a", "b"]})
+    encoder.batcher.close()
+    lanes.close()
+    found = read(metrics.page())
+    assert value(found, "whiten_batch_texts_sum") == 2
+    assert value(found, "whiten_batches_total") == value(found, "whiten_batch_seconds_count")
+
+
+def test_labels_are_bounded_whatever_requests_ask_for(app: Any) -> None:
+    for index in range(50):
+        asked(app, "GET", f"/v1/models/{index}")
+        asked(app, "POST", "/v1/embeddings", {"input": "a", "model": f"m{index}"})
+        asked(app, "GET", f"/{index}")
+    assert b'"m7"' not in app.metrics.page()
+    assert len([one for one in read(app.metrics.page()) if one[0] == "whiten_requests_total"]) == 3
+
+
+def test_two_applications_have_metrics_of_their_own(app_with: Any) -> None:
+    one, other = app_with(), app_with()
+    asked(one, "GET", "/live")
+    assert b'route="/live"' in one.metrics.page()
+    assert b'route="/live"' not in other.metrics.page()
+    one.metrics.watch(BatchRun(1, 1, 0, 0.1))

@@ -1,0 +1,205 @@
+"""Several models, and replacing one while requests run."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.asgi import ask, asked, assert_near
+from whiten_runtime import Encoder
+from whiten_runtime.errors import UsageError
+from whiten_serving import AsyncEncoder
+from whiten_serving.http.app import App
+from whiten_serving.http.inputs import Inputs
+from whiten_serving.http.models import Models, ServedModel, UnknownModelError
+from whiten_serving.http.options import HttpOptions
+
+
+@pytest.fixture
+def two(golden: Path) -> Iterator[Models]:
+    """Two models on the same lanes: "one" is float32, "org/two" int8."""
+    first = AsyncEncoder(golden / "bundle-v1")
+    second = AsyncEncoder(golden / "bundle-v1-int8", shared=first.batcher.lanes)
+    models = Models([ServedModel("one", first), ServedModel("org/two", second)])
+    yield models
+    asyncio.run(second.close())
+    asyncio.run(first.close())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "query"),
+    [
+        ("POST", "/v1/embeddings", {"input": "a", "model": "org/two", "normalize": True}, ""),
+        ("POST", "/openai/deployments/org/two/embeddings", {"input": "a", "model": "one", "normalize": True}, ""),
+        ("POST", "/embed", {"inputs": "a", "model": "org/two"}, ""),
+        ("POST", "/embed", {"inputs": "a"}, "model=org%2Ftwo"),
+        ("POST", "/models/org/two/embed", {"inputs": "a"}, ""),
+        ("POST", "/models/org/two", {"inputs": "a"}, ""),
+        ("POST", "/api/embed", {"input": "a", "model": "org/two:latest"}, ""),
+    ],
+)
+def test_every_dialect_names_a_model(
+    two: Models, golden: Path, method: str, path: str, body: object, query: str
+) -> None:
+    found = asked(App(two), method, path, body, query=query).json()
+    if isinstance(found, dict):
+        found = found["embeddings"] if "embeddings" in found else [found["data"][0]["embedding"]]
+    with Encoder(golden / "bundle-v1-int8") as encoder:
+        assert_near(found, encoder.encode(["a"], normalize_embeddings=True))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "a", "model": "three"}),
+        ("/v1/embeddings", {"input": "a"}),
+        ("/embed", {"inputs": "a"}),
+        ("/models/three/embed", {"inputs": "a"}),
+        ("/api/embed", {"input": "a", "model": "three"}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+        ("/tokenize", {"inputs": "a"}),
+        ("/decode", {"ids": [5]}),
+        ("/api/embeddings", {"prompt": "a", "model": ""}),
+    ],
+)
+def test_unknown_models_are_404_with_the_names_that_there_are(two: Models, path: str, body: object) -> None:
+    answer = asked(App(two), "POST", path, body)
+    assert answer.status == 404
+    assert "one, org/two" in answer.body.decode()
+
+
+def test_models_are_listed(two: Models) -> None:
+    app = App(two)
+    assert [one["id"] for one in asked(app, "GET", "/v1/models").json()["data"]] == ["one", "org/two"]
+    assert asked(app, "GET", "/v1/models/org/two").json()["id"] == "org/two"
+    assert asked(app, "GET", "/models/org/two/info").json()["model_dtype"] == "int8"
+    assert asked(app, "GET", "/info").json()["whiten"]["models"] == ["one", "org/two"]
+    assert len(asked(app, "GET", "/api/tags").json()["models"]) == 2
+
+
+def test_names() -> None:
+    with pytest.raises(UsageError, match="no model to serve"):
+        Models([])
+
+
+def test_two_models_of_one_name(served: AsyncEncoder) -> None:
+    with pytest.raises(UsageError, match="two models are named 'a'"):
+        Models([ServedModel("a", served), ServedModel("a", served)])
+    with pytest.raises(UsageError, match="empty name"):
+        ServedModel("", served)
+    with pytest.raises(UsageError, match="not served"):
+        Models([ServedModel("a", served)]).replace(ServedModel("b", served))
+
+
+def test_a_single_model_answers_to_any_name_but_is_listed_by_its_own(served: AsyncEncoder) -> None:
+    models = Models([ServedModel("a", served)])
+    assert models.get(None).name == models.get("other").name == "a"
+    assert models.named("a:latest").name == "a"
+    with pytest.raises(UnknownModelError, match="'other'"):
+        models.named("other")
+    with pytest.raises(UnknownModelError) as caught:
+        models.named("x" * 1000)
+    assert len(str(caught.value)) < 200
+
+
+class Recorder:
+    """Notes when the encoder that it stands for is closed."""
+
+    def __init__(self, encoder: AsyncEncoder) -> None:
+        self._encoder = encoder
+        self.closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    async def close(self, wait: bool = True) -> None:
+        self.closed = True
+
+
+def test_a_replaced_model_stays_open_until_its_last_request_has_ended(served: AsyncEncoder) -> None:
+    async def run() -> None:
+        old, new = Recorder(served), Recorder(served)
+        models = Models([ServedModel("a", old), ServedModel("b", served)])
+        with models.using(models.get("a")), models.using(models.get("a")) as using:
+            models.replace(ServedModel("a", new))
+            assert models.get("a").embeds is new
+            assert using.embeds is old
+            await asyncio.sleep(0.01)
+            assert not old.closed
+        await asyncio.sleep(0.01)
+        assert (old.closed, new.closed) == (True, False)
+        models.replace(ServedModel("a", served))
+        await asyncio.sleep(0.01)
+        assert new.closed
+        assert models.names == ("a", "b")
+
+    asyncio.run(run())
+
+
+def test_a_bundle_that_is_replaced_while_it_serves(golden: Path) -> None:
+    """No request sees both bundles: each answer is wholly of the old one or wholly of the new one."""
+    texts = [f"Text {index}" for index in range(20)]
+
+    async def run() -> list[Any]:
+        first = AsyncEncoder(golden / "bundle-v1")
+        lanes = first.batcher.lanes
+        models = Models([ServedModel("a", AsyncEncoder(golden / "bundle-v1", shared=lanes))])
+        app = App(models)
+        tasks = []
+        for index in range(60):
+            if index in (20, 40):
+                other = "bundle-v1-int8" if index == 20 else "bundle-v1"
+                models.replace(ServedModel("a", AsyncEncoder(golden / other, shared=lanes)))
+            tasks.append(asyncio.create_task(ask(app, "POST", "/embed", {"inputs": texts})))
+            await asyncio.sleep(0.002)
+        answers = await asyncio.gather(*tasks)
+        await models.close()
+        await first.close()
+        return answers
+
+    with Encoder(golden / "bundle-v1") as one, Encoder(golden / "bundle-v1-int8") as other:
+        wanted = [bundle.encode(texts, normalize_embeddings=True) for bundle in (one, other)]
+    seen = set()
+    for answer in asyncio.run(run()):
+        assert answer.status == 200
+        near = [is_near(answer.json(), rows) for rows in wanted]
+        assert sum(near) == 1
+        seen.add(near.index(True))
+    assert seen == {0, 1}
+
+
+def test_a_bundle_that_is_replaced_while_token_ids_are_turned_back(
+    golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> Any:
+        first = AsyncEncoder(golden / "bundle-v1")
+        lanes = first.batcher.lanes
+        models = Models([ServedModel("a", AsyncEncoder(golden / "bundle-v1", shared=lanes))])
+        app = App(models, HttpOptions(token_ids="own"))
+        plain = Inputs.texts
+
+        async def replaced(*given: Any) -> list[str]:
+            found = await plain(*given)
+            models.replace(ServedModel("a", AsyncEncoder(golden / "bundle-v1", shared=lanes)))
+            await asyncio.sleep(0.05)
+            return found
+
+        monkeypatch.setattr(Inputs, "texts", replaced)
+        ids = [one.id for one in first.batcher.encoder.tokens("hello")]
+        answer = await ask(app, "POST", "/embed", {"inputs": [ids]})
+        await models.close()
+        await first.close()
+        return answer
+
+    answer = asyncio.run(run())
+    assert answer.status == 200, answer.body
+
+
+def is_near(found: Any, wanted: Any) -> bool:
+    try:
+        assert_near(found, wanted)
+    except AssertionError:
+        return False
+    return True

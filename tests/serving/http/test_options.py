@@ -1,0 +1,41 @@
+"""Options of the application."""
+
+from typing import Any
+
+import pytest
+
+from whiten_runtime.errors import UsageError
+from whiten_serving import AsyncEncoder
+from whiten_serving.http.options import HttpOptions
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_texts": 0},
+        {"max_body": "1"},
+        {"max_text_chars": True},
+        {"timeout": 0},
+        {"timeout": float("inf")},
+        {"timeout": float("nan")},
+        {"body_timeout": "1"},
+        {"token_ids": "p50k"},
+        {"on_long": "cut"},
+        {"empty": None},
+        {"normalize": "yes"},
+        {"access_log": True},
+        {"api_keys": "key"},
+        {"api_keys": ("",)},
+        {"cors_origins": ["*"]},
+        {"max_queue": 3},
+    ],
+)
+def test_options_that_cannot_be_used(served: AsyncEncoder, bad: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(bad))):
+        served.asgi_app(**bad)
+
+
+def test_the_name_is_the_bundles_unless_another_is_given(served: AsyncEncoder) -> None:
+    assert served.asgi_app().models.names == (served.batcher.encoder.manifest.name,)
+    assert served.asgi_app("other").models.names == ("other",)
+    assert HttpOptions.of({}) == HttpOptions()

@@ -1,0 +1,198 @@
+"""Requests that come while too much waits, callers that go, deadlines, and a model that fails."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.asgi import Client, ask, assert_near
+from whiten_runtime import Encoder
+from whiten_serving import AsyncEncoder
+
+TEXT = "word " * 40
+ROUTES = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
+
+
+class Gate:
+    """Holds batches back until it is opened, and counts those that ran."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self._open = threading.Event()
+        self.texts = 0
+        self.fails: Callable[[Any], bool] = lambda ids: False
+
+    def __call__(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
+        assert self._open.wait(20)
+        self.texts += len(ids)
+        if self.fails(ids):
+            raise RuntimeError("the graph failed on a secret")
+        return self._run(ids, prompt_tokens, alone=alone)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gated(golden: Any) -> Iterator[tuple[AsyncEncoder, Gate]]:
+    """An encoder of one lane that computes nothing before its gate is opened; 100 tokens may wait."""
+    with Encoder(golden / "bundle-v1") as encoder:
+        batched = AsyncEncoder(encoder, lanes=1, max_queue_tokens=100)
+        runner = batched.batcher._runner
+        gate = Gate(runner.run)
+        runner.run = gate  # type: ignore[method-assign]
+        yield batched, gate
+        gate.open()
+        batched.batcher.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_full_queue_is_429_before_the_body_is_read(gated: Any, path: str) -> None:
+    encoder, gate = gated
+    app = encoder.asgi_app()
+
+    async def run() -> None:
+        body = {ROUTES[path]: TEXT}
+        running = asyncio.create_task(ask(app, "POST", path, body))
+        await until(lambda: encoder.stats().lanes_busy == 1)
+        waiting = [asyncio.create_task(ask(app, "POST", path, {ROUTES[path]: "word " * 30})) for _ in range(8)]
+        await until(lambda: encoder.stats().queue_tokens > 0)
+        await asyncio.sleep(0.1)
+        full = [task for task in waiting if task.done()]
+        assert full, "the last of them found no room once it was tokenised"
+        assert {(await task).status for task in full} == {429}
+        encoder.batcher.lanes._queue.tokens += 100  # so that even one more token has no room
+        client = Client([b"{}"])
+        begun = time.perf_counter()
+        answer = await ask(app, "POST", path, client=client)
+        assert time.perf_counter() - begun < 1
+        encoder.batcher.lanes._queue.tokens -= 100
+        assert answer is not None
+        assert answer.status == 429
+        assert client.received == 0
+        assert int(answer.headers["retry-after"]) >= 1
+        assert int(answer.headers["retry-after-ms"]) >= 1
+        gate.open()
+        assert (await running).status == 200
+        assert {answer.status for answer in await asyncio.gather(*waiting)} == {200, 429}
+
+    asyncio.run(run())
+
+
+def test_callers_that_go_are_not_computed(gated: Any, caplog: pytest.LogCaptureFixture) -> None:
+    encoder, gate = gated
+    encoder.batcher.lanes.bounds = type(encoder.batcher.lanes.bounds)(100_000)
+    app = encoder.asgi_app()
+
+    async def run() -> None:
+        body = b'{"input": ["a", "b"]}'
+        first = asyncio.create_task(ask(app, "POST", "/v1/embeddings", {"input": TEXT}))
+        await until(lambda: encoder.stats().lanes_busy == 1)
+        gone = [Client([body], gone_after=0.02) for _ in range(50)]
+        stay = [asyncio.create_task(ask(app, "POST", "/v1/embeddings", body)) for _ in range(10)]
+        left = await asyncio.gather(*(ask(app, "POST", "/v1/embeddings", client=client) for client in gone))
+        assert left == [None] * 50
+        assert all(client.watched for client in gone)
+        gate.open()
+        assert (await first).status == 200
+        assert {answer.status for answer in await asyncio.gather(*stay)} == {200}
+
+    with caplog.at_level("INFO", "whiten.access"):
+        asyncio.run(run())
+    assert gate.texts == 1 + 10 * 2
+    assert sum(" 499 " in record.message for record in caplog.records) == 50
+    page = app.metrics.page().decode()
+    assert 'whiten_requests_total{model="bundle-v1",route="/v1/embeddings",status="499"} 50.0' in page
+    assert 'whiten_dropped_total{reason="departed"} 50.0' in page
+
+
+def test_quick_requests_are_not_watched(app: Any) -> None:
+    client = Client([b'{"input": "a"}'])
+
+    async def run() -> Any:
+        return await ask(app, "POST", "/v1/embeddings", client=client)
+
+    for _ in range(20):  # the machine may be busy: one quick answer is enough
+        client = Client([b'{"input": "a"}'])
+        assert asyncio.run(run()).status == 200
+        if not client.watched:
+            return
+    pytest.fail("every request was watched")
+
+
+def test_a_deadline_is_504_and_the_text_is_not_computed(gated: Any) -> None:
+    encoder, gate = gated
+    app = encoder.asgi_app()
+
+    async def run() -> None:
+        running = asyncio.create_task(ask(app, "POST", "/embed", {"inputs": TEXT}))
+        await until(lambda: encoder.stats().lanes_busy == 1)
+        late = await ask(app, "POST", "/embed", {"inputs": "a"}, {"x-timeout-ms": "100"})
+        assert late is not None
+        assert (late.status, late.json()["error_type"]) == (504, "Backend")
+        gate.open()
+        assert (await running).status == 200
+
+    asyncio.run(run())
+    assert gate.texts == 1
+
+
+def test_the_operators_timeout(gated: Any) -> None:
+    encoder, _ = gated
+    app = encoder.asgi_app(timeout=0.1)
+    answer = asyncio.run(ask(app, "POST", "/v1/embeddings", {"input": "a"}, {"x-timeout-ms": "60000"}))
+    assert answer is not None
+    assert (answer.status, answer.json()["error"]["code"]) == (504, "deadline")
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/embeddings", 500), ("/embed", 424), ("/api/embed", 500)])
+def test_a_text_that_fails_fails_its_request_alone(
+    gated: Any, path: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder, gate = gated
+    app = encoder.asgi_app()
+    reference = encoder.batcher.encoder
+    bad = reference.tokenized(["bad"]).ids[0]
+    gate.fails = lambda ids: bad in ids
+    gate.open()
+    texts = ["good", "bad", "better", "best"]
+
+    async def run() -> list[Any]:
+        key = ROUTES[path]
+        return await asyncio.gather(*(ask(app, "POST", path, {key: text, "truncate": True}) for text in texts))
+
+    found = asyncio.run(run())
+    assert [answer.status for answer in found] == [200, status, 200, 200]
+    assert "engine" in found[1].body.decode() or "model failed" in found[1].body.decode()
+    assert any("RuntimeError" in str(record.exc_info) for record in caplog.records)
+    if path == "/embed":
+        assert_near(found[0].json(), reference.encode(["good"], normalize_embeddings=True))
+
+
+def test_vectors_that_are_not_finite_are_no_answer(gated: Any) -> None:
+    encoder, gate = gated
+    gate._run = lambda ids, prompt_tokens, alone: np.full((len(ids), 32), np.nan, np.float32)
+    gate.open()
+    answer = asyncio.run(ask(encoder.asgi_app(), "POST", "/v1/embeddings", {"input": "a"}))
+    assert answer is not None
+    assert (answer.status, answer.json()["error"]["code"]) == (500, "engine")
+
+
+def test_a_closed_encoder_is_503(golden: Any) -> None:
+    encoder = AsyncEncoder(golden / "bundle-v1")
+    app = encoder.asgi_app()
+    asyncio.run(encoder.close())
+    answer = asyncio.run(ask(app, "POST", "/v1/embeddings", {"input": "a"}))
+    assert answer is not None
+    assert answer.status == 503

@@ -1,0 +1,211 @@
+"""TEI's routes: as huggingface_hub and SageMaker ask them, and answers of the shapes that TEI publishes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+from support.asgi import asked, assert_near
+from whiten_runtime import Encoder
+
+TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]
+
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+COUNT = {"type": "integer", "minimum": 0}
+PLACE = {"anyOf": [COUNT, {"type": "null"}]}
+SHAPES = {
+    "embed": {"type": "array", "items": NUMBERS},
+    "similarity": NUMBERS,
+    "decode": {"type": "array", "items": {"type": "string"}},
+    "tokenize": {
+        "type": "array",
+        "items": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["id", "text", "special"],
+                "properties": {
+                    "id": COUNT,
+                    "text": {"type": "string"},
+                    "special": {"type": "boolean"},
+                    "start": PLACE,
+                    "stop": PLACE,
+                },
+            },
+        },
+    },
+    "error": {
+        "type": "object",
+        "required": ["error", "error_type"],
+        "properties": {
+            "error": {"type": "string"},
+            "error_type": {"enum": ["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]},
+        },
+    },
+    "info": {
+        "type": "object",
+        "required": [
+            *("model_id", "model_dtype", "model_type", "max_concurrent_requests", "max_input_length"),
+            *("max_batch_tokens", "max_client_batch_size", "auto_truncate", "tokenization_workers", "version"),
+        ],
+        "properties": {
+            "model_id": {"type": "string"},
+            "model_sha": {"type": ["string", "null"]},
+            "model_dtype": {"type": "string"},
+            "model_type": {
+                "type": "object",
+                "required": ["embedding"],
+                "properties": {
+                    "embedding": {
+                        "type": "object",
+                        "required": ["pooling"],
+                        "properties": {"pooling": {"type": "string"}},
+                    }
+                },
+            },
+            "max_concurrent_requests": COUNT,
+            "max_input_length": COUNT,
+            "max_batch_tokens": COUNT,
+            "max_batch_requests": PLACE,
+            "max_client_batch_size": COUNT,
+            "auto_truncate": {"type": "boolean"},
+            "tokenization_workers": COUNT,
+            "version": {"type": "string"},
+            "sha": {"type": ["string", "null"]},
+            "docker_label": {"type": ["string", "null"]},
+        },
+    },
+}
+"""What TEI's published description says of its answers, written down again for these tests."""
+
+
+def checked(answer: Any, shape: str, status: int = 200) -> Any:
+    assert answer.status == status, answer.body
+    Draft202012Validator(SHAPES[shape]).validate(answer.json())
+    return answer.json()
+
+
+@pytest.mark.parametrize("path", ["/embed", "/", "/invocations", "/models/tiny/embed", "/models/tiny", "/models/tiny/"])
+def test_vectors_are_normalised_as_tei_does(app: Any, reference: Encoder, path: str) -> None:
+    found = checked(asked(app, "POST", path, {"inputs": TEXTS}), "embed")
+    assert_near(found, reference.encode(TEXTS, normalize_embeddings=True))
+
+
+def test_one_string_is_a_list_of_one(app: Any, reference: Encoder) -> None:
+    found = checked(asked(app, "POST", "/embed", {"inputs": "One text."}), "embed")
+    assert_near(found, reference.encode(["One text."], normalize_embeddings=True))
+
+
+@pytest.mark.parametrize("body", [{"normalize": False}, {"parameters": {"normalize": False}}])
+def test_a_request_may_want_vectors_as_they_are(app: Any, reference: Encoder, body: dict[str, Any]) -> None:
+    found = checked(asked(app, "POST", "/embed", {"inputs": TEXTS, "truncate": True, **body}), "embed")
+    assert_near(found, reference.encode(TEXTS))
+
+
+def test_the_operator_may_want_so_too(app_with: Any, reference: Encoder) -> None:
+    found = checked(asked(app_with(normalize=False), "POST", "/embed", {"inputs": TEXTS}), "embed")
+    assert_near(found, reference.encode(TEXTS))
+
+
+def test_dimensions(app: Any, reference: Encoder) -> None:
+    found = checked(asked(app, "POST", "/embed", {"inputs": TEXTS, "dimensions": 7}), "embed")
+    assert_near(found, reference.encode(TEXTS, truncate_dim=7, normalize_embeddings=True))
+
+
+@pytest.mark.parametrize("path", ["/similarity", "/", "/invocations"])
+def test_similarity_is_the_cosine(app: Any, reference: Encoder, path: str) -> None:
+    body = {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}
+    found = checked(asked(app, "POST", path, body), "similarity")
+    rows = reference.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(found, rows @ rows[0], atol=1e-5)
+    assert found[0] == pytest.approx(1, abs=1e-6)
+
+
+def test_tokenize(app: Any, reference: Encoder) -> None:
+    found = checked(asked(app, "POST", "/tokenize", {"inputs": ["Über Käse 🧀 and more"]}), "tokenize")[0]
+    assert len(found) == reference.token_count("Über Käse 🧀 and more")
+    assert [one["special"] for one in found] == [True, *[False] * (len(found) - 2), True]
+    text = "Über Käse 🧀 and more"
+    assert all(one["text"] == text[one["start"] : one["stop"]] for one in found if not one["special"])
+    assert "".join(one["text"] for one in found[1:-1]) == text.replace(" ", "")
+    bare = checked(asked(app, "POST", "/tokenize", {"inputs": text, "add_special_tokens": False}), "tokenize")
+    assert bare == [found[1:-1]]
+
+
+def test_decode_turns_ids_back(app: Any) -> None:
+    tokens = asked(app, "POST", "/tokenize", {"inputs": ["hello", "more"]}).json()
+    ids = [[one["id"] for one in row] for row in tokens]
+    assert checked(asked(app, "POST", "/decode", {"ids": ids}), "decode") == ["hello", "more"]
+    assert checked(asked(app, "POST", "/decode", {"ids": ids[0]}), "decode") == ["hello"]
+    assert "[CLS]" in checked(asked(app, "POST", "/decode", {"ids": ids, "skip_special_tokens": False}), "decode")[0]
+
+
+@pytest.mark.parametrize("ids", [[10**6], [[5], 5], [5, [5]], [2**70]])
+def test_decode_refuses_ids_that_are_none(app: Any, ids: list[Any]) -> None:
+    checked(asked(app, "POST", "/decode", {"ids": ids}), "error", 422)
+
+
+def test_info(app: Any, reference: Encoder) -> None:
+    found = checked(asked(app, "GET", "/info"), "info")
+    assert found["model_id"] == "tiny"
+    assert found["max_input_length"] == reference.max_seq_length
+    assert found["whiten"]["space"] == reference.space
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+def test_probes(app: Any, path: str) -> None:
+    assert asked(app, "GET", path).status == 200
+    app.state.ready = False
+    try:
+        checked(asked(app, "GET", path), "error", 503)
+    finally:
+        app.state.ready = True
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/predict", "/embed_sparse", "/embed_all"])
+def test_routes_of_other_models_are_refused_as_tei_refuses_them(app: Any, path: str) -> None:
+    error = checked(asked(app, "POST", path, {"inputs": "a"}), "error", 424)
+    assert error["error_type"] == "Backend"
+    assert path in error["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind"),
+    [
+        ({"inputs": []}, 400, "Empty"),
+        ({"inputs": 3}, 422, "Validation"),
+        ({"inputs": [1, 2]}, 422, "Validation"),
+        ({}, 422, "Validation"),
+        (b"nothing", 422, "Validation"),
+        ({"inputs": "a", "dimensions": 400}, 400, "Validation"),
+        ({"inputs": "a", "prompt_name": "none"}, 422, "Validation"),
+        ({"inputs": "a", "task": "x"}, 422, "Validation"),
+        ({"inputs": "a", "normalize": True, "parameters": {"normalize": False}}, 422, "Validation"),
+        ({"inputs": "word " * 300, "truncate": False}, 422, "Tokenizer"),
+        ({"inputs": "word " * 300, "truncation_direction": "Left"}, 422, "Validation"),
+        ({"inputs": ["a"] * 2049}, 413, "Validation"),
+    ],
+)
+def test_what_is_refused(app: Any, body: object, status: int, kind: str) -> None:
+    assert checked(asked(app, "POST", "/embed", body), "error", status)["error_type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"inputs": {"source_sentence": "a", "sentences": []}}, 400),
+        ({"inputs": {"source_sentence": "a"}}, 422),
+        ({"inputs": {"source_sentence": "a", "sentences": [3]}}, 422),
+        ({"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"normalize": True}}, 422),
+        ({"inputs": {"source_sentence": "a", "sentences": ["b"] * 2048}}, 413),
+    ],
+)
+def test_similarity_refuses(app: Any, body: object, status: int) -> None:
+    checked(asked(app, "POST", "/similarity", body), "error", status)
+
+
+def test_what_changes_no_vector_is_taken(app: Any, reference: Encoder) -> None:
+    body = {"inputs": TEXTS[:3], "truncation_direction": "Left", "options": {"wait_for_model": True}}
+    found = checked(asked(app, "POST", "/embed", body), "embed")
+    assert_near(found, reference.encode(TEXTS[:3], normalize_embeddings=True))

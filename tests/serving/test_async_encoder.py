@@ -1,0 +1,330 @@
+"""Test `AsyncEncoder`: vectors, timeouts, cancelled tasks, and several event loops with one encoder."""
+
+import asyncio
+import copy
+import pickle
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.corpus import sentences
+from support.nasty_texts import NASTY
+from support.runners import FakeRunner
+from support.vectors import worst
+from whiten_runtime import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten_serving import AsyncEncoder, DeadlineExceededError, OverloadedError
+
+CLOSE = 1e-5
+"""Distance of a vector from that of `Encoder.encode`, relative to its norm, as in test_batcher.py."""
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine, and fail if it takes a minute."""
+
+    async def limited() -> Any:
+        async with asyncio.timeout(60):
+            return await main
+
+    return asyncio.run(limited())
+
+
+@asynccontextmanager
+async def with_runner(encoder: Encoder, runner: FakeRunner, **options: Any) -> AsyncIterator[AsyncEncoder]:
+    """Open an `AsyncEncoder` of one lane on a runner, which is held no longer when the block ends."""
+    async with AsyncEncoder(encoder, lanes=1, **options) as made:
+        made.batcher._runner = runner
+        try:
+            yield made
+        finally:
+            runner.open.set()
+
+
+async def begun(runner: FakeRunner, task: "asyncio.Task[Any]") -> "asyncio.Task[Any]":
+    """Return a task when a batch of it runs."""
+    assert await asyncio.to_thread(runner.begun.acquire, timeout=30)
+    return task
+
+
+async def waiting(encoder: AsyncEncoder, requests: int) -> None:
+    """Return when so many requests wait."""
+    while encoder.stats().queue_requests < requests:
+        await asyncio.sleep(0.001)
+
+
+def test_vectors_are_those_of_encode(golden: Path) -> None:
+    texts = [*NASTY, *sentences(200)]
+
+    async def main() -> None:
+        async with AsyncEncoder(golden / "bundle-v1-int8") as encoder:
+            want = encoder.batcher.encoder.encode(texts)
+            got = await asyncio.gather(*map(encoder.encode, texts), encoder.encode(texts), encoder.encode(texts[:3]))
+            assert worst(np.stack(got[:-2]), want) <= 1e-6
+            assert worst(got[-2], want) <= 1e-6
+            assert worst(got[-1], want[:3]) <= 1e-6
+            unit = encoder.batcher.encoder.encode(texts, normalize_embeddings=True, truncate_dim=5)
+            assert worst(await encoder.encode(texts, normalize=True, dimensions=5), unit) <= 1e-6
+            assert (await encoder.encode(iter(texts))).shape == want.shape
+            assert (await encoder.encode("a", precision="binary")).dtype == np.int8
+
+    run(main())
+
+
+@pytest.mark.parametrize("texts", [[], (), iter([])])
+def test_no_texts_give_no_vectors_at_once(tiny: Encoder, texts: Any) -> None:
+    async def main() -> None:
+        async with AsyncEncoder(tiny) as encoder:
+            assert (await encoder.encode(texts, dimensions=3)).shape == (0, 3)
+        with pytest.raises(WhitenError, match="the batcher is closed"):
+            await encoder.encode(texts)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "error"),
+    [
+        (["a", 3], {}, TextError),
+        (7, {}, TextError),
+        (["a"], {"dimensions": 99}, UsageError),
+        (["a"], {"prompt_name": "none"}, UsageError),
+        (["a"], {"timeout": "soon"}, UsageError),
+        (["long " * 99], {"truncate": False}, TooLongError),
+        (["long " * 9999], {"truncate": False}, TooLongError),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(tiny: Encoder, texts: Any, options: Any, error: type[Exception]) -> None:
+    async def main() -> None:
+        async with AsyncEncoder(tiny) as encoder:
+            with pytest.raises(error):
+                await encoder.encode(texts, **options)
+            assert (await encoder.encode("a")).shape == (32,)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("texts", "prompt"), [("long " * 5000, None), ([""] * 50_000, None), (["a"] * 100, "long " * 500)]
+)
+def test_many_tokens_are_made_in_another_thread(
+    tiny: Encoder, texts: Any, prompt: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    tokenized = tiny.tokenized
+
+    def noted(*args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return tokenized(*args, **options)
+
+    monkeypatch.setattr(tiny, "tokenized", noted)
+
+    async def main() -> None:
+        async with with_runner(tiny, FakeRunner()) as encoder:
+            await encoder.encode(texts, prompt=prompt)
+            assert threads.pop() is not threading.current_thread()
+            await encoder.encode("short")
+            assert threads.pop() is threading.current_thread()
+
+    run(main())
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.05])
+def test_a_timeout_ends_in_time_and_drops_what_waits(tiny: Encoder, timeout: float) -> None:
+    async def main() -> None:
+        runner = FakeRunner(held=True)
+        async with with_runner(tiny, runner) as encoder:
+            first = await begun(runner, asyncio.create_task(encoder.encode("first")))
+            start = time.perf_counter()
+            with pytest.raises(DeadlineExceededError, match="not computed within"):
+                await encoder.encode(["a", "b"], timeout=timeout)
+            assert time.perf_counter() - start < max(timeout, 0) + 0.5
+            assert encoder.stats().queue_requests == 0
+            runner.open.set()
+            assert (await first).shape == (3,)
+            assert runner.texts == 1
+
+    run(main())
+
+
+def test_the_time_that_tokenising_takes_is_part_of_the_timeout(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized = tiny.tokenized
+
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(0.3)
+        return tokenized(*args, **options)
+
+    async def main() -> None:
+        runner = FakeRunner()
+        async with with_runner(tiny, runner) as encoder:
+            monkeypatch.setattr(tiny, "tokenized", slow)
+            with pytest.raises(DeadlineExceededError):
+                await encoder.encode("a " * 5000, timeout=0.1)
+        assert runner.texts == 0
+
+    run(main())
+
+
+def test_cancelled_tasks_cost_at_most_the_batch_that_runs(tiny: Encoder) -> None:
+    async def main() -> None:
+        runner = FakeRunner(held=True)
+        async with with_runner(tiny, runner) as encoder:
+            first = await begun(runner, asyncio.create_task(encoder.encode("first")))
+            tasks = [asyncio.create_task(encoder.encode(["a", "b"])) for _ in range(60)]
+            await waiting(encoder, 60)
+            for task in tasks[:50]:
+                task.cancel()
+            found = await asyncio.gather(*tasks[:50], return_exceptions=True)
+            assert {type(error) for error in found} == {asyncio.CancelledError}
+            assert encoder.stats().queue_requests == 10
+            runner.open.set()
+            assert {each.shape for each in await asyncio.gather(*tasks[50:])} == {(2, 3)}
+            await first
+            assert runner.texts == 21
+            assert encoder.stats().counted.departed == 50
+
+    run(main())
+
+
+def test_what_is_refused_is_told_as_such_within_ten_milliseconds(tiny: Encoder) -> None:
+    async def main() -> None:
+        runner = FakeRunner(held=True)
+        async with with_runner(tiny, runner, max_queue_tokens=30) as encoder:
+            tasks = [await begun(runner, asyncio.create_task(encoder.encode("first")))]
+            tasks.append(asyncio.create_task(encoder.encode(["word"] * 10)))  # 40 tokens
+            await waiting(encoder, 1)
+            times = []
+            for _ in range(20):
+                start = time.perf_counter()
+                with pytest.raises(OverloadedError, match="40 tokens wait, and 30 may"):
+                    await encoder.encode("a")
+                times.append(time.perf_counter() - start)
+            assert np.median(times) < 0.01
+            runner.open.set()
+            await asyncio.gather(*tasks)
+            assert (await encoder.encode("a")).shape == (3,)
+
+    run(main())
+
+
+def test_a_request_refused_after_tokenising_is_told_as_such(tiny: Encoder) -> None:
+    async def main() -> None:
+        runner = FakeRunner(held=True)
+        async with with_runner(tiny, runner, max_queue_tokens=30) as encoder:
+            tasks = [await begun(runner, asyncio.create_task(encoder.encode("first")))]
+            tasks.append(asyncio.create_task(encoder.encode("second")))
+            await waiting(encoder, 1)
+            with pytest.raises(OverloadedError, match="tokens wait, and 30 may"):
+                await encoder.encode(["word"] * 20)
+            runner.open.set()
+            await asyncio.gather(*tasks)
+
+    run(main())
+
+
+def test_loops_of_several_threads_share_an_encoder(tiny: Encoder) -> None:
+    """Begin requests in several loops in turns: none must be told to another loop."""
+    encoder, texts = AsyncEncoder(tiny), sentences(60)
+    want, found = tiny.encode(texts), []
+    barrier = threading.Barrier(3)
+
+    async def client(text: str) -> Any:
+        barrier_passed = await asyncio.to_thread(barrier.wait, 30) if text is texts[0] else None
+        request = await encoder.request(text)
+        await asyncio.sleep(0.002)  # meanwhile the other loops begin requests
+        del barrier_passed
+        return await encoder.answer(request)
+
+    async def main() -> None:
+        for _ in range(5):
+            found.append(np.stack(await asyncio.gather(*map(client, texts))))
+
+    threads = [threading.Thread(target=run, args=[main()]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 15
+    assert all(worst(vectors, want) <= CLOSE for vectors in found)
+    run(encoder.close())
+    assert len(encoder._boxes) <= 4
+
+
+def test_one_loop_after_another_leaves_nothing(tiny: Encoder) -> None:
+    encoder = AsyncEncoder(tiny)
+    for _ in range(30):
+        assert run(encoder.encode("a")).shape == (32,)
+    assert len(encoder._boxes) == 1
+    run(encoder.close())
+
+
+def test_a_loop_that_is_closed_while_a_batch_runs_harms_nobody(tiny: Encoder) -> None:
+    runner, encoder = FakeRunner(held=True), AsyncEncoder(tiny, lanes=1)
+    encoder.batcher._runner = runner
+
+    async def main() -> None:
+        await begun(runner, asyncio.create_task(encoder.encode("left behind")))
+
+    run(main())
+    runner.open.set()
+
+    async def later() -> None:
+        assert (await encoder.encode("a")).shape == (3,)
+        await encoder.close()
+
+    run(later())
+
+
+def test_tasks_and_futures_share_batches(tiny: Encoder) -> None:
+    async def main() -> None:
+        runner = FakeRunner(held=True)
+        async with with_runner(tiny, runner) as encoder:
+            first = await begun(runner, asyncio.create_task(encoder.encode("first")))
+            future = encoder.batcher.submit("a")
+            task = asyncio.create_task(encoder.encode("b"))
+            await waiting(encoder, 2)
+            runner.open.set()
+            await asyncio.gather(first, task, asyncio.wrap_future(future))
+            assert [len(ids) for ids, _ in runner.batches] == [1, 2]
+
+    run(main())
+
+
+def test_several_models_share_lanes(golden: Path) -> None:
+    texts = sentences(30)
+
+    async def main() -> None:
+        async with AsyncEncoder(golden / "bundle-v1") as one:
+            async with AsyncEncoder(golden / "bundle-v1-int8", shared=one.batcher.lanes) as two:
+                got = await asyncio.gather(*(each.encode(text) for text in texts for each in (one, two)))
+                for place, each in enumerate((one, two)):
+                    assert worst(np.stack(got[place::2]), each.batcher.encoder.encode(texts)) <= CLOSE
+            with pytest.raises(WhitenError, match="closed"):
+                await two.encode("a")
+            assert (await one.encode("a")).shape == (32,)
+
+    run(main())
+
+
+def test_a_request_tells_its_tokens_and_times(tiny: Encoder) -> None:
+    async def main() -> None:
+        async with AsyncEncoder(tiny) as encoder:
+            request = await encoder.request(["a", "long " * 99], timeout=30)
+            assert request.tokens == sum(map(len, request.texts.ids))
+            assert request.texts.truncated == 1
+            assert (await encoder.answer(request)).shape == (2, 32)
+            assert 0 < request.submitted <= request.started <= request.ended
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_cannot_be_pickled(tiny: Encoder, way: Callable[[Any], object]) -> None:
+    encoder = AsyncEncoder(tiny)
+    with pytest.raises(UsageError, match="an AsyncEncoder has threads, which cannot be pickled"):
+        way(encoder)
+    run(encoder.close())

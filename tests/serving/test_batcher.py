@@ -1,0 +1,409 @@
+"""Test `Batcher`: vectors are those of `Encoder.encode`, alone and under load; what it refuses, and how it ends."""
+
+import copy
+import gc
+import pickle
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, wait
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from support.agreeing import change_bundle
+from support.bundles import copy_bundle
+from support.corpus import sentences
+from support.nasty_texts import NASTY
+from support.runners import FakeRunner, until
+from support.vectors import worst
+from whiten_runtime import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten_serving import Batcher, DeadlineExceededError, OverloadedError
+
+CLOSE = 1e-6
+"""Distance of a vector from that of `Encoder.encode`, relative to its norm."""
+
+SMALL = 1e-5
+"""The same for the golden bundle in float32: its whitening multiplies rounding by up to 100."""
+
+PROMPTS = {"query": "query: ", "passage": "passage: "}
+
+
+@pytest.fixture(scope="module", params=["bundle-v1", "bundle-v1-int8"])
+def encoder(request: pytest.FixtureRequest, golden: Path) -> Iterator[Encoder]:
+    with Encoder(golden / request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def batcher(encoder: Encoder) -> Iterator[Batcher]:
+    with Batcher(encoder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def held(tiny: Encoder) -> Iterator[tuple[Batcher, FakeRunner, "Future[Any]"]]:
+    """A batcher of one lane, whose runner holds a first request."""
+    runner = FakeRunner(held=True)
+    batcher = Batcher(tiny, lanes=1)
+    batcher._runner = runner
+    first = batcher.submit("first")
+    assert runner.begun.acquire(timeout=30)
+    yield batcher, runner, first
+    runner.open.set()
+    batcher.close()
+
+
+def bound(encoder: Encoder) -> float:
+    return SMALL if encoder.manifest.precision == "fp32" else CLOSE
+
+
+def test_vectors_are_those_of_encode(batcher: Batcher, encoder: Encoder) -> None:
+    texts = [*NASTY, *sentences(300)]
+    want = encoder.encode(texts)
+    assert worst(batcher.submit(texts).result(60), want) <= bound(encoder)
+    for text, vector in zip(texts[:40], want, strict=False):
+        got = batcher.submit(text).result(60)
+        assert got.shape == vector.shape
+        assert worst(got, encoder.encode(text)) <= bound(encoder)
+
+
+def test_vectors_are_those_of_encode_under_load(batcher: Batcher, encoder: Encoder) -> None:
+    texts = [*NASTY, *sentences(400)]
+    alone = np.stack([encoder.encode(text) for text in texts])
+    futures = [batcher.submit([text]) for text in texts] + [batcher.submit(texts[start::7]) for start in range(7)]
+    got = np.concatenate([future.result(60) for future in futures[: len(texts)]])
+    assert worst(got, alone) <= bound(encoder)
+    for start, future in enumerate(futures[len(texts) :]):
+        assert worst(future.result(60), alone[start::7]) <= bound(encoder)
+
+
+@given(texts=st.lists(st.text(max_size=60), max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_any_texts(tiny: Encoder, texts: list[str]) -> None:
+    with Batcher(tiny) as batcher:
+        futures = [batcher.submit(texts), *map(batcher.submit, texts)]
+        want = tiny.encode(texts)
+        got = futures[0].result(60)
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        for vector, future in zip(want, futures[1:], strict=True):
+            assert worst(future.result(60), vector) <= SMALL
+            assert worst(got, want) <= SMALL
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalize_embeddings": True},
+        {"truncate_dim": 7},
+        {"truncate_dim": 7, "normalize_embeddings": True, "precision": "int8"},
+        {"precision": "ubinary"},
+        {"prompt": "query: "},
+        {"prompt_name": "query"},
+        {"prompt_name": "query", "normalize_embeddings": True},
+    ],
+)
+@pytest.mark.parametrize("pooled", [True, False])
+def test_options_are_those_of_encode(options: dict[str, Any], pooled: bool, golden: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
+    change_bundle(bundle, prompts=PROMPTS, include_prompt=pooled)
+    texts = sentences(50)
+    with Encoder(bundle) as encoder, Batcher(encoder) as batcher:
+        futures = [batcher.submit(texts[:7], **options), batcher.submit(texts), batcher.submit([], **options)]
+        futures += [batcher.submit(text, **options) for text in texts]
+        for future, want in zip(
+            futures,
+            [
+                encoder.encode(texts[:7], **options),
+                encoder.encode(texts),
+                encoder.encode([], **options),
+                *encoder.encode(texts, **options),
+            ],
+            strict=True,
+        ):
+            got = future.result(60)
+            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            if got.dtype == np.float32 and got.size:
+                assert worst(got, want) <= CLOSE
+            else:
+                assert (got == want).mean() > 0.99 if got.size else True
+
+
+@pytest.mark.parametrize("bundle", ["bundle-v1", "bundle-v1-int8"])
+def test_batchers_share_lanes(golden: Path, tmp_path: Path, bundle: str) -> None:
+    texts = sentences(60)
+    with Encoder(golden / "bundle-v1") as one, Encoder(golden / bundle) as two, Batcher(one) as first:
+        second = Batcher(two, shared=first.lanes)
+        futures = [each.submit(text) for text in texts for each in (first, second)]
+        got = [future.result(60) for future in futures]
+        assert worst(np.stack(got[::2]), one.encode(texts)) <= SMALL
+        assert worst(np.stack(got[1::2]), two.encode(texts)) <= SMALL
+        last = second.submit(texts)
+        second.close()
+        assert last.done()
+        with pytest.raises(WhitenError, match="the batcher is closed"):
+            second.submit("a")
+        with pytest.raises(WhitenError, match="the batcher is closed"):
+            second.submit([])
+        assert first.submit("a").result(60).shape == (32,)
+
+
+def test_generators_and_columns_are_texts(tiny: Encoder) -> None:
+    texts = sentences(9)
+    want = tiny.encode(texts)
+    with Batcher(tiny) as batcher:
+        columns: list[Any] = [(text for text in texts), tuple(texts), np.array(texts)]
+        if find_spec("pandas"):
+            import pandas
+
+            columns.append(pandas.Series(texts, index=range(9, 0, -1)))
+        for column in columns:
+            assert worst(batcher.submit(column).result(60), want) <= SMALL
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a", 3], r"texts\[1\] is int 3; wanted a str"),
+        ([b"a"], r"texts\[0\] is bytes b'a'; wanted a str"),
+        (None, "texts is NoneType None; wanted a str or an iterable of str"),
+        ({"a": 1}, "wanted a str or an iterable of str, such as a list of its values"),
+    ],
+)
+def test_what_is_no_text_is_refused_at_once(tiny: Encoder, texts: Any, message: str) -> None:
+    with Batcher(tiny) as batcher, pytest.raises(TextError, match=message):
+        batcher.submit(texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "int4"}, "precision is 'int4'"),
+        ({"precision": ["int8"]}, "precision is"),
+        ({"truncate_dim": 33}, "truncate_dim is 33"),
+        ({"truncate_dim": True}, "truncate_dim is True"),
+        ({"truncate_dim": [3]}, r"truncate_dim is \[3\]"),
+        ({"prompt_name": "none"}, "none"),
+        ({"deadline": "soon"}, "deadline is 'soon'; wanted seconds from now, or None"),
+        ({"deadline": float("nan")}, "deadline is nan"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_at_once(tiny: Encoder, options: Any, message: str) -> None:
+    with Batcher(tiny) as batcher:
+        for texts in ("a", ["a"], []):
+            with pytest.raises(UsageError, match=message):
+                batcher.submit(texts, **options)
+        assert batcher.submit("a", truncate_dim=np.int64(3)).result(60).shape == (3,)
+
+
+def test_long_texts_are_cut_or_refused(tiny: Encoder) -> None:
+    with Batcher(tiny) as batcher:
+        assert worst(batcher.submit("long " * 99).result(60), tiny.encode("long " * 99)) <= SMALL
+        with pytest.raises(TooLongError, match=r"texts\[1\] has at least \d+ tokens, but the bundle takes 48"):
+            batcher.submit(["a", "long " * 99], truncate=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lanes": 0}, "lanes is 0"),
+        ({"max_batch_tokens": 0}, "max_batch_tokens is 0"),
+        ({"max_queue_tokens": 0}, "max_queue_tokens is 0"),
+        ({"max_wait": 0}, "max_wait is 0"),
+        ({"max_wait": True}, "max_wait is True"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(golden: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Batcher(golden / "bundle-v1", **options)
+
+
+def test_the_encoder_it_opened_is_closed_with_it(golden: Path, tiny: Encoder) -> None:
+    with Batcher(golden / "bundle-v1") as batcher:
+        future = batcher.submit(sentences(50))
+    assert future.result(0).shape == (50, 32)
+    with pytest.raises(WhitenError, match="closed"):
+        batcher.submit("a")
+    with pytest.raises(WhitenError, match="closed"):
+        batcher.encoder.encode("a")
+    with Batcher(tiny) as borrowing:
+        pass
+    assert borrowing.encoder.encode("a").shape == (32,)
+
+
+def test_an_encoder_closed_meanwhile_fails_requests_with_one_line(golden: Path) -> None:
+    encoder = Encoder(golden / "bundle-v1")
+    with Batcher(encoder) as batcher:
+        request = batcher.request("a", lambda ended: None)
+        encoder.close()
+        batcher.queue(request)
+        until(lambda: request.gone)
+        assert "this encoder was closed" in str(request.error)
+        with pytest.raises(WhitenError, match="this encoder was closed"):
+            batcher.submit("a")
+
+
+def test_a_bundle_that_is_replaced_changes_no_vector(golden: Path, tmp_path: Path) -> None:
+    """Replace the model between the batcher's opening and its first texts, and put another in its place."""
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    texts = sentences(40)
+    with Encoder(bundle, threads=2) as encoder, Batcher(encoder) as batcher:
+        model = bundle / "onnx" / "model.onnx"
+        model.with_suffix(".new").write_bytes(model.read_bytes()[:-1])
+        model.with_suffix(".new").replace(model)
+        got = [*map(batcher.submit, texts), batcher.submit(texts)]
+        with Encoder(golden / "bundle-v1") as other:
+            want = other.encode(texts)
+        assert worst(np.stack([future.result(60) for future in got[:-1]]), want) <= SMALL
+        assert worst(got[-1].result(60), want) <= SMALL
+
+
+def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
+    batcher, runner, first = held
+    late = [batcher.submit("late", deadline=seconds) for seconds in (0, -1, 0.01)]
+    early = batcher.submit("early", deadline=60)
+    time.sleep(0.05)
+    runner.open.set()
+    for future in late:
+        with pytest.raises(DeadlineExceededError, match="not computed within"):
+            future.result(60)
+        with pytest.raises(TimeoutError):
+            future.result(60)
+    assert early.result(60).shape == (3,)
+    assert first.result(60).shape == (3,)
+    assert runner.texts == 2
+
+
+def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(
+    held: tuple[Batcher, FakeRunner, "Future[Any]"],
+) -> None:
+    batcher, runner, first = held
+    futures = [batcher.submit(["a", "b"]) for _ in range(60)]
+    assert all(future.cancel() for future in futures[:50])
+    assert wait(futures[:50], timeout=30).not_done == set()
+    with pytest.raises(CancelledError):
+        futures[0].result(1)
+    assert first.cancel()  # it runs already: nobody gets its vector
+    runner.open.set()
+    assert all(future.result(60).shape == (2, 3) for future in futures[50:])
+    assert runner.texts == 1 + 20
+    assert not futures[50].cancel()
+
+
+def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = FakeRunner(held=True)
+    with Batcher(tiny, lanes=1, max_queue_tokens=20) as batcher:
+        batcher._runner = runner
+        first = batcher.submit(["word"] * 100)  # more than may wait, while nothing does
+        assert runner.begun.acquire(timeout=30)
+        monkeypatch.setattr(tiny, "tokenized", None)
+        start = time.perf_counter()
+        with pytest.raises(OverloadedError, match="too many requests") as error:
+            batcher.submit(["word"] * 100)
+        assert time.perf_counter() - start < 0.1
+        assert error.value.retry_after >= 0
+        monkeypatch.undo()
+        runner.open.set()
+        assert first.result(60).shape == (100, 3)
+        assert batcher.submit("a").result(60).shape == (3,)
+        assert batcher.stats().counted.rejected == 1
+
+
+def test_a_full_queue_has_no_room_for_a_large_request(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
+    batcher, runner, _ = held
+    waiting = batcher.submit("a")
+    with pytest.raises(OverloadedError):
+        batcher.submit(["word " * 40] * 4000)
+    runner.open.set()
+    assert waiting.result(60).shape == (3,)
+
+
+def test_closing_without_waiting_fails_what_waits(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
+    batcher, runner, first = held
+    futures = [batcher.submit("a") for _ in range(9)]
+    threading.Timer(0.05, runner.open.set).start()
+    batcher.close(wait=False)
+    assert first.result(0).shape == (3,)
+    for future in futures:
+        with pytest.raises(WhitenError, match="the batcher was closed before this was computed"):
+            future.result(0)
+
+
+def test_closing_from_another_thread_loses_no_request(tiny: Encoder) -> None:
+    batcher, futures, refused = Batcher(tiny), [], []
+
+    def submit() -> None:
+        for _ in range(100):
+            try:
+                futures.append(batcher.submit("some text"))
+            except WhitenError as error:
+                refused.append(str(error))
+
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: futures)
+    batcher.close()
+    for thread in threads:
+        thread.join()
+    assert all(future.result(0).shape == (32,) for future in futures)
+    assert set(refused) <= {"the batcher is closed; create a new one"}
+    assert len(futures) + len(refused) == 400
+
+
+def test_a_callback_may_submit_and_close(tiny: Encoder) -> None:
+    batcher = Batcher(tiny)
+    nested: list[Future[Any]] = []
+    first = batcher.submit("a")
+    first.add_done_callback(lambda done: nested.append(batcher.submit("b")))
+    first.add_done_callback(lambda done: batcher.close())
+    assert first.result(60).shape == (32,)
+    until(lambda: nested)
+    assert nested[0].result(60).shape == (32,)
+
+
+def test_a_callback_that_raises_changes_nothing(tiny: Encoder) -> None:
+    def fail(done: object) -> None:
+        raise ValueError("oops")
+
+    with Batcher(tiny, lanes=1) as batcher:
+        for _ in range(3):
+            batcher.submit("a").add_done_callback(fail)
+        assert batcher.submit("b").result(60).shape == (32,)
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_cannot_be_pickled(tiny: Encoder, way: Callable[[Any], object]) -> None:
+    with Batcher(tiny) as batcher, pytest.raises(UsageError, match="a Batcher has threads, which cannot be pickled"):
+        way(batcher)
+
+
+def test_nothing_of_a_request_stays_in_memory(tiny: Encoder) -> None:
+    """Without the garbage collector: a service should not have to wait for it."""
+    gc.collect()
+    gc.disable()
+    try:
+        with Batcher(tiny) as batcher:
+            vectors = [weakref.ref(batcher.submit("a").result(60).base) for _ in range(20)]
+            batcher.submit("b").result(60)
+        assert sum(vector() is not None for vector in vectors) <= 1
+    finally:
+        gc.enable()
+
+
+def test_stats_tell_what_waits(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
+    batcher, runner, _ = held
+    waiting = [batcher.submit(["a", "b"]) for _ in range(3)]
+    stats = batcher.stats()
+    tokens = sum(map(len, batcher.encoder.tokenized(["a", "b"]).ids))
+    assert (stats.lanes, stats.lanes_busy, stats.queue_requests, stats.queue_tokens) == (1, 1, 3, 3 * tokens)
+    runner.open.set()
+    wait(waiting, timeout=60)
+    until(lambda: batcher.stats().lanes_busy == 0)
+    assert batcher.stats().tokens_per_second > 0
