@@ -1,0 +1,18 @@
+// The entry for browsers and workers: files by fetch, onnxruntime-web in wasm.
+
+import { FUSIONS, openWith } from './encoder.js';
+import { webFiles } from './web-files.js';
+
+export * from './errors.js';
+export { Encoder } from './encoder.js';
+
+/** Open a bundle at an address: see index.d.ts. */
+export function open(location, options) {
+  return openWith({ files: webFiles, runtime, wasm: true }, location, options);
+}
+
+async function runtime({ threads, ort: given }) {
+  const ort = given ?? (await import('onnxruntime-web'));
+  if (threads !== undefined) ort.env.wasm.numThreads = threads;
+  return { ort, executionProviders: ['wasm'], graphOptimizationLevel: 'all', logSeverityLevel: 3, extra: { optimization: FUSIONS } };
+}

@@ -1,0 +1,118 @@
+"""The small image: what this machine can check of it without a container.
+
+Not checked anywhere: that the image builds and starts. Its size is the sum of what can be measured here (the packages
+that the script installs, the bundle) and of what Debian states for the packages that the base image consists of.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.corpus import sentences
+from support.environments import installed_packages
+from whiten_runtime import Encoder
+
+ROOT = Path(__file__).parents[3]
+EDGE = ROOT / "examples" / "edge"
+IMAGE_BYTES = 200e6
+BASE_BYTES = 57e6
+"""Sum of Installed-Size of the packages of Debian 12 in distroless/python3: 55,310 KiB; see docs/edge.md."""
+
+TEXTS = ["", "A sentence.", *sentences(20), "word " * 400, "Ünïcödé 日本"]
+
+
+@pytest.fixture(scope="session")
+def tools(pytestconfig: pytest.Config) -> Path:
+    """The folder of the packages that check the Dockerfile."""
+    requirements = Path(__file__).with_name("requirements.txt")
+    return installed_packages(pytestconfig, "edge-examples", requirements)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the image's own script installs into."""
+    folder = tmp_path_factory.mktemp("packages")
+    command = ["sh", str(EDGE / "install.sh"), str(folder), str(ROOT), sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and not os.environ.get("CI"):
+        pytest.skip(f"pip could not install the packages: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def embed(packages: Path, *arguments: object, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the image's program with its packages alone: -S leaves out those of this environment."""
+    return subprocess.run(
+        [sys.executable, "-S", str(EDGE / "embed.py"), *map(str, arguments)],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(packages), "LC_ALL": "C.UTF-8", "HOME": "/nowhere"},
+    )
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_packages_give_the_vectors_of_encoder(packages: Path, tiny_bundle: Path) -> None:
+    done = embed(packages, tiny_bundle, given="\n".join(TEXTS) + "\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    got = np.array([json.loads(line) for line in done.stdout.splitlines()], np.float32)
+    with Encoder(tiny_bundle) as encoder:
+        np.testing.assert_array_equal(got, np.stack([encoder.encode(text) for text in TEXTS]))
+
+
+def test_the_packages_verify_a_bundle(packages: Path, tiny_bundle: Path) -> None:
+    code = "import sys; from whiten import Encoder; print(Encoder(sys.argv[1]).verify().vectors)"
+    command = [sys.executable, "-S", "-c", code, str(tiny_bundle)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(packages)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 10
+
+
+@pytest.mark.parametrize("arguments", [(), ("/no/bundle",), ("a", "b")])
+def test_bad_arguments_are_one_line(packages: Path, arguments: tuple[str, ...]) -> None:
+    done = embed(packages, *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_image_is_small(packages: Path, minilm_int8_bundle: Path) -> None:
+    installed, bundle = size_of(packages), size_of(minilm_int8_bundle)
+    assert installed <= 105e6
+    assert BASE_BYTES + installed + bundle <= IMAGE_BYTES
+
+
+def test_what_the_image_is_built_from_is_there() -> None:
+    lines = (EDGE / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    for name in {line[1:] for line in lines if line.startswith("!")} - {"bundles"}:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_dockerfile(tools: Path) -> None:
+    lint = [tools / "bin" / "hadolint", EDGE / "Dockerfile"]
+    done = subprocess.run(lint, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    code = (
+        "import io, json, sys; from dockerfile_parse import DockerfileParser; "
+        "print(json.dumps(DockerfileParser(fileobj=io.BytesIO(open(sys.argv[1], 'rb').read())).structure))"
+    )
+    command = [sys.executable, "-c", code, str(EDGE / "Dockerfile")]
+    environment = os.environ | {"PYTHONPATH": str(tools)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    steps = json.loads(done.stdout)
+    last = {step["instruction"]: step["value"] for step in steps}
+    assert last["USER"] == "65532:65532"
+    assert json.loads(last["ENTRYPOINT"]) == ["/usr/bin/python3", "/embed.py", "/bundle"]
+    (install,) = (step["value"] for step in steps if step["instruction"] == "RUN")
+    assert install == "sh examples/edge/install.sh /packages /source"
+    bases = [step["value"] for step in steps if step["instruction"] == "FROM"]
+    assert bases == ["python:3.11-slim-bookworm AS build", "gcr.io/distroless/python3-debian12:nonroot"]
