@@ -1,6 +1,6 @@
-"""Write docs/reference/commands.md from click's commands and docs/reference/api.md from the docstrings of `whiten`.
+"""Write the pages of docs/reference: commands, the API from its docstrings, the options of `whiten serve`.
 
-`python docs/make_reference.py` writes both; with `--check` it compares them with the files and exits with 1 if one
+`python docs/make_reference.py` writes them; with `--check` it compares them with the files and exits with 1 if one
 differs. The text depends on the source alone: on no terminal, no installed version and no order of a set.
 """
 
@@ -19,6 +19,8 @@ import click
 import whiten
 from whiten_evaluation.commands.drift import EXIT_CODES
 from whiten_runtime.commands.main import whiten as whiten_command
+from whiten_serving.settings.reading import CONFIG_VARIABLE, MODELS_VARIABLE
+from whiten_serving.settings.table import options as serve_options
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -49,6 +51,20 @@ All public names of `import whiten`. Everything else is private. Each name is im
 `import whiten` loads neither torch nor onnxruntime.
 """
 
+_SERVE_OPTIONS = f"""# Options of whiten serve
+
+{_MADE}
+
+An option is given on the command line, as an environment variable, or in a file of TOML (`--config FILE` or
+`{CONFIG_VARIABLE}`), where its key is its name without the dashes in front. The command line goes before the
+environment, and that before the file. Switches are written `--verify` and `--no-verify`, elsewhere `true` and `false`.
+Several values are separated by commas in the environment, and a list in TOML.
+
+Bundles are arguments, `[NAME=]BUNDLE`; or `{MODELS_VARIABLE}`, separated by blanks; or a table of the file:
+`[models]` with lines such as `minilm = "bundles/minilm-l1-l6"`. Keys are in a file or in `WHITEN_API_KEY`, never on the
+command line, where `ps` shows them.
+"""
+
 _SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields", "Warns")
 _LISTS = ("Args", "Attributes", "Raises")
 
@@ -58,6 +74,19 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def commands() -> str:
     """Return the text of commands.md."""
     return "\n".join([_COMMANDS, *_walk("whiten", whiten_command, None)])
+
+
+def options() -> str:
+    """Return the text of serve-options.md."""
+    lines, group = [_SERVE_OPTIONS], None
+    for option in serve_options():
+        if option.group != group:
+            group = option.group
+            lines += [f"\n## {group}\n", "| option | environment | default | |", "|---|---|---|---|"]
+        written = f"{option.flag} {option.kind.metavar}".strip().replace("|", "\\|")
+        default = option.shown or "none"
+        lines.append(f"| `{written}` | `{option.variable}` | {default} | {option.help} |")
+    return "\n".join(lines)
 
 
 def _walk(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
@@ -152,7 +181,8 @@ def _inherited(name: str) -> Iterator[Function]:
     for base in getattr(whiten, name).__mro__[1:]:
         if base.__module__.startswith("whiten") and base.__name__ not in whiten.__all__:
             tree = ast.parse(inspect.getsource(base))
-            yield from (item for item in ast.walk(tree) if isinstance(item, Function))
+            bodies = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
+            yield from (item for body in bodies for item in body if isinstance(item, Function))
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -242,12 +272,12 @@ def _entry(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write both files; with --check, compare them instead.
+    """Write all files; with --check, compare them instead.
 
     Returns:
         The exit code.
     """
-    for name, text in (("commands.md", commands()), ("api.md", api())):
+    for name, text in (("commands.md", commands()), ("api.md", api()), ("serve-options.md", options())):
         file, content = REFERENCE / name, f"{text.rstrip()}\n"
         if "--check" not in arguments:
             file.parent.mkdir(exist_ok=True)

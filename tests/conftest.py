@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.corpus import sentences
 from support.once import once, shared_folder
 from support.scheduling import by_time, is_slow, unit_of
 from whiten_runtime import Encoder
+
+settings.register_profile("busy machines", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("busy machines")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -159,6 +163,16 @@ def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000)
     return once(tmp_path_factory, "minilm", lambda path: export_bundle(recipe, path))
+
+
+@pytest.fixture(scope="session")
+def minilm_int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in int8."""
+    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.recipe import Recipe
+
+    recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision="int8")
+    return once(tmp_path_factory, "minilm-int8", lambda path: export_bundle(recipe, path))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HOMES = {"whiten_models": "models", "whiten": "runtime", "whiten_runtime": "runtime", "whiten_whitening": "whitening"}
-HOMES |= {"whiten_export": "export", "whiten_evaluation": "evaluation"}
+HOMES |= {"whiten_export": "export", "whiten_evaluation": "evaluation", "whiten_serving": "serving"}
 
 PACKAGES = {
     "whiten_models": set(),
@@ -16,13 +16,14 @@ PACKAGES = {
     "whiten_whitening": {"whiten_runtime"},
     "whiten_export": {"whiten_models", "whiten_runtime", "whiten_whitening"},
     "whiten_evaluation": {"whiten_runtime", "whiten_whitening", "whiten_export"},  # whiten_export: SWEEP alone
-    "whiten": {"whiten_runtime", "whiten_whitening", "whiten_export"},
+    "whiten_serving": {"whiten_runtime", "whiten_whitening"},
+    "whiten": {"whiten_runtime", "whiten_whitening", "whiten_export", "whiten_serving"},
 }
 """Packages that each package may import besides itself."""
 
 ROOMS = {
     "whiten_runtime": (
-        *("errors", "checks", "reporter", "bundle", "hub", "ort", "files", "inference"),
+        *("errors", "checks", "reporter", "bundle", "hub", "ort", "files", "signing", "inference"),
         *("opened", "vector_whitener", "text_bundle", "encoder", "tuner", "commands"),
     ),
     "whiten_whitening": (
@@ -31,6 +32,9 @@ ROOMS = {
     ),
     "whiten_export": ("proof", "corpus", "graph", "sources", "writing", "pipeline", "commands"),
     "whiten_evaluation": ("embedding", "drawing", "tasks", "sweep", "commands"),
+    "whiten_serving": (
+        *("errors", "batching", "batcher", "mailbox", "http", "async_encoder", "settings", "server", "commands"),
+    ),
 }
 """The rooms of a package from the ground up: each imports only those before it."""
 
@@ -42,7 +46,7 @@ TORCH = (
 """Modules that import torch: networks, and those that give vectors as tensors to callers who ask for them."""
 HUB = "whiten_runtime.hub."
 HEAVY = {"torch", "transformers", "onnx", "onnx_ir", "onnxscript", "huggingface_hub", "optimum", "scipy", "matplotlib"}
-LIGHT = ("whiten.", "whiten_models.", "whiten_runtime.", "whiten_whitening.")
+LIGHT = ("whiten.", "whiten_models.", "whiten_runtime.", "whiten_serving.", "whiten_whitening.")
 LAZY = {"whiten/__init__.py", "whiten_runtime/__init__.py", "whiten_runtime/__init__.pyi"}
 """Files whose whole purpose is to give names of packages above them, when they are first used."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+import whiten as whiten_package
 from whiten_export.commands.export import export
 from whiten_runtime.commands.main import whiten
 
@@ -39,6 +40,12 @@ def test_the_reference_is_current() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_reference_has_public_members_only() -> None:
+    names = re.findall(r"^### (\w+)\.(\w+)$", (ROOT / "docs" / "reference" / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert len(names) > 50
+    assert [f"{owner}.{name}" for owner, name in names if not hasattr(getattr(whiten_package, owner), name)] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.read_text("utf-8").split()) <= 1500
 
@@ -55,6 +62,15 @@ def test_links(page: Path) -> None:
             target = page.parent / link if link else page
             assert target.exists(), link
             assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_row_stands_outside_its_table(page: Path) -> None:
+    """A table begins with its head, and a line of dashes under it."""
+    lines = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL).splitlines()
+    triples = zip(["", *lines], lines, [*lines[1:], ""], strict=False)
+    heads = [(row, under) for above, row, under in triples if row.startswith("|") and not above.startswith("|")]
+    assert [row for row, under in heads if not re.match(r"\|[ |:-]+\|$", under)] == []
 
 
 def anchors(page: Path) -> set[str]:

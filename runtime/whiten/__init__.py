@@ -6,6 +6,7 @@ first used. Names that write bundles need `pip install 'whiten[export]'`, or `'w
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         MissingPackageError,
         ParityError,
         ProviderError,
+        SignatureError,
         TextError,
         TooLongError,
         UnsafeModelError,
@@ -32,7 +34,12 @@ if TYPE_CHECKING:
         WhitenError,
     )
     from whiten_runtime.files.corpus import Corpus
+    from whiten_runtime.signing.sign import sign_bundle
+    from whiten_runtime.signing.verify import Signature, verify_signature
     from whiten_runtime.vector_whitener import VectorWhitener
+    from whiten_serving.async_encoder import AsyncEncoder
+    from whiten_serving.batcher import Batcher
+    from whiten_serving.errors import DeadlineExceededError, OverloadedError
     from whiten_whitening.codes.coded import Codes
     from whiten_whitening.codes.coder import Coder
     from whiten_whitening.drift import Drift, DriftMonitor
@@ -43,11 +50,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agreement",
+    "AsyncEncoder",
+    "Batcher",
     "BundleError",
     "Coder",
     "Codes",
     "Corpus",
     "DataError",
+    "DeadlineExceededError",
     "Drift",
     "DriftMonitor",
     "Encoder",
@@ -55,9 +65,12 @@ __all__ = [
     "IntegrityError",
     "Manifest",
     "MissingPackageError",
+    "OverloadedError",
     "ParityError",
     "ProviderError",
     "Recipe",
+    "Signature",
+    "SignatureError",
     "SourceChoice",
     "TextError",
     "TooLongError",
@@ -74,6 +87,8 @@ __all__ = [
     "export_vectors",
     "fit_bundle",
     "refit_bundle",
+    "sign_bundle",
+    "verify_signature",
 ]
 
 _MODULES = {
@@ -87,7 +102,12 @@ _MODULES = {
     "whiten_runtime.bundle.parity": ("Agreement",),
     "whiten_runtime.encoder": ("Encoder",),
     "whiten_runtime.files.corpus": ("Corpus",),
+    "whiten_runtime.signing.sign": ("sign_bundle",),
+    "whiten_runtime.signing.verify": ("Signature", "verify_signature"),
     "whiten_runtime.vector_whitener": ("VectorWhitener",),
+    "whiten_serving.async_encoder": ("AsyncEncoder",),
+    "whiten_serving.batcher": ("Batcher",),
+    "whiten_serving.errors": ("DeadlineExceededError", "OverloadedError"),
     "whiten_whitening.codes.coded": ("Codes",),
     "whiten_whitening.codes.coder": ("Coder",),
     "whiten_whitening.drift": ("Drift", "DriftMonitor"),
@@ -98,6 +118,12 @@ _MODULES = {
 
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
+_PUBLIC = frozenset(__all__)
+
+if find_spec("onnx_ir") is None:  # `from whiten import *` gives what is installed
+    for _name in ("export_bundle", "export_vectors", "fit_bundle", "refit_bundle"):
+        __all__.remove(_name)
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used.
@@ -106,7 +132,7 @@ def __getattr__(name: str) -> Any:
         AttributeError: there is no such name.
         MissingPackageError: a package that the name needs is not installed.
     """
-    if name not in __all__:
+    if name not in _PUBLIC:
         raise AttributeError(f"module 'whiten' has no attribute '{name}'; its public names are in whiten.__all__")
     value = _version() if name == "__version__" else _imported(name)
     globals()[name] = value

@@ -2,8 +2,10 @@
 
 import io
 import operator
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn, SupportsIndex
 
 from whiten_runtime.errors import MissingPackageError, TextError, UsageError
@@ -35,6 +37,42 @@ def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | N
     return number
 
 
+def path_of(name: str, value: object) -> Path:
+    """Return a path that was passed as a text or as an object with `__fspath__`, such as a `Path`.
+
+    Args:
+        name: name of the argument, for the message.
+        value: value that was passed.
+
+    Raises:
+        UsageError: it is no path, or an empty one, or has a NUL character.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise UsageError(f"{name} is {described(value)}; wanted a path, a str or a Path")
+    if not text:
+        raise UsageError(f"{name} is an empty text; wanted a path")
+    if "\0" in text:
+        raise UsageError(f"{name} is {text!r}; wanted a path, and no path has a NUL character")
+    return Path(text)
+
+
+def instance_of(name: str, value: object, kind: type, hint: str) -> None:
+    """Check the type of an argument.
+
+    Args:
+        name: name of the argument, for the message.
+        value: value that was passed.
+        kind: class that it has to be of.
+        hint: how to make one, for the message.
+
+    Raises:
+        UsageError: it is of another class.
+    """
+    if not isinstance(value, kind):
+        raise UsageError(f"{name} is {described(value)}; wanted a {kind.__name__}, such as {hint}")
+
+
 def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
     """Check that a value is one of those allowed.
 
@@ -63,7 +101,7 @@ def as_iterable(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, list | tuple):
         return texts
     for name in _TO_LIST:
-        if hasattr(texts, name) and not isinstance(texts, type):
+        if hasattr(texts, name) and not isinstance(texts, type | memoryview):
             items = getattr(texts, name)()
             return items if isinstance(items, list) else _refuse(texts)
     if hasattr(texts, "keys"):
@@ -72,7 +110,11 @@ def as_iterable(texts: Iterable[str]) -> Iterable[str]:
         return _refuse(texts, " in an order, such as a list")
     if isinstance(texts, io.IOBase) or hasattr(texts, "readline"):
         return _refuse(texts, ", such as file.read().splitlines()")
-    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes | bytearray | memoryview):
+        return _refuse(texts, ", such as what decode('utf-8') gives")
+    if isinstance(texts, os.PathLike):
+        return _refuse(texts, ", such as path.read_text('utf-8').splitlines()")
+    if not isinstance(texts, Iterable):
         return _refuse(texts)
     return texts
 
@@ -90,7 +132,7 @@ def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
     items = list(as_iterable(texts))
     for index, item in enumerate(items):
         if not isinstance(item, str):
-            raise TextError(f"texts[{offset + index}] is {_described(item)}; wanted a str")
+            raise TextError(f"texts[{offset + index}] is {described(item)}; wanted a str")
     return items
 
 
@@ -132,9 +174,13 @@ def needing_package(package: str) -> Iterator[None]:
 
 
 def _refuse(texts: object, hint: str = "") -> NoReturn:
-    raise TextError(f"texts is {_described(texts)}; wanted a str or an iterable of str{hint}")
+    raise TextError(f"texts is {described(texts)}; wanted a str or an iterable of str{hint}")
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
+    """Return the type of a value that was passed, with its shape or else its beginning, on one line, for messages."""
+    kind, shape, numbers = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and shape:
+        return f"{kind} of shape {list(shape)}" if numbers is None else f"{kind} of {numbers} {list(shape)}"
     text = " ".join(repr(value).split())
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+    return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -22,9 +22,8 @@ from whiten_runtime.inference.arguments import (
 )
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY
 from whiten_runtime.inference.tensors import as_tensors
-from whiten_runtime.inference.tuned import tuned_options
-from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.inference.tuned import session_options
+from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name
 from whiten_runtime.text_bundle import TextBundle
 
 if TYPE_CHECKING:
@@ -40,12 +39,15 @@ class Encoder(TextBundle):
         path: a bundle directory, as written by whiten-export, or a repository of the model hub: "org/name",
             "hf://org/name" or "hf://org/name@revision". A directory that exists goes before a repository of its name.
         providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for the
-            CPU. All of them must be active, and matrix products must be on the first: there is no silent fallback.
+            CPU. All of them must be active, and run all matrix products: none is left to the CPU unless it is named.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
         device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16", in place of `providers`. The last two need
             whiten[openvino]; bf16 is refused by processors without it.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
+        verify: prove, before anything is embedded, that this machine computes what the reference computed at export:
+            embed the bundle's probes and keep the parity gate, as `whiten verify` does. It takes some seconds with a
+            large model; False for no proof.
         spinning: let threads spin while one operator waits for the next, which is faster; False where other programs
             need the processor more. Threads never spin between calls.
         cuda_graphs: on CUDA, record the kernels for a single text of up to 128 tokens, and launch them as one CUDA
@@ -55,9 +57,13 @@ class Encoder(TextBundle):
             One of another machine or another bundle is refused.
         revision: branch, tag or commit of the repository; None for what the cache has of its main branch, else for the
             newest.
+        max_characters: characters of a text beyond which it is cut before it is tokenised, or refused with
+            `truncate=False`; None for 250 for each token of `max_seq_length`. Texts of words have more tokens than the
+            model takes long before, and their vectors do not depend on it.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
+        ParityError: `verify` is true, and the probes' vectors are not the reference's.
         ProviderError: a provider is not available or not active, or the graph cannot be recorded.
         UsageError: an option cannot be used as given, or the hub has no such repository or revision.
         WhitenError: the hub cannot be reached, or refuses.
@@ -71,23 +77,20 @@ class Encoder(TextBundle):
         *,
         device: str | None = None,
         verify_hashes: bool = True,
+        verify: bool = False,
         spinning: bool = True,
         cuda_graphs: bool = False,
         tuned: bool = False,
         revision: str | None = None,
+        max_characters: int | None = None,
     ) -> None:
         path = locate_bundle(path, revision)
-        if tuned:
-            if (providers, threads, device) != (None, None, None):
-                raise UsageError("tuned takes providers and threads from whiten tune; leave them and device out")
-            options = tuned_options(path, spinning)
-        else:
-            options = SessionOptions(providers_for(providers, device), threads, spinning)
+        options = session_options(path, providers, threads, device, spinning, tuned)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
         # Resolve the path now: the process may change its directory before it forks or pickles.
-        self._open(path.absolute(), options, verify_hashes, cuda_graphs)
+        self._open_unmixed(path.absolute(), options, verify_hashes, cuda_graphs, max_characters, bool(verify))
 
     @overload
     def encode(
@@ -121,6 +124,7 @@ class Encoder(TextBundle):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         truncate: bool = True,
+        max_characters: int | None = None,
         ranges: ArrayLike | None = None,
         pool: None = None,
         chunk_size: int | None = None,
@@ -153,6 +157,9 @@ class Encoder(TextBundle):
                 Only for methods whose columns are nested (pca, pca-cor), and for the Matryoshka dimensions of a model
                 without whitening.
             truncate: truncate texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
+            max_characters: characters of a text beyond which it is cut before it is tokenised, and counted in
+                `truncated`, or raises; None for the encoder's. Only texts that have fewer than `max_seq_length` tokens
+                in so many characters, such as those of blanks, get another vector by it.
             ranges: lower and upper ends of the coordinates for int8 and uint8, [2, k]; None for those of `ranges()`.
             pool: only None: an encoder has no other processes.
             chunk_size: number of texts for a process of a pool; checked, and without effect, as there is no pool.
@@ -165,9 +172,10 @@ class Encoder(TextBundle):
             TextError: `texts` is no str and no iterable of texts, or an item is not a string; the message has its
                 index.
             TooLongError: a text is too long and `truncate` is False.
-            UsageError: texts are given by two names or none; `batch_size` or `truncate_dim` is out of range; the
-                bundle's vectors cannot be truncated; there is no prompt of this name; the bundle stores no ranges and
-                none are given; or another argument cannot be used as given.
+            BundleError: the graph gives a text a vector that is not finite; the message has its index.
+            UsageError: texts are given by two names or none; `batch_size`, `truncate_dim` or `max_characters` is out of
+                range; the bundle's vectors cannot be truncated; there is no prompt of this name; the bundle stores no
+                ranges and none are given; or another argument cannot be used as given.
             MissingPackageError: tensors are asked for, and torch is not installed.
         """
         if texts is UNSET or sentences is not UNSET or inputs is not UNSET:
@@ -175,7 +183,7 @@ class Encoder(TextBundle):
         if device is not None or pool is not None or chunk_size is not None or output_value != SENTENCE_EMBEDDING:
             check_arguments(output_value, device, self.device, pool, chunk_size)
         prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt, max_characters)
         plain = precision == "float32" and ranges is None
         quantizer = None if plain else self._quantizer(precision, ranges, options)
         vectors: NDArray[Any] = self._vectors(texts, options, bool(show_progress_bar))

@@ -18,7 +18,7 @@ class TextError(WhitenError, TypeError):
 
 
 class TooLongError(WhitenError, ValueError):
-    """Raised when a text has more tokens than the model takes and `truncate=False` forbids truncating it."""
+    """Raised when a text has more tokens, or characters, than are read and `truncate=False` forbids truncating it."""
 
 
 class DataError(WhitenError):
@@ -26,11 +26,15 @@ class DataError(WhitenError):
 
 
 class BundleError(WhitenError):
-    """Raised when a bundle is missing, incomplete, or not a bundle."""
+    """Raised when a bundle is missing, incomplete, or not a bundle, or gives vectors that are not finite."""
 
 
 class IntegrityError(BundleError):
     """Raised when a file of a bundle differs from its manifest."""
+
+
+class SignatureError(BundleError):
+    """Raised when a bundle is not signed, or not by the author asked for, or is not as its author signed it."""
 
 
 class UnsafeModelError(BundleError):

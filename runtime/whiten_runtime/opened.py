@@ -11,13 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision
+from whiten_runtime.bundle.parity import Agreement, gate_of
 from whiten_runtime.bundle.ranges import OutputMoments, read_moments
+from whiten_runtime.bundle.replaced import unmixed
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.bundle.steps import as_int8
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.quantize import Quantizer
 from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
+from whiten_runtime.ort.openvino import wants_bfloat16
+from whiten_runtime.ort.providers import provider_name
+from whiten_runtime.ort.session import SessionOptions
 
 Opened = TypeVar("Opened", bound="OpenedBundle")
 
@@ -31,8 +36,21 @@ class OpenedBundle:
     def _open(self, *arguments: Any) -> None:
         raise NotImplementedError
 
+    def _open_unmixed(self, path: Path, *arguments: Any) -> None:
+        """Open a bundle, and open it again if it was replaced meanwhile."""
+
+        def opened() -> "OpenedBundle":
+            self._open(path, *arguments)
+            return self
+
+        unmixed(path, opened)
+
     def close(self) -> None:
         """Free the graph. The object cannot be used afterwards."""
+        raise NotImplementedError
+
+    def verify(self) -> Agreement:
+        """Compare the vectors of the bundle's probes with those of the reference."""
         raise NotImplementedError
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
@@ -147,6 +165,26 @@ class OpenedBundle:
     def __reduce__(self) -> tuple[Any, ...]:
         return reopen, (type(self), *self._arguments)
 
+    def _prove(self) -> None:
+        """Compute the bundle's probes, and close it if a bound of the parity gate is not kept.
+
+        Raises:
+            ParityError: the vectors differ from the reference's by more than the gate allows.
+            BundleError: the probes are missing or damaged.
+        """
+        options: SessionOptions = self._arguments[1]
+        manifest = self.manifest
+        gate = gate_of("bf16" if wants_bfloat16(options.providers) else manifest.precision, manifest.vectors)
+        try:
+            agreement = self.verify()
+            if not gate.passes(agreement):
+                reference = manifest.parity.reference.split(",")[0] if manifest.parity else "its reference"
+                on = provider_name(options.providers[0])
+                raise ParityError(f"{self.path}: not what {reference} computed, on {on}: {agreement}; wanted {gate}")
+        except BaseException:
+            self.close()
+            raise
+
     def _quantizer(
         self, precision: VectorPrecision, ranges: ArrayLike | None, options: EncodeOptions
     ) -> Callable[[NDArray[np.float32]], NDArray[Any]] | None:
@@ -172,5 +210,5 @@ class OpenedBundle:
 def reopen(kind: type[Opened], *arguments: Any) -> Opened:
     """Open a bundle with the arguments that an object of this kind keeps, as in the process that unpickles it."""
     opened = kind.__new__(kind)
-    opened._open(*arguments)
+    opened._open_unmixed(*arguments)
     return opened

@@ -1,6 +1,6 @@
 """Hold what an encoder does besides `encode`: streams, two vectors a text, the proof, and what the bundle says."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
-from whiten_runtime.checks import as_iterable, checked_texts
+from whiten_runtime.checks import as_iterable, checked_texts, whole_number
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.token_runner import TokenizedTexts, TokenRunner
+from whiten_runtime.inference.tokenizer import Token
+from whiten_runtime.inference.vectors import unit
 from whiten_runtime.opened import OpenedBundle
 from whiten_runtime.ort.placement import Placement
 from whiten_runtime.ort.providers import device_of
@@ -27,9 +30,19 @@ _WARM = 512
 class TextBundle(OpenedBundle):
     """Holds an open bundle that takes texts."""
 
-    def _open(self, path: Path, options: SessionOptions, verify_hashes: bool, cuda_graphs: bool) -> None:
-        self._arguments = (path, options, verify_hashes, cuda_graphs)
+    def _open(
+        self,
+        path: Path,
+        options: SessionOptions,
+        verify_hashes: bool,
+        cuda_graphs: bool,
+        max_characters: int | None = None,
+        verify: bool = False,
+    ) -> None:
+        self._arguments = (path, options, verify_hashes, cuda_graphs, max_characters, verify)
+        longest = None if max_characters is None else whole_number("max_characters", max_characters, 1)
         self._bundle, self._embedder = load_bundle(path, options, verify_hashes)
+        self._embedder.max_characters = longest or self._embedder.max_characters
         self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
         if cuda_graphs:
             try:
@@ -37,6 +50,8 @@ class TextBundle(OpenedBundle):
             except BaseException:
                 self.close()
                 raise
+        if verify:
+            self._prove()
 
     def encode_both(
         self,
@@ -46,6 +61,7 @@ class TextBundle(OpenedBundle):
         prompt: str | None = None,
         batch_size: int | None = None,
         truncate: bool = True,
+        max_characters: int | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Embed texts, and return their vectors after and before whitening, from one run of the graph.
 
@@ -55,6 +71,7 @@ class TextBundle(OpenedBundle):
             prompt: the prompt itself, as in `encode`.
             batch_size: maximum number of texts per batch.
             truncate: truncate long texts instead of raising.
+            max_characters: characters beyond which a text is cut before it is tokenised, as in `encode`.
 
         Returns:
             The vectors that `encode` returns, float32 [n, k], and the mean over the chosen layers before whitening and
@@ -62,12 +79,12 @@ class TextBundle(OpenedBundle):
 
         Raises:
             UsageError: the bundle was not exported with `--outputs both`, or `batch_size` is out of range.
-            TextError: as in `encode`, and TooLongError too.
+            TextError: as in `encode`, and TooLongError and BundleError too.
         """
         if self.manifest.outputs != "both":
             raise UsageError("this bundle gives one vector a text; export it with --outputs both")
         prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        plain = self._options(batch_size, False, None, truncate, prompt)
+        plain = self._options(batch_size, False, None, truncate, prompt, max_characters)
         values = (OUTPUT, UNWHITENED_OUTPUT)
         options = replace(plain, width=self._engine.width_of(*values), values=values)
         white, raw = np.split(self._vectors(texts, options, False), [self.dimension], axis=1)
@@ -83,6 +100,7 @@ class TextBundle(OpenedBundle):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         truncate: bool = True,
+        max_characters: int | None = None,
         precision: VectorPrecision = "float32",
         ranges: ArrayLike | None = None,
     ) -> Iterator[NDArray[Any]]:
@@ -98,6 +116,7 @@ class TextBundle(OpenedBundle):
             normalize_embeddings: divide each vector by its L2 norm.
             truncate_dim: keep only the first coordinates.
             truncate: truncate long texts instead of raising.
+            max_characters: characters beyond which a text is cut before it is tokenised, as in `encode`.
             precision: precision of the numbers, as in `encode`.
             ranges: ranges of int8 and uint8, as in `encode`.
 
@@ -107,22 +126,122 @@ class TextBundle(OpenedBundle):
         Raises:
             TextError: an item of `texts` is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
-            UsageError: `batch_size` or `truncate_dim` is out of range, there is no prompt of this name, or `precision`
-                or `ranges` cannot be used.
+            BundleError: the graph gives a text a vector that is not finite; the message has its index.
+            UsageError: `batch_size`, `truncate_dim` or `max_characters` is out of range, there is no prompt of this
+                name, or `precision` or `ranges` cannot be used.
         """
         if isinstance(texts, str):
             raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
         prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt, max_characters)
+        windows = self._encoded_windows(texts, options, precision, ranges)
+        return (row for _, rows in windows for row in rows)
+
+    def _encoded_windows(
+        self,
+        texts: Iterable[str],
+        options: EncodeOptions,
+        precision: VectorPrecision = "float32",
+        ranges: ArrayLike | None = None,
+        first: int | None = None,
+    ) -> Iterator[tuple[list[str], NDArray[Any]]]:
+        """Return an iterator over windows of texts, each with its vectors [m, k] as `encode` gives them.
+
+        Vectors depend on the other texts of their window, in the rounding of float32: a stream that goes on where a
+        window ended, with a full `first` window, gives the same bits.
+        """
         quantizer = self._quantizer(precision, ranges, options)
-        windows = (rows for _, rows in self._embedder.windows(as_iterable(texts), options))
-        return (row for rows in windows for row in (rows if quantizer is None else quantizer(rows)))
+        windows = self._embedder.windows(as_iterable(texts), options, first=first)
+        return ((found, rows if quantizer is None else quantizer(rows)) for found, rows in windows)
+
+    def tokenized(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool = True,
+    ) -> TokenizedTexts:
+        """Tokenise texts for batches that the caller plans, with `token_runner`.
+
+        Args:
+            texts: one text, or several.
+            prompt_name: name of a prompt, as in `encode`.
+            prompt: the prompt itself, as in `encode`.
+            truncate: truncate long texts instead of raising.
+
+        Raises:
+            TextError: as in `encode`, and TooLongError and UsageError too.
+        """
+        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
+        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        return self._embedder.tokenized(items, self._options(None, False, None, truncate, prompt, None))
+
+    def token_runner(self) -> TokenRunner:
+        """Return what computes batches that the caller plans: token ids in, vectors as the graph gives them out."""
+        self._engine.check_open()
+        return TokenRunner(self._engine)
+
+    def finisher(
+        self,
+        *,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: VectorPrecision = "float32",
+        ranges: ArrayLike | None = None,
+    ) -> Callable[[NDArray[np.float32]], NDArray[Any]]:
+        """Return a function that makes the vectors of `encode` of those of the graph, float32 [n, dimension].
+
+        The function takes finite vectors; `TokenRunner.run` does not check them.
+
+        Args:
+            normalize_embeddings: divide each vector by its L2 norm, as in `encode`.
+            truncate_dim: number of leading coordinates to keep, as in `encode`.
+            precision: precision of the numbers, as in `encode`.
+            ranges: ranges of int8 and uint8, as in `encode`.
+
+        Raises:
+            UsageError: an option cannot be used, as in `encode`.
+        """
+        options = self._options(None, normalize_embeddings, truncate_dim, True, "", None)
+        quantizer = self._quantizer(precision, ranges, options)
+
+        def finish(vectors: NDArray[np.float32]) -> NDArray[Any]:
+            kept = np.ascontiguousarray(vectors[:, : options.width])
+            found = unit(kept) if options.normalize else kept
+            return found if quantizer is None else quantizer(found)
+
+        return finish
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
         """Return the number of tokens of a text, or of each text, special tokens included, before truncation."""
         if isinstance(texts, str):
             return len(self._tokenizer.tokenize([texts])[0])
         return [len(ids) for ids in self._tokenizer.tokenize(checked_texts(texts))]
+
+    def tokens(self, text: str, *, special: bool = True) -> list[Token]:
+        """Return the tokens of a text, with their places in it, before truncation.
+
+        Args:
+            text: one text, without a prompt unless it holds it.
+            special: with the special tokens before and after it.
+
+        Raises:
+            BundleError: the tokenizer fails on the text.
+        """
+        return self._tokenizer.tokens(text, special)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Return the text of token ids of this bundle's tokenizer, as far as they still hold it.
+
+        Args:
+            ids: token ids.
+            skip_special: leave out special tokens.
+
+        Raises:
+            UsageError: an id is not in the vocabulary.
+        """
+        return self._tokenizer.decode(ids, skip_special)
 
     def verify(self) -> Agreement:
         """Embed the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
@@ -199,7 +318,13 @@ class TextBundle(OpenedBundle):
             return self._embedder.embed(items, options, advance)
 
     def _options(
-        self, batch_size: int | None, normalize: bool, truncate_dim: int | None, truncate: bool, prompt: str
+        self,
+        batch_size: int | None,
+        normalize: bool,
+        truncate_dim: int | None,
+        truncate: bool,
+        prompt: str,
+        max_characters: int | None,
     ) -> EncodeOptions:
         self._engine.check_open()
-        return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate, prompt)
+        return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate, prompt, max_characters)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.cross_check import check_consistency
 from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
@@ -15,10 +16,11 @@ from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
-from whiten_runtime.inference.vectors import check_finite, rows_of, unit
+from whiten_runtime.inference.vectors import check_finite, check_given, rows_of, unit
 from whiten_runtime.opened import OpenedBundle
+from whiten_runtime.ort.fork_safe import ForkSafeSession
 from whiten_runtime.ort.providers import Provider, providers_for
-from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
+from whiten_runtime.ort.session import SessionOptions, create_session
 
 _ROWS_AT_ONCE = 4096
 
@@ -32,11 +34,13 @@ class VectorWhitener(OpenedBundle):
         threads: threads per call; None for WHITEN_THREADS, else all the CPUs this process may use.
         device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
+        verify: prove now, with the bundle's probes, that this machine computes what the reference computed at export.
         spinning: let threads spin while one operator waits for the next. Threads never spin between calls.
         revision: branch, tag or commit of the repository, as for `Encoder`.
 
     Raises:
         BundleError: not a bundle, or one that takes texts, or incomplete, altered or unsafe.
+        ParityError: `verify` is true, and the probes' vectors are not the reference's.
         ProviderError: a provider is not available or not active.
         UsageError: an option cannot be used as given, or the hub has no such repository or revision.
         WhitenError: the hub cannot be reached, or refuses.
@@ -50,23 +54,29 @@ class VectorWhitener(OpenedBundle):
         *,
         device: str | None = None,
         verify_hashes: bool = True,
+        verify: bool = False,
         spinning: bool = True,
         revision: str | None = None,
     ) -> None:
         options = SessionOptions(providers_for(providers, device), threads, spinning)
-        self._open(locate_bundle(path, revision).absolute(), options, verify_hashes)
+        self._open_unmixed(locate_bundle(path, revision).absolute(), options, verify_hashes, bool(verify))
 
-    def _open(self, path: Path, options: SessionOptions, verify_hashes: bool) -> None:
-        self._arguments = (path, options, verify_hashes)
+    def _open(
+        self, path: Path, options: SessionOptions, verify_hashes: bool, verify: bool = False, unfinished: bool = False
+    ) -> None:
+        self._arguments = (path, options, verify_hashes, verify, unfinished)
         self._bundle = open_bundle(path, verify_hashes)
         if self.manifest.input != "vectors":
-            raise BundleError(f"{path}: takes texts, not vectors; open it with whiten_runtime.Encoder")
+            raise BundleError(f"{path}: takes texts, not vectors; open it with whiten.Encoder")
+        check_consistency(self._bundle, unfinished)
         self._session = ForkSafeSession(lambda: create_session(self._bundle.model, options))
         session = self._session.get()
         self.providers: list[str] = session.get_providers()
         shapes = [value.shape for value in (*session.get_inputs(), *session.get_outputs())]
         if [shape[1:] for shape in shapes] != [[self.width], [self.dimension]]:
             raise BundleError(f"{self._bundle.model}: has shapes {shapes}, not those of its manifest; export it again")
+        if verify:
+            self._prove()
 
     def transform(
         self,
@@ -98,6 +108,7 @@ class VectorWhitener(OpenedBundle):
             UsageError: the vectors have another number of dimensions or the type of codes, or an option cannot be used
                 as given.
             TextError: they are not numbers, or not finite; the message has the first index.
+            BundleError: a result is not finite, such as that of numbers near the largest; the message has its index.
         """
         self._session.check_open()
         options = EncodeOptions.of(self.manifest, batch_size, normalize_embeddings, truncate_dim)
@@ -142,4 +153,5 @@ class VectorWhitener(OpenedBundle):
             (rows,) = self._session.run([OUTPUT], {VECTORS_INPUT: part})
             result[start : start + len(part)] = rows[:, : options.width]
             advance(len(part))
+        check_given(result, "vectors")
         return unit(result) if options.normalize else result

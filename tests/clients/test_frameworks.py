@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle, edit_manifest
+from support.agreeing import change_bundle
+from support.bundles import copy_bundle
 from support.corpus import sentences
 from whiten_runtime import Encoder
 
@@ -43,7 +44,7 @@ Runner = Callable[..., None]
 def prompted(minilm_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real checkpoint, with prompts for queries and documents."""
     copy = copy_bundle(minilm_bundle, tmp_path_factory.mktemp("prompted"))
-    edit_manifest(copy, lambda manifest: manifest.update(prompts=PROMPTS))
+    change_bundle(copy, prompts=PROMPTS)
     return copy
 
 

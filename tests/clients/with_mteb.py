@@ -69,7 +69,11 @@ def prompted(folder: Path) -> list[str]:
     """Return the prompts that a bundle with many applies to the tasks: none said, query and document of each."""
     shutil.copytree(bundle, folder)
     manifest = json.loads((folder / "whiten.json").read_text("utf-8"))
-    (folder / "whiten.json").write_text(json.dumps(manifest | {"prompts": PROMPTS, "default_prompt_name": "passage"}))
+    manifest = {name: value for name, value in manifest.items() if name not in ("manifest_sha256", "space")}
+    prompts = {"prompts": PROMPTS, "default_prompt_name": "passage"}
+    (folder / "whiten.json").write_text(json.dumps(manifest | prompts))
+    told = folder / "config_sentence_transformers.json"
+    told.write_text(json.dumps(json.loads(told.read_text("utf-8")) | prompts))
     with_prompts = MtebModel(folder)
     applied: list[str] = []
     with_prompts.model.encode = lambda texts, prompt, **options: applied.append(prompt)  # type: ignore[method-assign]

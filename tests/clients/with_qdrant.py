@@ -29,6 +29,7 @@ for change, message in (
     other = Path(out).with_name(next(iter(change)))
     shutil.copytree(bundle, other)
     manifest = json.loads((other / "whiten.json").read_text("utf-8"))
+    manifest = {name: value for name, value in manifest.items() if name not in ("manifest_sha256", "space")}
     (other / "whiten.json").write_text(json.dumps(manifest | change), "utf-8")
     try:
         register(other, "birds")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle, edit_manifest
+from support.agreeing import change_bundle
+from support.bundles import copy_bundle
 from support.vectors import ROUNDING, worst
 from whiten_evaluation.embedding import WhiteningSource, check_bundles, check_fit, embed_texts
 from whiten_runtime import Encoder, UsageError
@@ -19,11 +20,11 @@ CUT = WhiteningSource("bundle", dimension=8)
 
 @pytest.fixture
 def changed(tiny_bundle: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that copies the bundle and changes some fields of its manifest."""
+    """Return a function that copies the bundle and changes some fields of it, in all of its files."""
 
     def get(**changes: Any) -> Path:
-        copy = copy_bundle(tiny_bundle, tmp_path)
-        edit_manifest(copy, lambda manifest: manifest.update(changes))
+        copy = copy_bundle(tiny_bundle, tmp_path / str(len(list(tmp_path.iterdir()))))
+        change_bundle(copy, **changes)
         return copy
 
     return get
@@ -47,11 +48,12 @@ def test_unknown_prompt_is_refused_before_a_bundle_is_loaded(changed: Callable[.
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(
-    changed: Callable[..., Path], tiny: Encoder, normalize: bool
+    changed: Callable[..., Path], normalize: bool
 ) -> None:
     bundle = changed(whitening=None, matryoshka_dimensions=[16, 8], normalize=normalize)
     check_bundles([bundle], CUT, {})
-    want = tiny.encode(TEXTS)[:, :8]
+    with Encoder(changed(whitening=None)) as whole:
+        want = whole.encode(TEXTS)[:, :8]
     if normalize:
         want /= np.linalg.norm(want, axis=1, keepdims=True)
     assert worst(embed_texts(bundle, TEXTS, CUT).of(TEXTS), want) < ROUNDING

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.environments import PIP, kept
+from support.environments import installed_packages
 
 ROOT = Path(__file__).parents[2]
 HOMES = ("export", "models", "runtime", "whitening")
@@ -20,12 +20,7 @@ Runner = Callable[..., str]
 def run_example(pytestconfig: pytest.Config) -> Runner:
     """Run a file of `examples` and return what it printed."""
     requirements = Path(__file__).with_name("requirements.txt")
-    packages = kept(
-        pytestconfig,
-        "examples",
-        requirements,
-        lambda folder: (sys.executable, *PIP, "--no-deps", "--upgrade", "--target", folder, "-r", requirements),
-    )
+    packages = installed_packages(pytestconfig, "examples", requirements, "--no-deps")
     path = os.pathsep.join(map(str, (*(ROOT / home for home in HOMES), packages)))
 
     def run(name: str, *arguments: object) -> str:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from support.bundles import copy_bundle, edit_manifest
+from support.agreeing import change_bundle
+from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.nasty_texts import NASTY
 from support.vectors import ROUNDING, worst
@@ -33,7 +34,7 @@ def opened(golden: Path, tmp_path: Path) -> Iterator[Pair]:
 
         def get(bundle: str = "bundle-v1", **changes: Any) -> tuple[SentenceTransformer, Encoder]:
             copy = copy_bundle(golden / bundle, tmp_path / str(len(list(tmp_path.iterdir()))))
-            edit_manifest(copy, lambda manifest: manifest.update(changes))
+            change_bundle(copy, **changes)
             return load(copy), stack.enter_context(Encoder(copy))
 
         yield get

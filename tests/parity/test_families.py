@@ -19,6 +19,7 @@ from torch import nn
 
 from support.checkpoints import FAMILIES
 from support.corpus import sentences
+from support.default_sessions import additions_before_norms, default_vectors, fused, largest_difference
 from support.nasty_texts import NASTY
 from support.sizes import LAYERS, MAX_LENGTH, WIDTH
 from whiten_export.commands.export import export
@@ -30,6 +31,7 @@ from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import convert_to_int8
 from whiten_export.graph.int8.wide_texts import Vocabulary, calibration_texts, far_texts
 from whiten_export.graph.pooling import pool_graph
+from whiten_export.graph.residual_sums import sum_residuals
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.lower_precision import CALIBRATION_SENTENCES
 from whiten_export.pipeline.recipe import Recipe
@@ -40,9 +42,11 @@ from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime import Encoder, UsageError
-from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.bundle.manifest import Pooling, Precision
+from whiten_runtime.bundle.operators import WRITTEN
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
@@ -166,6 +170,11 @@ def test_exported_bundle_equals_pytorch(exported: Exported) -> None:
         assert np.isfinite(encoder.encode("")).all()
 
 
+def test_bundle_gives_the_same_vectors_with_default_sessions(exported: Exported, tmp_path: Path) -> None:
+    """Other programs let onnxruntime fuse all that it can."""
+    check_default_sessions(exported, exported.bundle / MODEL_FILE, tmp_path)
+
+
 def test_layers_and_poolings_equal_pytorch(exported: Exported, tmp_path: Path) -> None:
     for layers, pooling in CASES:
         if (exported.family, pooling) == (
@@ -182,6 +191,19 @@ def test_precisions_pass_the_parity_gate(exported: Exported, tmp_path: Path) -> 
     for precision in ("fp16", "int8"):
         for layers in ((0,), (1, LAYERS)):
             check(exported, layers, "mean", precision, WIDTH, tmp_path)
+            check_default_sessions(exported, tmp_path / "model.onnx", tmp_path)
+
+
+def check_default_sessions(exported: Exported, model: Path, folder: Path) -> None:
+    """Compare this project's sessions with onnxruntime's default ones, on texts one at a time."""
+    assert additions_before_norms(model) == []
+    assert not {kind for kind in fused(model, folder) if "Skip" in kind}
+    tokenizer = exported.tokenizer
+    ids = [tokenizer.cut(row) for row in tokenizer.tokenize(TEXTS) if row]
+    engine = Engine(model, exported.model.tokenizer.pad_token_id)
+    want = np.concatenate([engine.run_alone(row) for row in ids])
+    engine.close()
+    assert largest_difference(default_vectors(model, ids), want) <= 1e-6
 
 
 def check(
@@ -200,7 +222,9 @@ def check(
         far = far_texts(tokenizer, vocabulary)
         graph, scales = convert_to_int8(graph, texts, far, MAX_LENGTH, folder, SessionOptions(), Reporter())
         assert scales.far_min_cosine >= scales.token_min_cosine - 0.002, f"{layers} {pooling}: {scales}"
+    sum_residuals(graph)
     got = exported.vectors(graph, TEXTS, OUTPUT, path)
+    assert scan_graph(path).operators <= {("", name) for name in WRITTEN}
     agreement = compare(got, exported.wanted(layers, pooling, fitted.mean_, fitted.weight_))
     assert GATES[precision].passes(agreement), f"{precision} {layers} {pooling}: {agreement}"
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.sizes import WIDTH
 from whiten_runtime import Encoder, TextError
-from whiten_runtime.checks import checked_texts
+from whiten_runtime.checks import checked_texts, described
 
 TEXTS = ["a text", "", "日本"]
 
@@ -44,6 +44,16 @@ def test_columns_become_lists(name: str, tiny: Encoder) -> None:
 )
 def test_lists_and_iterators_are_taken(texts: Any) -> None:
     assert checked_texts(texts) == TEXTS
+
+
+def test_values_are_described_on_one_line() -> None:
+    table = np.zeros((2, 3), np.float32)
+    assert described(table) == "ndarray of float32 [2, 3]"
+    assert described(np.float32(2)) == f"float32 {np.float32(2)!r}"
+    assert described(np.ndarray) == "type <class 'numpy.ndarray'>"
+    assert described(["a\nb"] * 20) == r"list ['a\nb', 'a\nb', 'a\nb', 'a\nb', 'a\n..."
+    assert described([[1, 2]]) == "list [[1, 2]]"
+    assert described(type("Table", (), {"shape": (2, 3)})()) == "Table of shape [2, 3]"
 
 
 def test_columns_of_numpy() -> None:
@@ -109,8 +119,10 @@ def test_columns_of_datasets(tiny: Encoder) -> None:
         (frozenset({"a", "b"}), "in an order, such as a list"),
         (io.StringIO("a\nb\n"), r"file\.read\(\)\.splitlines\(\)"),
         (io.BytesIO(b"a\nb\n"), r"file\.read\(\)\.splitlines\(\)"),
-        (b"text", "wanted a str or an iterable of str"),
-        (bytearray(b"text"), "wanted a str or an iterable of str"),
+        (b"text", r"wanted a str or an iterable of str, such as what decode\('utf-8'\) gives"),
+        (bytearray(b"text"), r"such as what decode\('utf-8'\) gives"),
+        (memoryview(b"text"), r"such as what decode\('utf-8'\) gives"),
+        (Path("file.txt"), r"such as path.read_text\('utf-8'\).splitlines\(\)"),
         (np.array("text"), "texts is ndarray"),
         (7, "texts is int 7"),
     ],

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.bundles import copy_bundle, edit_manifest
+from support.agreeing import change_bundle
+from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.sizes import MAX_LENGTH, WIDTH
 from whiten_runtime import Encoder, MissingPackageError, TextError, UsageError
@@ -199,7 +200,7 @@ def test_a_copy_by_pickle_takes_the_same_arguments(tiny: Encoder) -> None:
 @pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
 def test_pairwise_similarity_is_the_diagonal(golden: Path, tmp_path: Path, name: str) -> None:
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    edit_manifest(bundle, lambda manifest: manifest.update(similarity_fn_name=name))
+    change_bundle(bundle, similarity_fn_name=name)
     with Encoder(bundle) as encoder:
         assert encoder.similarity_fn_name == name
         a, b = encoder.encode(sentences(6)), encoder.encode(sentences(12)[6:])

@@ -80,9 +80,55 @@ def test_long_texts_are_truncated_and_counted_or_refused(tiny_bundle: Path) -> N
         assert encoder.truncated == 2
         count = encoder.token_count(text)
         assert encoder.token_count(["", text]) == [2, count]
-        with pytest.raises(TooLongError, match=rf"texts\[1\] has {count} tokens, but the bundle takes {MAX_LENGTH}"):
+        with pytest.raises(TooLongError, match=rf"has at least \d+ tokens, but the bundle takes {MAX_LENGTH}"):
             encoder.encode(["short", text], truncate=False)
+        little = "one two " * (MAX_LENGTH // 2)
+        count = encoder.token_count(little)
+        with pytest.raises(TooLongError, match=rf"texts\[1\] has {count} tokens, but the bundle takes {MAX_LENGTH}"):
+            encoder.encode(["short", little], truncate=False)
         np.testing.assert_array_equal(encoder.encode("short", truncate=False), encoder.encode("short"))
+
+
+@pytest.mark.parametrize("prompt", ["words of a prompt: " * 20, "words {text} words"], ids=["before", "around"])
+def test_a_text_too_long_with_its_prompt_has_at_least_so_many_tokens(tiny_bundle: Path, prompt: str) -> None:
+    """Its text alone is short enough to be tokenised whole; with the prompt, a part of it is."""
+    with Encoder(tiny_bundle) as encoder:
+        text = ("ab " * 1000)[: encoder._tokenizer.probed - 2]
+        with pytest.raises(TooLongError, match=r"has \d+ tokens"):
+            encoder.encode(text, truncate=False)
+        with pytest.raises(TooLongError, match=r"has at least \d+ tokens"):
+            encoder.encode(text, prompt=prompt, truncate=False)
+
+
+def test_characters_are_bounded_before_a_text_is_tokenised(tiny_bundle: Path) -> None:
+    blanks = f"one{' ' * 1000}two"
+    with Encoder(tiny_bundle) as encoder, Encoder(tiny_bundle, max_characters=500) as bounded:
+        whole, one = encoder.encode([blanks, "one"])
+        assert encoder.truncated == 0
+        np.testing.assert_array_equal(bounded.encode(blanks), one)
+        np.testing.assert_array_equal(bounded.encode(blanks, max_characters=1006), whole)
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(bounded)).encode(blanks), one)
+        assert bounded.truncated == 1
+        np.testing.assert_array_equal(list(encoder.encode_iter(["", blanks], max_characters=500))[1], one)
+        np.testing.assert_array_equal(
+            encoder.encode(blanks, prompt="a b ", max_characters=500), encoder.encode("a b one")
+        )
+        with pytest.raises(TooLongError, match=r"texts\[1\] has 1006 characters, but at most 500 are read"):
+            bounded.encode(["one", blanks], truncate=False)
+        for wrong in (0, -1, 1.5, True):
+            with pytest.raises(UsageError, match="max_characters is"):
+                encoder.encode("one", max_characters=wrong)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="max_characters is 0"):
+        Encoder(tiny_bundle, max_characters=0)
+
+
+def test_texts_of_too_many_tokens_and_characters_are_counted_once(tiny_bundle: Path) -> None:
+    text = "one two three " * 5000
+    with Encoder(tiny_bundle) as encoder:
+        assert len(text) > 250 * MAX_LENGTH
+        vectors = encoder.encode([text, text[: 40 * MAX_LENGTH], "one"])
+        assert encoder.truncated == 2
+        np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
 
 def test_streams_are_embedded_in_bounded_memory_and_in_order(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:

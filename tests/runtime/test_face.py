@@ -4,22 +4,31 @@ import json
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import whiten
 
 PUBLIC = """
-Agreement BundleError Coder Codes Corpus DataError Drift DriftMonitor Encoder GraphChoice IntegrityError Manifest
-MissingPackageError ParityError ProviderError Recipe SourceChoice TextError TooLongError UnsafeModelError UsageError
-VectorRecipe VectorWhitener WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle
-export_vectors fit_bundle refit_bundle
+Agreement AsyncEncoder Batcher BundleError Coder Codes Corpus DataError DeadlineExceededError Drift DriftMonitor
+Encoder GraphChoice IntegrityError Manifest MissingPackageError OverloadedError ParityError ProviderError Recipe
+Signature SignatureError SourceChoice TextError TooLongError UnsafeModelError UsageError VectorRecipe VectorWhitener
+WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
+sign_bundle verify_signature
 """
 
-HEAVY = ("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers")
+HEAVY = (
+    *("model_signing", "cryptography", "sigstore"),
+    *("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers"),
+)
+
+
+BUILDERS = {"export_bundle", "export_vectors", "fit_bundle", "refit_bundle"}
 
 
 def test_public_names_are_listed() -> None:
+    pytest.importorskip("onnx_ir")
     assert whiten.__all__ == sorted(PUBLIC.split())
     assert dir(whiten) == whiten.__all__
 
@@ -45,12 +54,31 @@ def test_importing_whiten_loads_nothing_heavy() -> None:
 
 def test_the_classes_of_the_runtime_load_nothing_heavy() -> None:
     code = (
-        "import sys, json; from whiten import Encoder, VectorWhitener, Whitening, DriftMonitor, Recipe, Coder; "
+        "import sys, json; from whiten import Encoder, VectorWhitener, Whitening, DriftMonitor, Recipe, Coder, "
+        "Batcher, AsyncEncoder; "
         "print(json.dumps(sorted(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(json.loads(result.stdout))
     assert not (set(HEAVY) - {"tokenizers"}) & loaded
+
+
+def test_embedding_imports_nothing_but_what_a_small_machine_installs(golden: Path) -> None:
+    """docs/edge.md: no packages but onnxruntime, numpy, tokenizers, msgspec and safetensors."""
+    code = """
+import json, sys
+absent = ("click", "tqdm", "huggingface_hub", "threadpoolctl", "hf_xet", "yaml", "packaging", "flatbuffers", "google")
+from whiten import Encoder
+with Encoder(sys.argv[1]) as encoder:
+    encoder.encode(["a text"] * 40)
+    encoder.encode("a text", normalize_embeddings=True)
+    encoder.verify()
+print(json.dumps([name for name in absent if name in sys.modules]))
+"""
+    command = [sys.executable, "-c", code, str(golden / "bundle-v1")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == []
 
 
 def test_missing_extra_is_named() -> None:
@@ -71,3 +99,15 @@ def test_older_names_still_work() -> None:
     assert whiten_export.Whitening is whiten.Whitening
     with pytest.raises(AttributeError):
         whiten_runtime.no_such_name  # noqa: B018
+
+
+def test_star_gives_what_is_installed() -> None:
+    code = """
+import sys
+sys.modules["onnx_ir"] = None
+from whiten import *
+print(*sorted(name for name in dir() if not name.startswith("_") and name != "sys"))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert set(result.stdout.split()) == set(PUBLIC.split()) - BUILDERS - {"__version__"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest_hash import HASH_FIELD, with_own_hash
 
 
 def copy_bundle(bundle: Path, target: Path) -> Path:
@@ -20,10 +21,12 @@ def graph_bytes(manifest: Manifest) -> int:
 
 
 def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the fields of a manifest; one with a hash of its own gets the right one."""
     path = bundle / "whiten.json"
-    content = json.loads(path.read_text("utf-8"))
-    change(content)
-    path.write_text(json.dumps(content), "utf-8")
+    fields = json.loads(path.read_text("utf-8"))
+    change(fields)
+    content = json.dumps(fields).encode()
+    path.write_bytes(with_own_hash(content) if HASH_FIELD in fields else content)
 
 
 def rewrite_file(bundle: Path, name: str, content: bytes) -> None:
@@ -31,3 +34,21 @@ def rewrite_file(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)
     record = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     edit_manifest(bundle, lambda manifest: manifest["files"].update({name: record}))
+
+
+def scale_initializer(bundle: Path, name: str, factor: float) -> None:
+    """Multiply an initialiser of the graph, and make the manifest agree with it."""
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(bundle / "onnx" / "model.onnx")
+    (found,) = (one for one in model.graph.initializer if one.name == name)
+    scaled = (numpy_helper.to_array(found) * factor).astype(numpy_helper.to_array(found).dtype)
+    found.CopyFrom(numpy_helper.from_array(scaled, name))
+    rewrite_file(bundle, "onnx/model.onnx", model.SerializeToString())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file below a folder, by its POSIX path."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}

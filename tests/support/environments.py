@@ -37,3 +37,16 @@ def kept(config: pytest.Config, name: str, requirements: Path, install: Callable
 
 
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+
+
+def installed_packages(config: pytest.Config, name: str, requirements: Path, *options: str) -> Path:
+    """Return a folder with packages, to be put on PYTHONPATH.
+
+    Args:
+        config: pytest's.
+        name: of the kind of folder.
+        requirements: file of the packages.
+        options: further ones of pip.
+    """
+    command = sys.executable, *PIP, *options, "--upgrade", "--target"
+    return kept(config, name, requirements, lambda folder: (*command, folder, "-r", requirements))

@@ -4,6 +4,8 @@ import pytest
 
 LONGEST_FIRST = (
     "tests/clients/",
+    "tests/serving/clients/",
+    "tests/mutants/",
     "tests/parity/test_families.py",
     "tests/parity/test_published.py",
     "tests/export/graph/test_fuse_cuda.py",
@@ -16,7 +18,7 @@ LONGEST_FIRST = (
 """Files by the time they take; the others follow. Short ones at the end leave no worker without work for long."""
 
 SLOW = (
-    *("tests/clients/", "tests/gpu/", "tests/parity/", "tests/evaluation/sweep/test_sweep.py"),
+    *("tests/clients/", "tests/gpu/", "tests/mutants/", "tests/parity/", "tests/evaluation/sweep/test_sweep.py"),
     *("tests/evaluation/sweep/test_layers.py", "tests/evaluation/test_real_checkpoint.py"),
     *("tests/evaluation/tasks/test_classification.py", "tests/evaluation/tasks/test_sts.py"),
     *("tests/export/commands/test_export.py", "tests/export/graph/test_files.py", "tests/export/test_names.py"),
@@ -27,7 +29,11 @@ SLOW = (
     *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
     *("tests/export/sources/test_adapter_errors.py", "tests/export/sources/test_onnx_encoder.py"),
     *("tests/export/sources/test_sources.py", "tests/export/sources/test_xlm_tokenizer.py"),
+    *("tests/tools/test_wheel.py", "tests/edge/"),
     *("tests/test_support_published.py", "tests/integrations/test_sentence_transformers.py"),
+    *("tests/serving/clients/", "tests/serving/server/test_overload.py"),
+    "tests/crashes/test_every_call.py",
+    "tests/edge/",
 )
 """Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
 

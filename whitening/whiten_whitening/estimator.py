@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from whiten_runtime.checks import path_of
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.replacing import replace_file
 from whiten_whitening.maps import Method, WhiteningMap, WhiteningSpec, check_sample_count, fit_map
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.shrinkage import Shrinkage, parse_shrinkage
@@ -123,9 +125,14 @@ class Whitening:
         return self.fit(X).transform(X)
 
     def save(self, path: str | Path) -> None:
-        """Write parameters and moments as safetensors."""
+        """Write parameters and moments as safetensors.
+
+        Raises:
+            NotFittedError: the estimator has seen no vectors.
+            WhitenError: the file cannot be written.
+        """
         parameters = {name: str(value) for name, value in self.get_params().items()}
-        save_file(_moments(self).to_arrays(), path, metadata=parameters)
+        replace_file(Path(path), save(_moments(self).to_arrays(), metadata=parameters))
 
     @classmethod
     def load(cls, path: str | Path) -> "Whitening":
@@ -133,9 +140,11 @@ class Whitening:
 
         Raises:
             DataError: the file is not a saved estimator.
+            UsageError: `path` is no path.
         """
+        file_path = path_of("path", path)
         try:
-            with safe_open(path, "numpy") as file:
+            with safe_open(file_path, "numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 parameters = file.metadata()
             kept = parameters["n_components"]

@@ -66,7 +66,7 @@ class WhiteningSpec:
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
-            raise UsageError(f"whitening is {self.method!r}; wanted {', '.join(get_args(Method))}")
+            raise UsageError(f"method is {self.method!r}; wanted {', '.join(get_args(Method))}")
         if isinstance(self.beta, bool) or not isinstance(self.beta, int | float) or not 0 <= self.beta <= 1:
             raise UsageError(f"beta is {self.beta!r}; wanted a number from 0 (centred only) to 1 (whitened)")
         check_shrinkage(self.shrinkage)

@@ -81,6 +81,7 @@ def choose_by_rules(
     asked: Shrinkage = "none",
     tuned: bool = False,
     softness: float = SOFT_WEIGHT,
+    other_layers_tuned: bool = False,
 ) -> Choice:
     """Choose by what is known without labels: training, spectrum, and number of vectors per dimension.
 
@@ -90,6 +91,7 @@ def choose_by_rules(
         asked: shrinkage that was asked for; "none" leaves it to the rules.
         tuned: whether the vectors were fine-tuned for similarity; then they are centred and rotated at most.
         softness: weight of the shrinkage of a soft whitening.
+        other_layers_tuned: whether the model was fine-tuned for similarity, but not for the vectors of these layers.
 
     Raises:
         UsageError: fewer than 2 vectors.
@@ -112,7 +114,8 @@ def choose_by_rules(
     few = moments.n < WARNED_RATIO * width
     if few:
         weight = max(weight, round(oas(moments), 2))
-    why = f"soft whitening, shrinkage {weight:g}: not fine-tuned for similarity, far from isotropic ({measured}"
+    untuned = f"not {'the layers that were ' if other_layers_tuned else ''}fine-tuned for similarity"
+    why = f"soft whitening, shrinkage {weight:g}: {untuned}, far from isotropic ({measured}"
     return Choice(WhiteningSpec("pca", dimension, 1.0, weight), f"{why}{', which are few' if few else ''})")
 
 

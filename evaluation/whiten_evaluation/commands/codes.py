@@ -16,7 +16,7 @@ from whiten_evaluation.commands.options import (
     data_option,
     prompt_option,
 )
-from whiten_evaluation.commands.output import check_writable, write_files
+from whiten_evaluation.commands.output import write_files
 from whiten_evaluation.commands.sts import StsTexts, tasks_option
 from whiten_evaluation.embedding import WhiteningSource
 from whiten_evaluation.tasks.codes import BITS, CodeScore, score_codes
@@ -25,6 +25,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, threads_option
 from whiten_runtime.errors import UsageError
+from whiten_runtime.files.places import check_file_place
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.codes.inputs import checked_beta
@@ -125,7 +126,9 @@ def codes(
     if out is not None:
         if out.suffix not in (".png", ".svg"):
             raise UsageError(f"--out is '{out}'; wanted a .png or .svg file")
-        check_writable(out.parent, "--out")
+        if not out.parent.is_dir():
+            raise UsageError(f"'{out.parent}' is not a directory; create it first")
+        check_file_place(out, "another --out")
         with needing("eval"):
             import matplotlib  # noqa: F401
     evaluation = CodesEvaluation(data, parse_tasks(tasks), tuple(map(int, bits)) or BITS, dims, beta)

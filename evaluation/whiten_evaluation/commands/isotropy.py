@@ -10,7 +10,7 @@ import msgspec
 
 from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, csv_option, prompt_option
-from whiten_evaluation.commands.output import check_writable, write_files
+from whiten_evaluation.commands.output import check_files, write_files
 from whiten_evaluation.embedding import WhiteningSource
 from whiten_evaluation.tasks.isotropy import Measured, measure, measure_fitted, specs
 from whiten_evaluation.tasks.sts_files import read_sts
@@ -23,6 +23,8 @@ from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import Method, WhiteningSpec
 from whiten_whitening.shrinkage import parse_shrinkage
+
+_FIGURES = ("clouds.svg", "isoscore.svg")
 
 Isotropies = tuple[Measured, ...]
 """Holds what was measured of a bundle's vectors, before whitening first."""
@@ -173,7 +175,7 @@ def isotropy(
     if not chosen and (dim, beta, shrinkage) != (None, 1.0, "none"):
         raise UsageError("--dim, --beta and --shrinkage are of a whitening that --method names; name one")
     if figures is not None:
-        check_writable(figures, "--figures")
+        check_files(figures, _FIGURES, "another --figures")
         with needing("eval"):
             import matplotlib  # noqa: F401
     evaluation = IsotropyEvaluation(data, inputs, column, chosen)
@@ -191,7 +193,8 @@ def write_figures(folder: Path, scored: Sequence[Scored[Isotropies]]) -> None:
     from whiten_evaluation.tasks.isotropy_figures import clouds_figure, isoscore_figure
 
     found = [(one.name, one.score) for one in scored]
-    write_files(folder, {"clouds.svg": svg(clouds_figure(found)), "isoscore.svg": svg(isoscore_figure(found))})
+    drawn = svg(clouds_figure(found)), svg(isoscore_figure(found))
+    write_files(folder, dict(zip(_FIGURES, drawn, strict=True)))
 
 
 def _four(value: object) -> str:

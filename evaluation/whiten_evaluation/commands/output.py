@@ -1,28 +1,31 @@
 """Write files of results: each appears complete or not at all."""
 
-import os
-import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.files.places import check_file_place, check_folder_place
+from whiten_runtime.files.replacing import flush, hidden_file, publish
+from whiten_runtime.files.writable import written_as
 
 
-def check_writable(folder: Path, option: str) -> None:
-    """Check that files can be written into a folder, or that it can be created, before a long computation.
+def check_files(folder: Path, names: Iterable[str], elsewhere: str) -> None:
+    """Check that files can be written into a folder, which need not exist.
 
     Args:
         folder: the folder.
-        option: option that names it, for the message.
+        names: names of the files.
+        elsewhere: what the user may name instead, for messages.
 
     Raises:
-        UsageError: the folder cannot be written to.
+        UsageError: the folder is a file, or a file a directory.
+        WhitenError: they cannot be written.
     """
-    place = folder.absolute()
-    nearest = next(found for found in (place, *place.parents) if found.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"'{nearest}' cannot be written to; choose another {option}")
+    if not folder.is_dir():
+        check_folder_place(folder, elsewhere)
+        return
+    for name in names:
+        check_file_place(folder / name, elsewhere)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -31,18 +34,16 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     All contents are on disk before the first file gets its name.
 
     Raises:
-        WhitenError: a file cannot be written.
+        WhitenError: a file cannot be written; the message names it.
     """
-    temporary = {name: folder / f".{name}.{secrets.token_hex(4)}" for name in contents}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with written_as(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        hidden = {}
         for name, content in contents.items():
-            temporary[name].write_bytes(content)
-        for name, path in temporary.items():
-            path.replace(folder / name)
-    except OSError as error:
-        raise WhitenError(f"{error.filename or folder}: cannot be written ({error.strerror or error})") from error
-    finally:
-        for path in temporary.values():
-            with suppress(OSError):
-                path.unlink()
+            file, temporary = stack.enter_context(hidden_file(folder / name))
+            file.write(content)
+            flush(file)
+            hidden[name] = file, temporary
+        for name, (file, temporary) in hidden.items():
+            publish(file, temporary, (folder / name).resolve())

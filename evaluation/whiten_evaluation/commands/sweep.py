@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.options import data_option, session_options
-from whiten_evaluation.commands.output import check_writable
 from whiten_evaluation.commands.sts import tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_layers
@@ -20,6 +19,7 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
+from whiten_runtime.files.places import check_folder_place
 from whiten_runtime.ort.providers import Provider
 
 REPORT = Kind("sweep", "sweep.json")
@@ -76,7 +76,7 @@ def sweep(
     """
     target = out or Path("sweeps") / Path(model).resolve().name
     check_target(target, force, REPORT)
-    check_writable(target.parent, "--out")
+    check_folder_place(target, "another --out")
     if len(set(poolings)) < len(poolings):
         raise UsageError(f"pooling {', '.join(poolings)} names one twice; name each once")
     found = read_sts(data, parse_tasks(tasks))
@@ -105,7 +105,7 @@ def sweep(
         for name, content in pictures.items():
             (stage / f"{name}.png").write_bytes(content)
         (stage / REPORT.marker).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    say(f"{click.style('wrote', fg='green', bold=True)} {target / 'report.html'}")
+    console.say_written(str(target / "report.html"))
     for line in findings(result):
         say(f"  {line}")
     if as_json:

@@ -16,6 +16,8 @@ from whiten_evaluation.sweep.graph import LayerGraph
 from whiten_export.graph.pooling import LAYERS_OUTPUT
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError, WhitenError
+from whiten_runtime.files.replacing import replace_file
+from whiten_runtime.files.writable import written_as
 from whiten_runtime.ort.session import SessionOptions
 
 _PART_BYTES = 64_000_000
@@ -23,6 +25,7 @@ PART_TEXTS = 1024
 """Largest number of texts whose vectors are written together: an interruption loses no more."""
 
 _SPARE = 1.05
+_ELSEWHERE = "another --cache"
 _VECTORS, _PROGRESS = "vectors.npy", "progress.json"
 
 
@@ -80,19 +83,20 @@ def embed_layers(
         part_texts: largest number of texts whose vectors are written together.
 
     Raises:
-        WhitenError: the disk has too little free space.
-        OSError: the folder cannot be written.
+        WhitenError: the disk has too little free space, or the folder cannot be written.
         DataError: a vector is not finite.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with written_as(folder, _ELSEWHERE):
+        folder.mkdir(parents=True, exist_ok=True)
     path, progress = folder / _VECTORS, folder / _PROGRESS
     shape = (len(graph.poolings), len(graph.layers), len(texts), graph.width)
     done = _done(path, progress, shape)
     if not done:
-        progress.unlink(missing_ok=True)  # as it would be wrong about the new table
-        _check_room(folder, 4 * int(np.prod(shape)))
-        open_memmap(path, "w+", np.float32, shape).flush()
-        _take_room(path)
+        with written_as(path, _ELSEWHERE):
+            progress.unlink(missing_ok=True)  # as it would be wrong about the new table
+            _check_room(folder, 4 * int(np.prod(shape)))
+            open_memmap(path, "w+", np.float32, shape).flush()
+            _take_room(path)
     advance(done)
     # Texts of similar length are neighbours, so that a part has little padding, and the slowest come first.
     order = np.array(sorted(range(len(texts)), key=lambda row: (-len(texts[row]), row)), np.intp)
@@ -108,7 +112,8 @@ def embed_layers(
                     worst = part[int(np.isfinite(vectors).all(axis=1).argmin())]
                     raise DataError(f"a layer's vector is not finite, that of {worst[:80]!r}; check the model")
                 table[:, :, rows] = graph.split(vectors)
-                table.flush()
+                with written_as(path, _ELSEWHERE):
+                    table.flush()
                 _keep(progress, start + len(rows))
         del table
     rows_of = {text: row for row, text in enumerate(texts)}
@@ -126,9 +131,7 @@ def _done(path: Path, progress: Path, shape: tuple[int, ...]) -> int:
 
 
 def _keep(progress: Path, done: int) -> None:
-    temporary = progress.with_suffix(".partial")
-    temporary.write_bytes(msgspec.json.encode(_Progress(done)))
-    temporary.replace(progress)
+    replace_file(progress, msgspec.json.encode(_Progress(done)), _ELSEWHERE)
 
 
 def _check_room(folder: Path, size: int) -> None:

@@ -29,6 +29,8 @@ from whiten_export.writing.staging import locked
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
+from whiten_runtime.files.replacing import replace_file
+from whiten_runtime.files.writable import written_as
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -99,7 +101,8 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
         if warning := _sample_warning(task, model.record.hidden_size):
             report.warn(warning)
     folder = plan.cache / f"{checkpoint.name.replace('/', '--')}-{_key(model, layers, plan.poolings, length)}"
-    folder.mkdir(parents=True, exist_ok=True)
+    with written_as(plan.cache, "another --cache"):
+        folder.mkdir(parents=True, exist_ok=True)
     pad = model.tokenizer.pad_token_id
     corpus = _read_corpus(plan.corpus, model.record.hidden_size, report)
     threads = plan.options.threads or default_threads()
@@ -174,13 +177,14 @@ def _make_graph(model: TokenModel, graph: LayerGraph, options: SessionOptions, r
     if checked.is_file() and graph.path.is_file() and checked.read_text() == _digest(graph.path):
         return
     shutil.rmtree(graph.folder, ignore_errors=True)
-    graph.folder.mkdir()
     report.stage(f"making a graph of {model.record.model_type}, layers {', '.join(map(str, graph.layers))}")
-    write_layers(model, graph)
+    with written_as(graph.folder, "another --cache"):
+        graph.folder.mkdir()
+        write_layers(model, graph)
     report.stage("checking every layer against the reference")
     with report.bar("poolings", len(graph.poolings)) as advance:
         check_layers(model, graph, options, advance)
-    checked.write_text(_digest(graph.path))
+    replace_file(checked, _digest(graph.path).encode(), "another --cache")
 
 
 def _digest(path: Path) -> str:

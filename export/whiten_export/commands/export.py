@@ -13,7 +13,7 @@ from whiten_runtime.bundle.manifest import Manifest, Outputs, PoolingMode, Preci
 from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import human_size, json_option, one_line_errors, say
+from whiten_runtime.commands.console import human_size, json_option, one_line_errors
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.commands.info import isotropy_in_words
 from whiten_runtime.errors import UsageError
@@ -200,7 +200,7 @@ def export(
             from whiten_export.pipeline.export_model import export_bundle
         result = export_bundle(recipe, out, force, reporter)
     seconds = time.monotonic() - started
-    say(_summary(result.path, result.bytes, result.manifest, seconds))
+    console.say_written(_summary(result.path, result.bytes, result.manifest, seconds))
     if as_json:
         console.print_json(
             {
@@ -239,7 +239,7 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
             f'whiten transform {path} --input FILE --out FILE   or   whiten.VectorWhitener("{path}").transform(vectors)'
         )
     lines = [
-        f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)}, {seconds:.0f} s)",
+        f"{path} ({human_size(size)}, {seconds:.0f} s)",
         f"  vectors  {manifest.dimension} dimensions{rounded}{layers}{fitted}",
     ]
     if whitening and (measured := isotropy_in_words(whitening)):

@@ -26,6 +26,7 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.files.places import check_file_place, check_folder_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
@@ -182,21 +183,27 @@ def refit(
     asked = WhiteningChoice(whitening or "default", dim, beta, parse_shrinkage(shrinkage))
     asked = replace(asked, method=whitening or asked.usual)
     with needing("refit"):
+        from whiten_export.pipeline.align import check_alignable
         from whiten_export.pipeline.fit import embed_kinds, fit_bundle, load_for
         from whiten_export.pipeline.refit import refit_bundle
         from whiten_export.writing.staging import check_target
     check_target(out, force)
+    check_folder_place(out, "another --out")
     reporter = ConsoleReporter()
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     path = locate_bundle(bundle)
     manifest = read_manifest(path)
+    if align_to is not None:
+        check_alignable(align_to, manifest, asked.spec, dim)
 
     @cache
     def kinds() -> Mapping[str, Moments] | None:
         return embed_kinds(path, options) if corpus and BUILTIN_CORPUS not in corpus else None
 
     def choose(moments: Moments) -> Choice:
-        return choose_by_rules(moments, dim, asked.shrinkage, is_tuned(manifest), soft_weight(moments, kinds()))
+        tuned, weight = is_tuned(manifest), soft_weight(moments, kinds())
+        elsewhere = manifest.source.sentence_similarity and not tuned
+        return choose_by_rules(moments, dim, asked.shrinkage, tuned, weight, elsewhere)
 
     if stats is not None:
         found = load_for(stats, manifest, reporter)
@@ -211,7 +218,7 @@ def refit(
         spec, record = choice.spec, ChoiceRecord(why=choice.why)
     assert spec is not None  # the rules always give a map
     result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds(), vectors)
-    say(_summary(result.path, result.bytes, result.manifest))
+    console.say_written(_summary(result.path, result.bytes, result.manifest))
     if as_json:
         console.print_json(
             {
@@ -230,10 +237,9 @@ def is_tuned(manifest: Manifest) -> bool:
 
 
 def _check_file(out: Path) -> None:
-    if out.is_dir():
-        raise UsageError(f"'{out}' is a directory; name a file in it")
     if not out.parent.is_dir():
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
+    check_file_place(out, "another --out")
 
 
 def _tell(out: Path, statistics: Statistics, as_json: bool) -> None:
@@ -256,7 +262,7 @@ def _summary(path: Path, size: int, manifest: Manifest) -> str:
     verb = "whitened" if whitening.beta else "centred"
     return "\n".join(
         (
-            f"{click.style('wrote', fg='green', bold=True)} {path} ({human_size(size)})",
+            f"{path} ({human_size(size)})",
             f"  vectors  {manifest.dimension} dimensions, {verb} on {whitening.n_samples:,} sentences",
             f"  parity   {in_words(parity)} (gate: {gate_of(manifest.precision, manifest.vectors)})",
         )

@@ -135,7 +135,7 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress
         progress: progress of an unfinished fit; None for a finished one.
 
     Raises:
-        OSError: the file cannot be written.
+        WhitenError: the file cannot be written.
     """
     header = _Header(format=FORMAT, origin=origin, corpus=statistics.corpus, progress=progress)
     arrays = statistics.moments.to_arrays()
@@ -144,7 +144,7 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         metadata={"whiten": msgspec.json.encode(header).decode()},
     )
-    replace_file(path, content)
+    replace_file(path, content, "another --out")
 
 
 def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:

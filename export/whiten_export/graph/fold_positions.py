@@ -52,6 +52,10 @@ def fold_positions(model: ir.Model, longest: int) -> int:
             value = tape.op("Add", [value, summand])
     root = whole.producer()
     assert root is not None
+    for index, node in enumerate(tape.nodes):  # onnx_ir's own names depend on how the graph came to be
+        node.name = f"whiten_positions_{index}"
+        for output in node.outputs:
+            output.name = f"whiten.positions_{index}"
     model.graph.insert_before(root, tape.nodes)
     ir.convenience.replace_all_uses_with(whole, value)
     RemoveUnusedNodesPass()(model)

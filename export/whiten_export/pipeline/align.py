@@ -7,13 +7,13 @@ import numpy as np
 
 from whiten_export.corpus.statistics import Origin, Statistics
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest
+from whiten_runtime.bundle.manifest import NESTED_METHODS, AlignmentRecord, Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.alignment import Fidelity, align, fidelity
-from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec
 from whiten_whitening.stored import StoredMap, read_map
 
 
@@ -63,6 +63,25 @@ def check_reference(reference: Reference, origin: Origin, dimension: int) -> Non
             f"{reference.path} has vectors of {reference.manifest.dimension} dimensions, the new bundle of "
             f"{dimension}; give --dim {reference.manifest.dimension}"
         )
+
+
+def check_alignable(path: str | Path, manifest: Manifest, spec: WhiteningSpec | None, dim: int | None) -> None:
+    """Check, before a corpus is embedded, that a bundle's new map can be aligned with another bundle's.
+
+    Args:
+        path: the bundle to align with.
+        manifest: manifest of the bundle that is whitened anew.
+        spec: whitening to fit; None where it is chosen later.
+        dim: number of dimensions that was asked for; None for all, or for those of the other bundle where they nest.
+
+    Raises:
+        UsageError: the models, layers or numbers of dimensions differ.
+        BundleError: the other one is no bundle, or has no whitening.
+    """
+    reference = open_reference(path)
+    nested = spec is None or spec.method in NESTED_METHODS
+    usual = reference.manifest.dimension if nested else manifest.unwhitened_width
+    check_reference(reference, Origin.of(manifest), dim or usual)
 
 
 def align_with(

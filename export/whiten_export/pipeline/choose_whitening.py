@@ -127,7 +127,7 @@ def _choose_by_rules(plan: Plan, moments: Moments, kinds: Mapping[str, Moments] 
     asked, weight = plan.recipe.whitening, soft_weight(moments, kinds)
     if plan.pooling == "sif":  # what is left to whiten
         moments = moments.without_components(moments.common_components(1))
-    return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight)
+    return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight, plan.other_layers_tuned)
 
 
 def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:

@@ -19,6 +19,7 @@ from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import OPSET, set_head
 from whiten_export.graph.pooling import pool_graph
+from whiten_export.graph.residual_sums import sum_residuals
 from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, decide
 from whiten_export.pipeline.lower_precision import lower_precision
@@ -30,8 +31,9 @@ from whiten_export.pipeline.weigh_layers import weigh_layers
 from whiten_export.writing.client_files import ClientSettings, write_client_files, write_tokenizer
 from whiten_export.writing.result import Export, write_whitening
 from whiten_export.writing.staging import staged
-from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
+from whiten_runtime.checks import instance_of, path_of
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.prompts import TEXT
 from whiten_runtime.inference.tokenizer import Tokenizer
@@ -47,7 +49,7 @@ _SHIFT_SENTENCES = 1024
 
 
 def export_bundle(
-    recipe: Recipe, out: Path | None = None, replace: bool = False, reporter: Reporter | None = None
+    recipe: Recipe, out: str | Path | None = None, replace: bool = False, reporter: Reporter | None = None
 ) -> Export:
     """Export a model to a bundle.
 
@@ -63,6 +65,8 @@ def export_bundle(
         ParityError: the graph or the tokenizer differs from the model's; nothing is written.
         WhitenError: the model cannot be loaded, exported or written.
     """
+    instance_of("recipe", recipe, Recipe, "Recipe.of('minilm', layers=(0, 1))")
+    out = None if out is None else path_of("out", out)
     report = reporter or Reporter()
     options = SessionOptions.on_device(recipe.source.device)
     if recipe.graph.target == "cuda":
@@ -100,13 +104,16 @@ def export_bundle(
                 report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
         set_head(graph, affine, bool(choice.normalize), both, choice.vectors)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]
-        write_client_files(stage, plan.model.client_config, _client_settings(plan, dimension))
         quantization = None
         if choice.precision != "fp32":
             report.stage(f"turning the weights into {choice.precision}")
             # After the fit, so that vectors of all precisions can be compared.
             graph, quantization = lower_precision(plan, graph, tokenizer, stage / _WORK, options, report)
+        if choice.target == "cpu":
+            sum_residuals(graph)  # after all passes that look for Add
         save_graph(graph, stage / MODEL_FILE)
+        settings = _client_settings(plan, dimension, (stage / EXTERNAL_DATA_FILE).is_file())
+        write_client_files(stage, plan.model.client_config, settings)
         if fitted is not None:
             if choice.precision != "fp32":
                 shift = _precision_shift(plan, stage, tokenizer, options)
@@ -148,7 +155,7 @@ def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: Ses
     return np.asarray(means[1] - means[0])
 
 
-def _client_settings(plan: Plan, dimension: int) -> ClientSettings:
+def _client_settings(plan: Plan, dimension: int, separate_weights: bool) -> ClientSettings:
     own, prompts = plan.composed.own, plan.prompts
     # Other programs know no templates, and would pool a prompt that has to be left out.
     texts = {name: text for name, text in prompts.texts.items() if TEXT not in text} if prompts.pooled else {}
@@ -158,6 +165,7 @@ def _client_settings(plan: Plan, dimension: int) -> ClientSettings:
         prompts=texts,
         default_prompt_name=prompts.default if prompts.default in texts else None,
         similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
+        separate_weights=separate_weights,
     )
 
 

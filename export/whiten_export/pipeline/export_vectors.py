@@ -25,8 +25,11 @@ from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Corpus
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import Probes, write_probes
 from whiten_runtime.bundle.space import with_space
+from whiten_runtime.checks import instance_of, path_of
 from whiten_runtime.errors import DataError, ParityError
 from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.opened import reopen
+from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_runtime.vector_whitener import VectorWhitener
 from whiten_whitening.maps import check_sample_count, fit_map
@@ -35,7 +38,7 @@ _PROBES = 64
 
 
 def export_vectors(
-    recipe: VectorRecipe, out: Path | None = None, replace: bool = False, reporter: Reporter | None = None
+    recipe: VectorRecipe, out: str | Path | None = None, replace: bool = False, reporter: Reporter | None = None
 ) -> Export:
     """Fit a whitening on a file of vectors, and write it as a bundle.
 
@@ -50,6 +53,8 @@ def export_vectors(
         DataError: the file does not hold vectors.
         ParityError: the graph differs from numpy's result; nothing is written.
     """
+    instance_of("recipe", recipe, VectorRecipe, "VectorRecipe('vectors.npy')")
+    out = None if out is None else path_of("out", out)
     report = reporter or Reporter()
     name = recipe.name or recipe.file.name.split(".")[0]
     target = out or Path("bundles") / _bundle_name(name, recipe)
@@ -154,7 +159,7 @@ def prove_vectors(stage: Path) -> ParityRecord:
     Raises:
         ParityError: the graph differs from numpy's result.
     """
-    with VectorWhitener(stage) as whitener:
+    with reopen(VectorWhitener, stage, SessionOptions(), True, False, True) as whitener:
         agreement, vectors = whitener.verify(), whitener.manifest.vectors
     gate = gate_of("fp32", vectors)
     if not gate.passes(agreement):

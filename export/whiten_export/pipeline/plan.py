@@ -17,6 +17,7 @@ from whiten_runtime.bundle.manifest import Manifest, Pooling
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
+from whiten_runtime.files.places import check_folder_place
 from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
@@ -42,6 +43,7 @@ class Plan:
         pairs: pairs with scores by which the whitening is chosen, or None.
         settled: choice of the whitening, if it was left to the export and is already made; otherwise None.
         tuned: whether the top layer is among the layers, and was fine-tuned for sentence similarity.
+        other_layers_tuned: whether the model was fine-tuned for it, but its top layer is not among the layers.
         reference: bundle whose stored vectors are to stay usable; None for none.
         target: the bundle's directory.
     """
@@ -55,6 +57,7 @@ class Plan:
     pairs: Pairs | None
     settled: Choice | None
     tuned: bool
+    other_layers_tuned: bool
     reference: Reference | None
     target: Path
 
@@ -109,6 +112,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
     """
     if out is not None:
         check_target(out, replace)
+        check_folder_place(out, "another --out")
     source, whitening = recipe.source, recipe.whitening
     report.stage(f"finding {source.model}")
     checkpoint = resolve(source.model, source.revision, source.trust_remote_code, source.route)
@@ -183,6 +187,7 @@ def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter)
         pairs=pairs,
         settled=settled,
         tuned=top_is_fine_tuned,
+        other_layers_tuned=record.sentence_similarity and not top_is_fine_tuned,
         reference=reference,
         target=target,
     )

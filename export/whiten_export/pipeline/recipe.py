@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from whiten_export.sources.choice import SourceChoice
 from whiten_runtime.bundle.manifest import Outputs, Precision, Target, VectorType
-from whiten_runtime.checks import one_of, whole_number
+from whiten_runtime.checks import instance_of, one_of, path_of, whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, WhiteningSpec
@@ -233,6 +233,8 @@ class VectorRecipe:
     vectors: VectorType = "float32"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "file", path_of("file", self.file))
+        instance_of("spec", self.spec, WhiteningSpec, "WhiteningSpec(method='pca')")
         check_rounded(self.vectors, self.normalize)
 
 

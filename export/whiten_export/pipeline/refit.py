@@ -22,7 +22,7 @@ from whiten_export.pipeline.describe import describe_whitening, parity_record, v
 from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_texts
 from whiten_export.proof.gate import Expected, check_bundle, check_rounding
 from whiten_export.proof.reference import Head
-from whiten_export.writing.client_files import write_pooling
+from whiten_export.writing.client_files import CONFIG_FILE, POOLING_FILE, rewrite_transformers_js, write_pooling
 from whiten_export.writing.model_card import with_model_card
 from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
@@ -36,10 +36,12 @@ from whiten_runtime.bundle.bundle import (
     list_files,
     open_bundle,
 )
+from whiten_runtime.bundle.client_files import changed_client_files
 from whiten_runtime.bundle.manifest import (
     MANIFEST_FILE,
     NESTED_METHODS,
     ChoiceRecord,
+    FileRecord,
     Manifest,
     ParityRecord,
     VectorType,
@@ -137,11 +139,15 @@ def refit_bundle(
         del graph
         write_whitening(stage, fitted)
         write_pooling(stage, dimension)
+        rewritten = _rewritten(bundle)
+        if CONFIG_FILE in old.files and CONFIG_FILE not in rewritten:
+            rewrite_transformers_js(stage, (stage / EXTERNAL_DATA_FILE).is_file())
         probes = dataclasses.replace(probes, embeddings=Head.of(affine, normalize)(probes.unwhitened))
         check_rounding(probes.embeddings, kind)
         write_probes(stage, probes)
         rounded = msgspec.structs.replace(old, normalize=normalize, vectors=kind)
         manifest = _describe(rounded, describe_whitening(fitted, statistics, alignment), dimension, choice, stage, out)
+        manifest = msgspec.structs.replace(manifest, files=manifest.files | rewritten)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
         report.stage("checking against the stored vectors of the reference")
         manifest = msgspec.structs.replace(
@@ -157,7 +163,18 @@ def _copy(bundle: Bundle, stage: Path) -> None:
     for name in bundle.manifest.files:
         if name not in _REPLACED:
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.path / name, stage / name)
+            with (bundle.path / name).open("rb") as source, (stage / name).open("wb") as copy:
+                shutil.copyfileobj(source, copy)  # copyfile names the source in errors of the copy
+
+
+def _rewritten(bundle: Bundle) -> dict[str, FileRecord]:
+    """Return the records of client files that another program wrote anew: they stay those of the export.
+
+    What such a program wrote may contradict the manifest, as a smaller maximum length does.
+    """
+    files = bundle.manifest.files
+    names = set(changed_client_files(bundle.path, files)) & files.keys() - {POOLING_FILE, CARD_FILE}
+    return {name: files[name] for name in names}
 
 
 def _describe(

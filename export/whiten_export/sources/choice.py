@@ -1,10 +1,12 @@
 """Define the choices about the source of an export: the model, and its hidden states."""
 
+import operator
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from whiten_runtime.bundle.manifest import Pooling, pooling_modes
-from whiten_runtime.checks import whole_number
+from whiten_runtime.checks import path_of, whole_number
 from whiten_runtime.errors import UsageError
 
 
@@ -45,8 +47,8 @@ class SourceChoice:
     route: str | None = None
 
     def __post_init__(self) -> None:
-        if self.layers is not None and not self.layers:
-            raise UsageError("layers is empty; name at least one, or leave it out")
+        path_of("model", self.model)
+        object.__setattr__(self, "layers", _checked_layers(self.layers))
         if self.pooling is not None:
             pooling_modes(self.pooling)
         for name in ("max_length", "max_words"):
@@ -54,6 +56,28 @@ class SourceChoice:
                 whole_number(name.replace("_", "-"), value, 1)
         if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
             raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
+
+
+def _checked_layers(layers: object) -> tuple[int, ...] | None:
+    """Return layers as whole numbers of Python.
+
+    Raises:
+        UsageError: they are not several whole numbers, or none.
+    """
+    if layers is None:
+        return None
+    try:
+        if isinstance(layers, str | bytes) or not isinstance(layers, Iterable):
+            raise TypeError
+        found = tuple(layers)
+        if any(isinstance(layer, bool) for layer in found):
+            raise TypeError
+        numbers = tuple(map(operator.index, found))
+    except TypeError:
+        raise UsageError(f"layers is {layers!r}; wanted whole numbers in a tuple, such as (0, 1)") from None
+    if not numbers:
+        raise UsageError("layers is empty; name at least one, or leave it out")
+    return numbers
 
 
 def parse_layers(text: str) -> tuple[int, ...]:

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from whiten_export.sources.base import SourceTokenizer
-from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.bundle.client_files import SEPARATE_WEIGHTS, TRANSFORMERS_JS
 from whiten_runtime.bundle.manifest import Similarity
+
+POOLING_FILE = "1_Pooling/config.json"
+CONFIG_FILE = "config.json"
 
 
 def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int) -> None:
@@ -41,6 +45,7 @@ class ClientSettings:
         prompts: prompts that are put before a text, by name.
         default_prompt_name: name of the prompt that texts get if none is asked for.
         similarity_fn_name: similarity of two vectors.
+        separate_weights: whether the graph's weights are a file of their own.
     """
 
     dimension: int
@@ -48,12 +53,14 @@ class ClientSettings:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity_fn_name: Similarity = "cosine"
+    separate_weights: bool = False
 
 
 def write_client_files(root: Path, config: Mapping[str, Any], settings: ClientSettings) -> None:
     """Write the files of sentence-transformers and others, which pool the graph's [n, 1, k] output as one token."""
     length = settings.max_seq_length
-    _write_json(root / "config.json", {"max_position_embeddings": length} | dict(config))
+    described = {"max_position_embeddings": length} | dict(config)
+    _write_json(root / CONFIG_FILE, described | {TRANSFORMERS_JS: _transformers_js(settings.separate_weights)})
     _write_json(root / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
     _write_json(
         root / "config_sentence_transformers.json",
@@ -76,9 +83,9 @@ def write_client_files(root: Path, config: Mapping[str, Any], settings: ClientSe
 
 def write_pooling(root: Path, dimension: int) -> None:
     """Write the file that gives sentence-transformers the number of dimensions."""
-    (root / "1_Pooling").mkdir(exist_ok=True)
+    (root / POOLING_FILE).parent.mkdir(exist_ok=True)
     _write_json(
-        root / "1_Pooling" / "config.json",
+        root / POOLING_FILE,
         {
             "word_embedding_dimension": dimension,
             "pooling_mode_cls_token": True,
@@ -87,6 +94,29 @@ def write_pooling(root: Path, dimension: int) -> None:
             "pooling_mode_mean_sqrt_len_tokens": False,
         },
     )
+
+
+def rewrite_transformers_js(root: Path, separate_weights: bool) -> None:
+    """Tell transformers.js anew whether the graph's weights are a file of their own; all else of the file stays.
+
+    A file that is no object of JSON stays as it is.
+    """
+    try:
+        content = json.loads((root / CONFIG_FILE).read_text("utf-8"))
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(content, dict):
+        return
+    _write_json(root / CONFIG_FILE, content | {TRANSFORMERS_JS: _transformers_js(separate_weights)})
+
+
+def _transformers_js(separate_weights: bool) -> dict[str, Any]:
+    """Return the settings by which transformers.js finds the graph, of any precision, and the weights beside it.
+
+    "fp32" stands for a name without an ending, such as `_quantized`, which it would look for in a browser.
+    """
+    weights = {SEPARATE_WEIGHTS: {Path(MODEL_FILE).name: 1}} if separate_weights else {}
+    return {"dtype": "fp32"} | weights
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -1,6 +1,5 @@
 """Write a directory that appears complete or not at all."""
 
-import errno
 import glob
 import os
 import secrets
@@ -10,19 +9,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from whiten_export.writing.exchange import exchange
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.locks import is_abandoned, lock
+from whiten_runtime.files.replacing import sync_folder
+from whiten_runtime.files.writable import PARTIAL, written_as
 
-try:
-    import fcntl
-except ImportError:  # Windows: directories left by a killed process stay until they are deleted by hand
-    _LOCKS = False
-else:
-    _LOCKS = True
+_REPLACED = ".replaced-"
 
-_PARTIAL, _REPLACED = ".partial-", ".replaced-"
-
-_CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO))
+_ELSEWHERE = "another --out"
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,9 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
     """Yield a hidden directory beside `target`; rename it to `target` when the block ends without an error.
 
     The staging directory is locked while it is in use. A directory that a killed process left behind is recognised by
-    its free lock, and removed by the next call for the same target. A bundle that was being replaced when its process
-    was killed is put back by the next call.
+    its free lock, and removed by the next call for the same target. A bundle that is replaced is exchanged with the new
+    one in one step, and then removed. Where the file system cannot exchange, it is renamed first: if the process is
+    killed before the new one has its name, the next call puts the old one back.
 
     Args:
         target: directory to create.
@@ -58,20 +55,17 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
         UsageError: `target` exists and may not be replaced.
         WhitenError: the directory cannot be written, or the disk is full.
     """
-    target = target.resolve()
-    stage, lock = _prepare(target, replace, kind)
-    try:
-        yield stage
-        _flush(stage)
-        _publish(stage, target, replace, kind)
-    except OSError as error:
-        if error.errno in _CANNOT_WRITE or Path(str(error.filename)).is_relative_to(target.parent):
-            raise _cannot_write(error, target) from error
-        raise
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+    named, target = target, target.resolve()
+    with written_as(named, _ELSEWHERE):
+        stage, held = _prepare(target, replace, kind)
+        try:
+            yield stage
+            _flush(stage)
+            _publish(stage, target, replace, kind)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+            if held is not None:
+                os.close(held)
 
 
 def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
@@ -96,49 +90,58 @@ def locked(directory: Path) -> Iterator[None]:
     Raises:
         UsageError: another process has locked it.
     """
-    lock = _lock(directory)
-    if lock is None and _LOCKS:
-        raise UsageError(f"'{directory}' is in use by another process; wait for it, or name another")
+    try:
+        held = lock(directory)
+    except BlockingIOError:
+        raise UsageError(f"'{directory}' is in use by another process; wait for it, or name another") from None
     try:
         yield
     finally:
-        if lock is not None:
-            os.close(lock)
+        if held is not None:
+            os.close(held)
 
 
 def _prepare(target: Path, replace: bool, kind: Kind) -> tuple[Path, int | None]:
     """Create and lock the staging directory; clean up after killed processes."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _recover(target)
-        check_target(target, replace, kind)
-        while True:
-            stage = _unique(target, _PARTIAL)
-            stage.mkdir()
-            lock = _lock(stage)
-            if (lock is not None or not _LOCKS) and stage.exists():
-                return stage, lock
-            if lock is not None:  # another process took it for abandoned before it was locked
-                os.close(lock)
-    except OSError as error:
-        raise _cannot_write(error, target) from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _recover(target)
+    check_target(target, replace, kind)
+    while True:
+        stage = _unique(target, PARTIAL)
+        stage.mkdir()
+        with suppress(BlockingIOError):  # another process takes it for abandoned, as it was not locked yet
+            held = lock(stage)
+            if stage.exists():
+                return stage, held
+            if held is not None:
+                os.close(held)
 
 
 def _publish(stage: Path, target: Path, replace: bool, kind: Kind) -> None:
-    old = None
+    """Give the new directory its name. What it replaces is under the name of the stage afterwards, or removed."""
     if replace and target.exists():
-        old = _unique(target, _REPLACED)
-        target.rename(old)
+        check_target(target, replace, kind)
+        if not exchange(stage, target):
+            _replace_in_two_steps(stage, target)
+    else:
+        try:
+            stage.rename(target)
+        except OSError:
+            check_target(target, replace, kind)  # another process may have been faster
+            raise
+    sync_folder(target.parent)
+
+
+def _replace_in_two_steps(stage: Path, target: Path) -> None:
+    """Rename the old directory, then the new one: between the two there is none under the name."""
+    old = _unique(target, _REPLACED)
+    target.rename(old)
     try:
         stage.rename(target)
     except OSError:
-        if old is not None:
-            old.rename(target)
-        check_target(target, replace, kind)  # another process may have been faster
+        old.rename(target)
         raise
-    _sync(target.parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _recover(target: Path) -> None:
@@ -148,49 +151,22 @@ def _recover(target: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.rename(target)
-    for stage in target.parent.glob(f".{glob.escape(target.name)}{_PARTIAL}*"):
-        lock = _lock(stage)
-        if lock is not None:
+    for stage in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
+        held = is_abandoned(stage)
+        if held is not None:
             shutil.rmtree(stage, ignore_errors=True)
-            os.close(lock)
+            os.close(held)
 
 
 def _unique(target: Path, kind: str) -> Path:
     return target.with_name(f".{target.name}{kind}{secrets.token_hex(4)}")
 
 
-def _cannot_write(error: OSError, target: Path) -> WhitenError:
-    return WhitenError(
-        f"{error.filename or target}: cannot be written ({error.strerror or error}); check space and permissions, or "
-        "choose another --out"
-    )
-
-
-def _lock(directory: Path) -> int | None:
-    """Return the descriptor of an exclusive lock on a directory; None if another process has it, or without locks."""
-    if not _LOCKS:
-        return None
-    descriptor = None
-    with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return descriptor
-    if descriptor is not None:
-        os.close(descriptor)
-    return None
-
-
 def _flush(directory: Path) -> None:
     for path in directory.rglob("*"):
-        _sync(path)
-    _sync(directory)
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(directory)

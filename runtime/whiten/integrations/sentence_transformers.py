@@ -270,6 +270,5 @@ def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and target.samefile(source):
         return
-    with replacing(target) as temporary:
-        shutil.copyfile(source, temporary)
-        temporary.replace(target)
+    with source.open("rb") as original, replacing(target) as copy:
+        shutil.copyfileobj(original, copy)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations.opening import open_encoder
-from whiten_runtime.checks import needing_package
+from whiten_runtime.checks import described, needing_package
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
@@ -77,7 +77,7 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             WhitenError: as in `Encoder.encode`.
         """
         if isinstance(X, str) or len(getattr(X, "shape", (0,))) != 1:
-            raise UsageError(f"X is {_described(X)}; wanted one column of texts, such as a list of str")
+            raise UsageError(f"X is {described(X)}; wanted one column of texts, such as a list of str")
         return self._encoder().encode(
             X,
             prompt_name=self.prompt_name,
@@ -114,9 +114,3 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         tags.input_tags.one_d_array = tags.input_tags.string = True
         tags.input_tags.two_d_array = False
         return tags
-
-
-def _described(value: object) -> str:
-    if isinstance(value, str):
-        return "a single str"
-    return f"{type(value).__name__} of shape {getattr(value, 'shape', None)}"

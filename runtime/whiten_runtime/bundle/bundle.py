@@ -1,13 +1,28 @@
 """Open a bundle on disk: its layout, and the checks made before any of its files is used."""
 
-from collections.abc import Iterable
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
 from whiten_runtime.bundle.client_files import CLIENT_FILES
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
-from whiten_runtime.bundle.hashing import sha256_of
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, read_manifest
+from whiten_runtime.bundle.hashing import sha256_of, sha256_of_open
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_content
+from whiten_runtime.bundle.operators import unwanted
+from whiten_runtime.bundle.reading import (
+    CLIENT_BYTES,
+    GRAPH_BYTES,
+    PROBE_VECTORS_BYTES,
+    PROBES_BYTES,
+    TOKENIZER_BYTES,
+    WHITENING_BYTES,
+    opened,
+)
+from whiten_runtime.bundle.stray_files import stray_files
 from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError
 
 MODEL_FILE = "onnx/model.onnx"
@@ -17,26 +32,32 @@ WHITENING_FILE = "whitening.safetensors"
 PROBES_FILE = "probes.json"
 PROBE_VECTORS_FILE = "probes.safetensors"
 
-MODEL_SUFFIXES = frozenset({".onnx", ".onnx_data", ".safetensors"})
-
-FUSED_OPERATORS = frozenset(
-    {
-        *("Attention", "MultiHeadAttention", "GroupQueryAttention", "RotaryEmbedding", "FusedMatMul"),
-        *("BiasGelu", "FastGelu", "Gelu", "QuickGelu"),
-        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization"),
-    }
-)
-"""Operators of onnxruntime, besides those of the ONNX standard, that a graph for CUDA may use."""
-
-_CONTRIB = "com.microsoft"
+_LIMITS = {
+    MODEL_FILE: GRAPH_BYTES,
+    TOKENIZER_FILE: TOKENIZER_BYTES,
+    WHITENING_FILE: WHITENING_BYTES,
+    PROBES_FILE: PROBES_BYTES,
+    PROBE_VECTORS_FILE: PROBE_VECTORS_BYTES,
+    **dict.fromkeys(CLIENT_FILES, CLIENT_BYTES),
+}
+"""Largest number of bytes of each file that is read whole."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Represents a bundle whose manifest was read and whose files were checked."""
+    """Represents a bundle whose manifest was read and whose files were checked.
+
+    Attributes:
+        path: its directory.
+        manifest: its manifest.
+        hashed: whether hashes are checked, and not sizes alone.
+        sha256: SHA-256 of the `whiten.json` that was read, in hexadecimal digits.
+    """
 
     path: Path
     manifest: Manifest
+    hashed: bool
+    sha256: str
 
     @property
     def model(self) -> Path:
@@ -47,6 +68,26 @@ class Bundle:
     def tokenizer(self) -> Path:
         """Return the path of the tokenizer, in the format of Hugging Face tokenizers."""
         return self.path / TOKENIZER_FILE
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[BufferedReader]:
+        """Open a file that the manifest lists, and check it once more: the bundle may have been replaced since.
+
+        Raises:
+            IntegrityError: it differs from the manifest.
+            BundleError: it is no regular file, or too large.
+            OSError: it cannot be read.
+        """
+        path = self.path / name
+        with opened(path, _LIMITS.get(name)) as file:
+            try:
+                _check_record(path, file, self.manifest.files[name], self.hashed)
+            except IntegrityError:
+                raise IntegrityError(
+                    f"{path}: replaced or altered since the bundle was opened; open it again"
+                ) from None
+            file.seek(0)
+            yield file
 
     def check_weights(self) -> None:
         """Check the SHA-256 of the weights that are stored outside the graph, if there are any.
@@ -72,25 +113,24 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
 
     Raises:
         BundleError: not a bundle, or a file of it is missing.
-        IntegrityError: a file differs from the manifest, or a model file is not listed in it.
-        UnsafeModelError: the graph uses an operator outside the ONNX standard (other than `FUSED_OPERATORS` for CUDA),
-            a model-local function, or weights outside the bundle.
+        IntegrityError: a file differs from the manifest, or one that programs load or run is not listed in it.
+        UnsafeModelError: the graph has an operator that is not in `operators.ALLOWED`, a graph inside a node, a
+            model-local function, or weights outside the bundle.
     """
     root = Path(path)
-    manifest = read_manifest(root)
+    content = read_content(root)
+    manifest = parse_manifest(content, root / MANIFEST_FILE)
     for name in (MODEL_FILE, *([TOKENIZER_FILE] if manifest.input == "text" else [])):
         if name not in manifest.files:
             raise BundleError(f"{root / MANIFEST_FILE}: does not list {name}; export the model again")
     for name, record in manifest.files.items():
         _check_file(root, name, record, verify_hashes and (verify_weights or name != EXTERNAL_DATA_FILE))
-    for path in root.rglob("*"):
-        name = path.relative_to(root).as_posix()
-        if path.suffix in MODEL_SUFFIXES and name not in manifest.files:
-            raise IntegrityError(
-                f"{path}: not a file of this bundle, though other programs would take it for one; remove it"
-            )
+    if stray := stray_files(root, manifest.files):
+        raise IntegrityError(
+            f"{root / stray[0]}: not a file of this bundle, though other programs would load or run it; remove it"
+        )
     _check_graph(root, manifest)
-    return Bundle(root, manifest)
+    return Bundle(root, manifest, verify_hashes, hashlib.sha256(content).hexdigest())
 
 
 def file_record(path: Path) -> FileRecord:
@@ -107,20 +147,9 @@ def list_files(root: Path) -> Iterable[str]:
 def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) -> None:
     path = root / name
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise BundleError(f"{path}: listed in {MANIFEST_FILE} but not a file; export the model again")
-        if name in CLIENT_FILES:
-            return
-        if size != record.bytes:
-            raise IntegrityError(
-                f"{path}: {size} bytes, but {MANIFEST_FILE} says {record.bytes}; "
-                "the copy is incomplete or altered: copy the bundle again"
-            )
-        if verify_hash and sha256_of([path]) != record.sha256:
-            raise IntegrityError(
-                f"{path}: SHA-256 differs from {MANIFEST_FILE}; the file was altered: copy the bundle again"
-            )
+        with opened(path, _LIMITS.get(name)) as file:
+            if name not in CLIENT_FILES:
+                _check_record(path, file, record, verify_hash)
     except FileNotFoundError:
         raise BundleError(
             f"{path}: missing, though {MANIFEST_FILE} lists it; the copy is incomplete: copy the bundle again"
@@ -129,21 +158,24 @@ def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) ->
         raise BundleError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
+def _check_record(path: Path, file: BufferedReader, record: FileRecord, verify_hash: bool) -> None:
+    size = os.fstat(file.fileno()).st_size
+    if size != record.bytes:
+        raise IntegrityError(
+            f"{path}: {size} bytes, but {MANIFEST_FILE} says {record.bytes}; "
+            "the copy is incomplete or altered: copy the bundle again"
+        )
+    if verify_hash and sha256_of_open(file) != record.sha256:
+        raise IntegrityError(
+            f"{path}: SHA-256 differs from {MANIFEST_FILE}; the file was altered: copy the bundle again"
+        )
+
+
 def _check_graph(root: Path, manifest: Manifest) -> None:
     path = root / MODEL_FILE
     scan = scan_graph(path)
-    allowed = {(_CONTRIB, name) for name in FUSED_OPERATORS} if manifest.target == "cuda" else set()
-    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators - allowed if domain)
-    if foreign:
-        raise UnsafeModelError(
-            f"{path}: operator {foreign[0]} is outside the ONNX standard, which is all a bundle for {manifest.target} "
-            f"may use{' besides fused ones' if allowed else ''}; use a graph written by whiten-export"
-        )
-    if scan.functions:
-        raise UnsafeModelError(
-            f"{path}: holds {scan.functions} model-local function(s), which a bundle may not; "
-            "use a graph written by whiten-export"
-        )
+    if (what := unwanted(scan, manifest.target)) is not None:
+        raise UnsafeModelError(f"{path}: has {what}; use a graph written by whiten-export")
     folder = PurePosixPath(MODEL_FILE).parent
     for location in sorted(scan.external_files):
         if not is_beside(location) or (folder / location).as_posix() not in manifest.files:

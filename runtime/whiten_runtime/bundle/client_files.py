@@ -16,6 +16,12 @@ CLIENT_FILES = frozenset(
 sentence-transformers takes a smaller maximum length from its own file.
 """
 
+TRANSFORMERS_JS = "transformers.js_config"
+"""Key of `config.json` under which transformers.js looks up how a model's files are called."""
+
+SEPARATE_WEIGHTS = "use_external_data_format"
+"""Key under it: names of graphs whose weights are files of their own, with the number of these."""
+
 
 def changed_client_files(root: Path, files: Mapping[str, FileRecord]) -> list[str]:
     """Return the names, sorted, of client files that differ from a manifest's records, or that it does not list.

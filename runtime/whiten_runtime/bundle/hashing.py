@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
 
 _PIECE = 1 << 20
@@ -15,6 +16,12 @@ def sha256_of(files: Iterable[Path]) -> str:
             while piece := stream.read(_PIECE):
                 digest.update(piece)
     return digest.hexdigest()
+
+
+def sha256_of_open(file: BufferedReader) -> str:
+    """Return the SHA-256 over the content of an open file, from its beginning."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class SentenceDigest:

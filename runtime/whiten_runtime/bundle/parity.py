@@ -11,6 +11,9 @@ from whiten_runtime.bundle.manifest import ParityRecord, Precision, VectorType
 from whiten_runtime.bundle.steps import STEPS, to_steps
 from whiten_runtime.errors import ParityError
 
+_SHOWN = 0.005
+"""Smallest share by which all norms are off that is worth a word."""
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -25,6 +28,8 @@ class Agreement:
         max_norm_error: largest |norm / norm of the reference vector - 1|; None for int8 vectors, which have no length.
         mean_norm_error: mean of |norm / norm of the reference vector - 1|; None for int8 vectors.
         stepped: of int8 vectors, the share of coordinates that are not the reference's, rounded; None for float32.
+        norm_bias: mean of norm / norm of the reference vector - 1, with its sign: rounding makes some vectors longer
+            and others shorter, a wrong scale makes all of them so; None for int8 vectors.
     """
 
     vectors: int
@@ -34,9 +39,11 @@ class Agreement:
     max_norm_error: float | None
     mean_norm_error: float | None
     stepped: float | None = None
+    norm_bias: float | None = None
 
     def __str__(self) -> str:
-        return in_words(self)
+        scaled = "" if self.norm_bias is None or abs(self.norm_bias) < _SHOWN else f"{1 + self.norm_bias:.3f}"
+        return in_words(self) + (f", norms {scaled} times as long on average" if scaled else "")
 
 
 def in_words(parity: Agreement | ParityRecord) -> str:
@@ -61,6 +68,7 @@ class Gate:
     max_norm_error: float = np.inf
     mean_norm_error: float = np.inf
     max_stepped: float = np.inf
+    max_norm_bias: float = np.inf
 
     def passes(self, agreement: Agreement) -> bool:
         """Return whether every bound is satisfied; NaN satisfies none, and what was not measured only no bound."""
@@ -71,6 +79,7 @@ class Gate:
             and _within(agreement.max_norm_error, self.max_norm_error)
             and _within(agreement.mean_norm_error, self.mean_norm_error)
             and _within(agreement.stepped, self.max_stepped)
+            and _within(None if agreement.norm_bias is None else abs(agreement.norm_bias), self.max_norm_bias)
         )
 
     def __str__(self) -> str:
@@ -78,8 +87,9 @@ class Gate:
         difference = "" if np.isinf(self.max_difference) else f", difference <= {self.max_difference:g} of the norm"
         average = "" if np.isinf(self.mean_norm_error) else f", {self.mean_norm_error:.0%} on average"
         norm = "" if np.isinf(self.max_norm_error) else f", norm within {self.max_norm_error:.0%}{average}"
+        bias = "" if np.isinf(self.max_norm_bias) else f", {self.max_norm_bias:.0%} of all together"
         steps = "" if np.isinf(self.max_stepped) else f", {self.max_stepped:.0%} of the coordinates rounded otherwise"
-        return f"cosine >= {self.min_cosine:g}{mean}{difference}{norm}{steps}"
+        return f"cosine >= {self.min_cosine:g}{mean}{difference}{norm}{bias}{steps}"
 
 
 def _within(value: float | None, bound: float) -> bool:
@@ -91,7 +101,7 @@ GATES: dict[Precision | Literal["bf16"], Gate] = {
     "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf, max_norm_error=0.02),
     # bfloat16 has 8 bits of significand: 1 - 4e-5 on average and 1 - 1.1e-4 at worst on all-MiniLM-L6-v2.
     "bf16": Gate(min_cosine=0.999, mean_cosine=0.9997, max_difference=np.inf, max_norm_error=0.02),
-    "int8": Gate(0.98, 0.99, max_difference=np.inf, max_norm_error=0.1, mean_norm_error=0.05),
+    "int8": Gate(0.98, 0.99, max_difference=np.inf, max_norm_error=0.1, mean_norm_error=0.05, max_norm_bias=0.02),
 }
 
 
@@ -172,6 +182,7 @@ def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:
         max_difference=float(difference.max()),
         max_norm_error=float(norm_error.max()),
         mean_norm_error=float(norm_error.mean()),
+        norm_bias=float(np.where(got_norm[:, 0] < norm, -norm_error, norm_error).mean()),
     )
 
 
@@ -210,5 +221,6 @@ def compare_finished(kind: VectorType, vectors: ArrayLike, reference: ArrayLike)
         max_difference=float(difference.max()),
         max_norm_error=None,
         mean_norm_error=None,
+        norm_bias=None,
         stepped=float((got != np.rint(exact)).mean()),
     )

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE, PROBES_FILE, Bundle
 from whiten_runtime.errors import BundleError
@@ -46,7 +46,8 @@ def read_probes(bundle: Bundle) -> Probes:
     """Read the probes of a bundle.
 
     Raises:
-        BundleError: a file is missing or damaged, or the number of texts and the shapes of the vectors do not match.
+        BundleError: a file is missing or damaged, the number of texts and the shapes of the vectors do not match, or a
+            number is not finite.
     """
     of_texts = bundle.manifest.input == "text"
     for name in (PROBE_VECTORS_FILE, *([PROBES_FILE] if of_texts else [])):
@@ -55,11 +56,17 @@ def read_probes(bundle: Bundle) -> Probes:
     try:
         texts: tuple[str, ...] = ()
         if of_texts:
-            texts = msgspec.json.decode((bundle.path / PROBES_FILE).read_bytes(), type=_ProbesFile).texts
-        vectors = load_file(bundle.path / PROBE_VECTORS_FILE)
+            texts = msgspec.json.decode(_content(bundle, PROBES_FILE), type=_ProbesFile).texts
+        vectors = load(_content(bundle, PROBE_VECTORS_FILE))
         probes = Probes(texts, vectors["embeddings"], vectors["unwhitened"])
-    except (OSError, msgspec.DecodeError, SafetensorError, KeyError) as error:
+    except BundleError:
+        raise
+    except (OSError, ValueError, RecursionError, SafetensorError, LookupError, TypeError) as error:
         raise BundleError(f"{bundle.path}: its probes are damaged ({error}); copy the bundle again") from None
+    for name, rows in (("embeddings", probes.embeddings), ("unwhitened", probes.unwhitened)):
+        if rows.dtype != np.float64 or not np.isfinite(rows).all():
+            what = f"{rows.dtype}" if rows.dtype != np.float64 else "not finite"
+            raise BundleError(f"{bundle.path}: {name} of its probes are {what}; wanted finite float64: export it again")
     wanted = (len(texts) if of_texts else len(probes.unwhitened), bundle.manifest.dimension)
     unwhitened = (wanted[0], bundle.manifest.unwhitened_width)
     if not wanted[0] or probes.embeddings.shape != wanted or probes.unwhitened.shape != unwhitened:
@@ -68,3 +75,8 @@ def read_probes(bundle: Bundle) -> Probes:
             "copy the bundle again"
         )
     return probes
+
+
+def _content(bundle: Bundle, name: str) -> bytes:
+    with bundle.opened(name) as file:
+        return file.read()

@@ -53,19 +53,23 @@ def read_moments(bundle: Bundle) -> OutputMoments | None:
     Raises:
         BundleError: the file is damaged.
     """
-    from safetensors import SafetensorError, safe_open  # an encoder that quantises nothing needs neither
+    from safetensors import SafetensorError  # an encoder that quantises nothing needs neither
+    from safetensors.numpy import load
 
     path = bundle.path / WHITENING_FILE
     if WHITENING_FILE not in bundle.manifest.files:
         return None
     try:
-        with safe_open(path, "numpy") as file:
-            names = ("mean", "W", "corpus_mean", "covariance")
-            if not set(names) <= set(file.keys()):
-                return None
-            mean, W, corpus_mean, covariance = (np.asarray(file.get_tensor(name), np.float64) for name in names)
+        with bundle.opened(WHITENING_FILE) as file:
+            arrays = load(file.read())
+        names = ("mean", "W", "corpus_mean", "covariance")
+        if not set(names) <= set(arrays):
+            return None
+        mean, W, corpus_mean, covariance = (np.asarray(arrays[name], np.float64) for name in names)
         found = OutputMoments((corpus_mean - mean) @ W, np.einsum("dk,dk->k", W, covariance @ W).clip(0))
-    except (OSError, SafetensorError, ValueError) as error:
+    except BundleError:
+        raise
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
         raise BundleError(f"{path}: is damaged ({error}); copy the bundle again") from None
     wanted = (bundle.manifest.dimension,)
     if found.mean.shape != wanted or not np.isfinite([found.mean, found.variance]).all():

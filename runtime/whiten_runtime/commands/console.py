@@ -1,9 +1,18 @@
-"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line."""
+"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line.
 
+Exit codes: 0, 1 for what went wrong, 2 for usage, 143 after SIGTERM, and 141 without a line where the reader of the
+output closed it, as `head` does: a shell shows the same of `cat`.
+"""
+
+import contextlib
+import errno
 import functools
+import io
+import json
+import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -12,27 +21,75 @@ from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.process import unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 
+_STDOUT = "stdout"
+_CLOSED_BY_READER = 128 + 13
+"""Exit code after SIGPIPE, in a shell."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def say(message: str) -> None:
-    """Print a message for a person, on stderr."""
-    click.echo(message, err=True)
+def shown(text: str) -> str:
+    """Return a text with what a terminal does not show as a character in escapes, such as \\x1b, \\u202e and \\n.
+
+    These are control characters, marks that turn the direction of writing, unpaired surrogates and the like: names in
+    files of others could otherwise change what the terminal shows, or what it does.
+    """
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def shown_json(document: str) -> str:
+    """Return a JSON document that means the same, with the characters of `shown` as JSON's own escapes."""
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in document)
+
+
+def say(message: str, mark: str = "") -> None:
+    """Print a message for a person, on stderr, with escapes as in `shown`.
+
+    Args:
+        message: the message; it may have several lines.
+        mark: what comes before it, printed as it is, such as a word in colour.
+    """
+    click.echo(mark + "\n".join(map(shown, message.split("\n"))), err=True)
 
 
 def warn(message: str) -> None:
     """Print a warning for a person, on stderr."""
-    say(f"{click.style('warning:', fg='yellow', bold=True)} {message}")
+    say(_one_line(message), f"{click.style('warning:', fg='yellow', bold=True)} ")
+
+
+def say_written(message: str) -> None:
+    """Print what was written and where, on stderr."""
+    say(message, f"{click.style('wrote', fg='green', bold=True)} ")
+
+
+def fail_line(message: str) -> None:
+    """Print an error in one line, on stderr."""
+    say(_one_line(message), f"{click.style('error:', fg='red', bold=True)} ")
 
 
 def print_json(value: object) -> None:
     """Print one JSON document for a program, on stdout."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def human_size(count: int) -> str:
     """Format a number of bytes for display, in decimal units."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def given_text(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Read texts of the command line as UTF-8, whatever the locale says, as those of files and stdin are."""
+    if isinstance(value, tuple):
+        return tuple(given_text(context, option, text) for text in value)
+    if value is None:
+        return None
+    try:
+        return os.fsencode(value).decode("utf-8")
+    except UnicodeError:
+        given = ascii(value if len(value) <= 40 else value[:37] + "...")
+        _fail(f"{option.get_error_hint(context)}: {given} is not UTF-8; wanted UTF-8, so convert it", 2)
 
 
 def _parse_providers(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[Provider, ...]:
@@ -72,11 +129,8 @@ def one_line_errors(command: Command) -> Command:
             _fail(str(error), error.exit_code)
         except MemoryError:
             _fail("out of memory; use a smaller model or batch, or a machine with more memory", 1)
-        except BrokenPipeError:
-            raise  # click ends quietly: the reader of our output has closed it
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            _fail(f"{place}{error.strerror or error}", 1)
+            _fail_of_system(error)
         except click.exceptions.ClickException:
             raise
         except Exception as error:
@@ -91,18 +145,70 @@ def run(command: click.Command) -> None:
 
     SIGTERM unwinds the stack like Ctrl-C, so that no partly written file remains.
     """
+    _open_stdout()
     unwind_on_sigterm()
     silence_log()
-    command.main(prog_name=command.name)
+    try:
+        command.main(prog_name=command.name)
+    except OSError as error:  # of --help and --version
+        _fail_of_system(error)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align text in columns separated by two spaces."""
+    """Align text in columns separated by two spaces, with escapes as in `shown`."""
+    header, rows = [shown(cell) for cell in header], [[shown(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows])
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _fail(message: str, code: int) -> None:
-    say(f"{click.style('error:', fg='red', bold=True)} {' '.join(message.split())}")
+class _Stdout(io.FileIO):
+    """Writes to stdout, and says in an error that it is of stdout."""
+
+    def write(self, content: Any) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(content)
+        except OSError as error:
+            error.filename = _STDOUT
+            raise
+
+
+def _open_stdout() -> None:
+    """Make errors of stdout say so; a closed one is one that cannot be written, before a file gets its number."""
+    if sys.stdout is None:
+        number = os.open(os.devnull, os.O_RDONLY)
+        if number != 1:  # the number of stdin is lower, and it is closed too
+            os.dup2(number, 1)
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Stdout(1, "w", closefd=False)), "utf-8")
+    elif os.name == "posix":  # Windows has consoles that are no files
+        own = sys.stdout
+        binary = io.BufferedWriter(_Stdout(own.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(binary, own.encoding, own.errors, line_buffering=own.isatty())
+
+
+def _fail_of_system(error: OSError) -> NoReturn:
+    """End with an error of the system in one line; quietly where the reader of stdout has closed it."""
+    if error.filename == _STDOUT or isinstance(error, BrokenPipeError):
+        with contextlib.suppress(OSError, ValueError):  # what is still to be written would fail again at the end
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.close(nowhere)
+    if isinstance(error, BrokenPipeError):
+        sys.exit(_CLOSED_BY_READER)
+    if error.filename == _STDOUT:
+        reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+        _fail(f"stdout cannot be written ({reason}), so results are missing; redirect it to a file that can be", 1)
+    _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    fail_line(message)
     sys.exit(code)
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")

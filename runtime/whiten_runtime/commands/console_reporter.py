@@ -34,7 +34,7 @@ class ConsoleReporter(Reporter):
 
     def stage(self, text: str) -> None:
         """Print a line for the stage."""
-        say(click.style("· ", fg="cyan") + text)
+        say(text, click.style("· ", fg="cyan"))
 
     def warn(self, text: str) -> None:
         """Print and keep the warning."""

@@ -4,7 +4,14 @@ import sys
 
 import click
 
-from whiten_runtime.commands.console import human_size, json_option, one_line_errors, print_json, provider_option, say
+from whiten_runtime.commands.console import (
+    fail_line,
+    human_size,
+    json_option,
+    one_line_errors,
+    print_json,
+    provider_option,
+)
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
 from whiten_runtime.ort.openvino import PLUGIN
 from whiten_runtime.ort.providers import Provider
@@ -26,7 +33,7 @@ def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     else:
         click.echo("\n".join(_lines(found)))
     for problem in found.problems:
-        say(f"{click.style('error:', fg='red', bold=True)} {problem}")
+        fail_line(problem)
     sys.exit(1 if found.problems else 0)
 
 

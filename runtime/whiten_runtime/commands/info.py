@@ -6,9 +6,16 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.console import human_size, table
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
+NO_HASH = "no hash of the manifest: an altered value is found only where another file of the bundle contradicts it"
 
-def describe(manifest: Manifest) -> str:
-    """Describe a bundle in aligned lines of text."""
+
+def describe(manifest: Manifest, hashed: bool = True) -> str:
+    """Describe a bundle in aligned lines of text.
+
+    Args:
+        manifest: its manifest.
+        hashed: whether the manifest states the hash of its own bytes.
+    """
     source, whitening, parity = manifest.source, manifest.whitening, manifest.parity
     origin = source.checkpoint or "local directory"
     rows = [
@@ -65,6 +72,8 @@ def describe(manifest: Manifest) -> str:
     total = sum(record.bytes for record in manifest.files.values())
     rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
     rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))
+    if not hashed:
+        rows.append(("manifest", NO_HASH))
     return table(("bundle", manifest.name), rows)
 
 

@@ -31,8 +31,8 @@ def push(
 ) -> None:
     """Upload BUNDLE, a directory, to the repository ORG/NAME of the model hub, and print the address of the commit.
 
-    The hashes of all files are checked first. Encoder("ORG/NAME") and every command that takes a bundle then open it
-    from there. The token is that of hf auth login, or of HF_TOKEN.
+    The hashes of the files that whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a
+    bundle then open it from there. The token is that of hf auth login, or of HF_TOKEN.
     """
     done = push_bundle(bundle, Destination(parse_repository(repository, revision), private, create, message))
     say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")

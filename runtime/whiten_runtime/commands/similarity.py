@@ -38,6 +38,8 @@ def similarity(a: Path, b: Path, top: int | None, column: str | None, force: boo
     Vectors of different spaces cannot be compared, unless one is aligned with the other or they differ in nothing but
     length: those of --normalize and --vectors int8. Files that whiten embed or
     transform wrote say which space theirs are in.
+
+    Exits with 2 where the files cannot be compared with each other, and with 1 where one holds no vectors.
     """
     spaces = _check_spaces(a, b, force)
     if top is None:

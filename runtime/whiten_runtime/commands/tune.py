@@ -6,8 +6,9 @@ import click
 
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, say, table
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.files.places import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.tuned import Choice, write_choice
+from whiten_runtime.inference.tuned import Choice, choice_path, write_choice
 from whiten_runtime.tuner import Speed, best, compare_bundles
 from whiten_runtime.tuner import tune as tune_bundle
 
@@ -34,6 +35,8 @@ def tune(bundles: tuple[str, ...], seconds: float, bf16: bool, as_json: bool) ->
     reporter = ConsoleReporter()
     parts = len(bundles) + (len(bundles) > 1)
     paths = list(map(locate_bundle, dict.fromkeys(bundles)))
+    for path in paths:
+        check_file_place(choice_path(path), "another place for the bundle")
     choices = {path: tune_bundle(path, seconds / parts, bf16, reporter) for path in paths}
     beside = compare_bundles(choices, seconds / parts) if len(choices) > 1 else {}
     files = {path: write_choice(path, choice) for path, choice in choices.items()}

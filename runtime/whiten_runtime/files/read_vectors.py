@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import choose_column, import_parquet
-from whiten_runtime.files.vector_metadata import is_header, read_metadata
+from whiten_runtime.files.vector_metadata import is_header, read_metadata, sidecar_of
 
 Rows = NDArray[np.float32]
 
@@ -59,10 +59,26 @@ def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
 
 
 def _check_precision(file: Path) -> None:
-    """Check that a file does not say that its vectors are quantised: their numbers are steps of ranges, or signs."""
+    """Check that a file does not say that its vectors are quantised: their numbers are steps of ranges, or signs.
+
+    A .npy file of 8 bits that says nothing is taken for one of codes.
+    """
     metadata = read_metadata(file)
+    if metadata is None and file.suffix.lower() == ".npy" and (kind := _kind_of_npy(file)) in ("int8", "uint8"):
+        raise DataError(
+            f"{file}: holds {kind}, as codes of precision int8, uint8, binary or ubinary, and no "
+            f"{sidecar_of(file).name} is beside it to say what they are; copy it too, embed again, or convert numbers "
+            "that are coordinates with astype('float32')"
+        )
     if metadata is not None and isinstance(metadata.precision, str) and metadata.precision != "float32":
         raise DataError(f"{file}: holds vectors of precision {metadata.precision}; wanted float32, so embed again")
+
+
+def _kind_of_npy(path: Path) -> str:
+    try:
+        return str(np.load(path, mmap_mode="r", allow_pickle=False).dtype)
+    except (ValueError, OSError, EOFError, AttributeError):
+        return ""  # whoever reads the vectors says what is wrong with them
 
 
 def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:
@@ -71,7 +87,7 @@ def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path}: not a .npy file ({' '.join(str(error).split())})") from None
+        raise DataError(f"{path}: {_refusal(error)}") from None
     if not isinstance(table, np.ndarray):
         raise DataError(f"{path}: holds several arrays; wanted one, as numpy.save writes it")
     if table.ndim != 2 or table.dtype.kind not in "fiu":
@@ -127,3 +143,11 @@ _READERS: dict[str, Callable[[Path, str | None], Iterator[Rows]]] = {
     ".parquet": _read_parquet,
     ".jsonl": _read_jsonl,
 }
+
+
+def _refusal(error: Exception) -> str:
+    """Return what is wrong with a .npy file; numpy's own words for objects tell how to run them."""
+    text = " ".join(str(error).split())
+    if "pickle" in text or "Python objects" in text:
+        return "not a .npy file with numbers: it holds Python objects, or no array; write it with numpy.save"
+    return f"not a .npy file ({text})"

@@ -1,31 +1,125 @@
-"""Replace a file as a whole: readers see the old content or the new one, and nothing half-written is left."""
+"""Replace a file as a whole: readers see the old content or the new one, whatever ends the process that writes it."""
 
+import errno
+import glob
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+from whiten_runtime.files.locks import is_abandoned, lock_descriptor
+from whiten_runtime.files.writable import PARTIAL, written_as
+
+_NOT_FLUSHABLE = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES))
+"""Errors of flushing a directory that say that it cannot be done, and nothing of the disk."""
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give the name of a hidden file beside `path`, and delete what is left there."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
+def replacing(path: Path, elsewhere: str = "another place") -> Iterator[BinaryIO]:
+    """Open a hidden file beside `path`, which replaces it when the block ends without an error.
 
+    The file is flushed to disk before it gets its name, and its directory afterwards.
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, and flush it to disk before it replaces an earlier one.
+    Args:
+        path: the file, which need not exist. If it is a link, what it leads to is replaced.
+        elsewhere: what the user may name instead, for messages.
 
     Raises:
-        OSError: the file cannot be written.
+        WhitenError: the file cannot be written; the message names `path`.
     """
-    with replacing(path) as temporary:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+    with hidden_file(path, elsewhere) as (file, temporary):
+        yield file
+        publish(file, temporary, path.resolve())
+
+
+@contextmanager
+def hidden_file(
+    path: Path, elsewhere: str = "another place", named: Path | None = None
+) -> Iterator[tuple[BinaryIO, Path]]:
+    """Open a hidden file beside `path`, to be given to `publish`; delete it when the block ends.
+
+    It is locked while it is open: those that killed processes left are recognised by their free locks, and deleted.
+
+    Raises:
+        WhitenError: the file cannot be written; the message names `path`.
+    """
+    target = path.resolve()
+    with written_as(named or path, elsewhere):
+        delete_abandoned(target)
+        file, temporary = _open(target)
+        try:
+            with file:
+                yield file, temporary
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def replace_file(path: Path, content: bytes, elsewhere: str = "another place", named: Path | None = None) -> None:
+    """Write a file, and flush it to disk before it replaces an earlier one.
+
+    Args:
+        path: the file, as in `replacing`.
+        content: all of its bytes.
+        elsewhere: what the user may name instead, for messages.
+        named: file beside it that the user has named, for messages; None for `path`.
+
+    Raises:
+        WhitenError: the file cannot be written; the message names `path`, or `named`.
+    """
+    with hidden_file(path, elsewhere, named) as (file, temporary):
+        file.write(content)
+        publish(file, temporary, path.resolve())
+
+
+def publish(file: BinaryIO, temporary: Path, target: Path) -> None:
+    """Flush an open file to disk, and rename it while it is still locked; flush its directory."""
+    flush(file)
+    if os.name == "nt":  # open files cannot be renamed there
+        file.close()
+    temporary.replace(target)
+    sync_folder(target.parent)
+
+
+def delete_abandoned(target: Path) -> None:
+    """Delete hidden files that killed processes left beside a file."""
+    for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
+        if found.is_file() and (lock := is_abandoned(found)) is not None:
+            with suppress(OSError):
+                found.unlink()
+            os.close(lock)
+
+
+def flush(file: BinaryIO) -> None:
+    """Flush an open file to disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a directory to disk, where the system can; some file systems of networks cannot."""
+    if os.name == "nt":
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_FLUSHABLE:
+            raise
+
+
+def _open(target: Path) -> tuple[BinaryIO, Path]:
+    """Create and lock a hidden file."""
+    while True:
+        temporary = target.with_name(f".{target.name}{PARTIAL}{secrets.token_hex(4)}")
+        file = temporary.open("xb")
+        with suppress(BlockingIOError):  # another process has locked it first, to delete it
+            locked = lock_descriptor(file.fileno())
+            if not locked or temporary.exists():
+                return file, temporary
+        file.close()

@@ -16,6 +16,9 @@ from whiten_runtime.ort.process import allow_long_csv_fields
 USUAL_COLUMNS = ("text", "sentence")
 """Columns that are taken when the caller names none."""
 
+_LONGEST_LINE = 64 << 20
+"""Bytes of the longest line that is read: a file without ends of lines would be read into memory as a whole."""
+
 allow_long_csv_fields()
 
 
@@ -63,7 +66,11 @@ def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), b""), 1):
+        if len(line) > _LONGEST_LINE:
+            raise DataError(
+                f"{name}: line {number} is longer than {_LONGEST_LINE >> 20} MiB; give one text a line, or shorten it"
+            )
         if b"\0" in line:
             raise DataError(f"{name}: line {number} holds a NUL byte, so this is not a text file; give UTF-8 text")
         try:

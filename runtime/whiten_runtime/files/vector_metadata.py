@@ -17,7 +17,10 @@ KEY = "whiten"
 SPACE_KEY = "whiten.space"
 """Key of the id alone in the schema of a Parquet file."""
 
-_LONGEST_HEADER = 1 << 20
+UNFINISHED = b'{"whiten-unfinished": true}\n'
+"""Content of a sidecar while its .npy file is replaced: the vectors have no metadata then."""
+
+LONGEST_HEADER = 1 << 20
 """Number of bytes of a .jsonl file's first line beyond which it is no header."""
 
 
@@ -106,6 +109,17 @@ def sidecar_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
+def sidecars_of(path: Path) -> list[Path]:
+    """Return the files that hold the metadata of vectors that are written to `path`: none if it is no .npy file.
+
+    If `path` is a link to another .npy file, both names have one, since the vectors can be read by either.
+    """
+    names = [place for place in (path, path.resolve()) if place.suffix.lower() == ".npy"]
+    if path.suffix.lower() != ".npy":
+        return []
+    return list({sidecar.resolve(): sidecar for sidecar in map(sidecar_of, names)}.values())
+
+
 def is_header(row: object) -> bool:
     """Return whether an object of a .jsonl file is metadata instead of a vector."""
     return isinstance(row, dict) and list(row) == [KEY] and isinstance(row[KEY], dict)
@@ -157,7 +171,7 @@ def _of_parquet(path: Path) -> VectorMetadata | None:
 
 def _of_jsonl(path: Path) -> VectorMetadata | None:
     with path.open("rb") as stream:
-        line = stream.readline(_LONGEST_HEADER)
+        line = stream.readline(LONGEST_HEADER)
     return _decoded(line, path) if _opens_header(line) else None
 
 

@@ -1,7 +1,8 @@
 """Write vectors and their metadata to .npy, .parquet or .jsonl; a file appears only when it is complete."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -11,38 +12,30 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.steps import as_int8
 from whiten_runtime.checks import encodable
-from whiten_runtime.errors import UsageError
-from whiten_runtime.files.replacing import replacing
+from whiten_runtime.files.replacing import flush, hidden_file, publish, replace_file
 from whiten_runtime.files.texts import import_parquet
-from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata, sidecar_of
+from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, UNFINISHED, VectorMetadata, sidecars_of
 
 Vectors = NDArray[Any]
 
+ELSEWHERE = "another --out"
+"""What to name instead of a file that cannot be written."""
 
-def check_output(path: Path | None, header: bool = False) -> None:
-    """Check that vectors can be written to `path` before they are computed.
+ROWS_AT_ONCE = 1024
+"""Vectors that are written together: a row group of a .parquet file."""
 
-    Args:
-        path: the file; None for lines of JSON on stdout.
-        header: whether a first line with the metadata is asked for.
 
-    Raises:
-        UsageError: the kind of file is unknown or takes no header, or its directory does not exist.
-        WhitenError: a package that the kind of file needs is missing.
-    """
-    if path is None:
-        return
-    if path.suffix.lower() not in _WRITERS:
-        raise UsageError(f"'{path}': unknown kind of file; wanted {', '.join(_WRITERS)}")
-    if not path.parent.is_dir():
-        raise UsageError(f"'{path.parent}' is not a directory; create it first")
-    for place in (path, *([sidecar_of(path)] if path.suffix.lower() == ".npy" else [])):
-        if place.is_dir():
-            raise UsageError(f"'{place}' is a directory; name a file in it")
-    if header and path.suffix.lower() != ".jsonl":
-        raise UsageError(f"--header is for .jsonl, but '{path}' holds its metadata anyway; leave it out")
-    if path.suffix.lower() == ".parquet":
-        import_parquet()
+class Output(Protocol):
+    """Is a binary file, or stands in for one, to which vectors are written."""
+
+    def write(self, content: Any, /) -> object:
+        """Write bytes."""
+
+    def writelines(self, lines: Iterable[bytes], /) -> object:
+        """Write bytes one after the other."""
+
+    def seek(self, place: int, /) -> object:
+        """Go to a place in the file."""
 
 
 class Writer(Protocol):
@@ -55,33 +48,75 @@ class Writer(Protocol):
         """Complete the file, and return the number of vectors in it."""
 
 
+def write_parts(writer: Writer, texts: Sequence[str], vectors: Vectors) -> None:
+    """Write texts and their vectors, `ROWS_AT_ONCE` at a time."""
+    for start in range(0, len(texts), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        writer.write(texts[part], vectors[part])
+
+
 @contextmanager
 def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) -> Iterator[Writer]:
     """Write vectors part by part, in bounded memory; .parquet and .jsonl hold the texts too (`text`, `embedding`).
 
     The file appears when the block ends without an error. The metadata is in the schema of a .parquet file, beside a
     .npy file in FILE.npy.json, and in the first line of a .jsonl file, there only with `header` or for codes.
+
+    Raises:
+        WhitenError: the file cannot be written; the message names `path`.
     """
-    with replacing(path) as temporary:
-        with temporary.open("xb") as file:
-            writer = _WRITERS[path.suffix.lower()](file, metadata, header)
-            try:
-                yield writer
-            except BaseException:
+    with hidden_file(path, ELSEWHERE) as (file, temporary):
+        writer = writer_of(path, file, metadata, header)
+        try:
+            yield writer
+        except BaseException:
+            with suppress(Exception):
+                writer.finish()  # pyarrow complains of a file that is closed before its writer
+            raise
+        publish_vectors(path, file, temporary, metadata, writer.finish())
+
+
+def publish_vectors(path: Path, file: BinaryIO, temporary: Path, metadata: VectorMetadata, count: int) -> None:
+    """Give a complete file of vectors its name, and write the metadata of a .npy file beside it.
+
+    If `path` is a link, it is written beside the link and beside the file that the link leads to.
+    """
+    flush(file)
+    content = msgspec.structs.replace(metadata, vectors=count).to_json() + b"\n"
+    with _describing(path, content):
+        publish(file, temporary, path.resolve())
+
+
+def writer_of(path: Path, file: Output, metadata: VectorMetadata, header: bool, done: int = 0) -> Writer:
+    """Return the writer for a kind of file, which goes on after `done` vectors that are in the file already."""
+    return WRITERS[path.suffix.lower()](file, metadata, header, done)
+
+
+@contextmanager
+def _describing(path: Path, content: bytes) -> Iterator[None]:
+    """Write the metadata of a .npy file beside it, while the block puts the file in its place.
+
+    At no moment is there metadata of other vectors than those in the file: while the file is replaced, it has none.
+    """
+    old = {place: place.read_bytes() if place.is_file() else None for place in sidecars_of(path)}
+    hidden = []
+    with ExitStack() as stack:
+        for sidecar in old:
+            description, temporary = stack.enter_context(hidden_file(sidecar, ELSEWHERE, path))
+            description.write(content)
+            flush(description)
+            hidden.append((description, temporary, sidecar))
+        try:
+            for sidecar in old:
+                replace_file(sidecar, UNFINISHED, ELSEWHERE, path)
+            yield
+        except BaseException:
+            for sidecar, earlier in old.items():
                 with suppress(Exception):
-                    writer.finish()  # pyarrow complains of a file that is closed before its writer
-                raise
-            count = writer.finish()
-        if path.suffix.lower() != ".npy":
-            temporary.replace(path)
-            return
-        sidecar = sidecar_of(path)
-        with replacing(sidecar) as description:
-            description.write_bytes(msgspec.structs.replace(metadata, vectors=count).to_json() + b"\n")
-            # At no moment is there metadata of other vectors than those in the file.
-            sidecar.unlink(missing_ok=True)
-            temporary.replace(path)
-            description.replace(sidecar)
+                    sidecar.unlink() if earlier is None else replace_file(sidecar, earlier)
+            raise
+        for description, temporary, sidecar in hidden:
+            publish(description, temporary, sidecar.resolve())
 
 
 def json_row(text: str, vector: Vectors) -> bytes:
@@ -103,9 +138,10 @@ def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:
 class _NpyWriter:
     """Writes [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
-        self._file, self._metadata, self._count = file, metadata, 0
-        self._write_header()
+    def __init__(self, file: Output, metadata: VectorMetadata, header: bool, done: int) -> None:
+        self._file, self._metadata, self._count = file, metadata, done
+        if not done:
+            self._write_header()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._file.write(np.ascontiguousarray(as_stored(vectors, self._metadata)).tobytes())
@@ -117,15 +153,28 @@ class _NpyWriter:
         return self._count
 
     def _write_header(self) -> None:
-        shape = (self._count, self._metadata.columns)
-        header = {"descr": self._metadata.dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
+        self._file.write(_npy_header(self._metadata, self._count))
+
+
+def _npy_header(metadata: VectorMetadata, count: int) -> bytes:
+    header = {"descr": metadata.dtype.str, "fortran_order": False, "shape": (count, metadata.columns)}
+    content = BytesIO()
+    np.lib.format.write_array_header_1_0(content, header)
+    return content.getvalue()
+
+
+def written_last(path: Path, metadata: VectorMetadata) -> int:
+    """Return the number of bytes at the beginning of a file that are written anew when it is complete.
+
+    These are the header of a .npy file, which holds the number of vectors, and none of another file.
+    """
+    return len(_npy_header(metadata, 0)) if path.suffix.lower() == ".npy" else 0
 
 
 class _JsonlWriter:
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
-        self._file, self._metadata, self._count = file, metadata, 0
-        if header or metadata.coded:  # nothing else says that the numbers are no coordinates
+    def __init__(self, file: Output, metadata: VectorMetadata, header: bool, done: int) -> None:
+        self._file, self._metadata, self._count = file, metadata, done
+        if not done and (header or metadata.coded):  # nothing else says that the numbers are no coordinates
             file.write(metadata.to_json() + b"\n")
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
@@ -138,30 +187,39 @@ class _JsonlWriter:
 
 
 class _ParquetWriter:
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+    def __init__(self, file: Output, metadata: VectorMetadata, header: bool, done: int) -> None:
+        assert not done
         self._pyarrow, parquet = import_parquet()
         self._metadata, self._count = metadata, 0
-        number = self._pyarrow.from_numpy_dtype(metadata.dtype)
-        vector = self._pyarrow.list_(number, metadata.columns)
-        self._schema = self._pyarrow.schema(
-            {"text": self._pyarrow.string(), "embedding": vector},
-            metadata={SPACE_KEY: metadata.space, KEY: metadata.to_json()},
-        )
+        self._schema = schema_of(metadata)
         self._writer = parquet.ParquetWriter(file, self._schema)
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._count += len(vectors)
-        flat = self._pyarrow.array(np.ascontiguousarray(as_stored(vectors, self._metadata)).ravel())
-        rows = self._pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-        column = self._pyarrow.array([encodable(text) for text in texts], self._pyarrow.string())
-        self._writer.write_table(self._pyarrow.table([column, rows], schema=self._schema))
+        self._writer.write_table(self._pyarrow.table(columns_of(texts, vectors, self._metadata), schema=self._schema))
 
     def finish(self) -> int:
         self._writer.close()
         return self._count
 
 
-_WRITERS: dict[str, Callable[[BinaryIO, VectorMetadata, bool], Writer]] = {
+def schema_of(metadata: VectorMetadata) -> Any:
+    """Return pyarrow's schema of a .parquet file."""
+    pyarrow, _ = import_parquet()
+    vector = pyarrow.list_(pyarrow.from_numpy_dtype(metadata.dtype), metadata.columns)
+    columns = {"text": pyarrow.string(), "embedding": vector}
+    return pyarrow.schema(columns, metadata={SPACE_KEY: metadata.space, KEY: metadata.to_json()})
+
+
+def columns_of(texts: Sequence[str], vectors: Vectors, metadata: VectorMetadata) -> list[Any]:
+    """Return pyarrow's columns of texts and their vectors."""
+    pyarrow, _ = import_parquet()
+    flat = pyarrow.array(np.ascontiguousarray(as_stored(vectors, metadata)).ravel())
+    rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    return [pyarrow.array([encodable(text) for text in texts], pyarrow.string()), rows]
+
+
+WRITERS: dict[str, Callable[[Output, VectorMetadata, bool, int], Writer]] = {
     ".npy": _NpyWriter,
     ".parquet": _ParquetWriter,
     ".jsonl": _JsonlWriter,

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.checks import needing
+from whiten_runtime.bundle.signature import SIGNATURE_FILE
+from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.names import SCHEME, Repository, is_repository_id, parse_repository
 from whiten_runtime.hub.refusals import hub_errors
@@ -26,13 +27,14 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
 
     Raises:
         BundleError: there is no such directory, or the repository holds no bundle.
-        UsageError: a revision was given for a directory, or there is no such repository or revision.
+        UsageError: what names the bundle is no text and no path, or an empty one; or a revision was given for a
+            directory, or there is no such repository or revision.
         WhitenError: the hub cannot be reached, breaks off, or refuses.
         MissingPackageError: huggingface_hub is not installed.
     """
     if isinstance(path, str) and path.startswith(SCHEME):
         return fetch_bundle(parse_repository(path, revision))
-    here = Path(path)
+    here = path_of("bundle", path)
     if isinstance(path, str) and not here.exists():
         if is_repository_id(path):
             if here.parent.is_dir():
@@ -53,8 +55,9 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
 def fetch_bundle(repository: Repository) -> Path:
     """Return the directory of a repository's bundle in the hub's cache; what is missing there is downloaded.
 
-    Only the manifest and the files that it lists are downloaded. The hub is asked for nothing if all are in the cache.
-    If the commit that the cache has of a branch is no whole bundle, nor can be completed, the newest one is fetched.
+    Only the manifest, the files that it lists and a signature are downloaded. The hub is asked for nothing if the
+    manifest and its files are in the cache. If the commit that the cache has of a branch is no whole bundle, nor can be
+    completed, the newest one is fetched.
 
     Args:
         repository: the repository.
@@ -79,7 +82,9 @@ def fetch_bundle(repository: Repository) -> Path:
         try:
             folder = _fetch_manifest(repository, local_files_only=True)
         except LocalEntryNotFoundError:
-            return _complete(hub_id, _fetch_manifest(repository, local_files_only=constants.HF_HUB_OFFLINE))
+            folder = _complete(hub_id, _fetch_manifest(repository, local_files_only=constants.HF_HUB_OFFLINE))
+            _download_signature(hub_id, folder)
+            return folder
         try:
             return _complete(hub_id, folder)
         except BundleError as error:
@@ -87,6 +92,24 @@ def fetch_bundle(repository: Repository) -> Path:
                 raise
             broken = error
     return _renew(repository, folder, broken)
+
+
+def fetch_signature(path: str | Path, folder: Path, revision: str | None = None) -> Path | None:
+    """Return the signature of a bundle of the hub, downloaded if it is not in the cache; None if there is none.
+
+    Args:
+        path: what names the bundle, as for `locate_bundle`; None is returned for a directory.
+        folder: its directory, as `locate_bundle` returned it.
+        revision: branch, tag or commit, as for `locate_bundle`.
+
+    Raises:
+        WhitenError: the hub cannot be reached, breaks off, or refuses.
+    """
+    if isinstance(path, Path) or (not path.startswith(SCHEME) and Path(path).exists()):
+        return None
+    hub_id = parse_repository(path, revision).id
+    with hub_errors(hub_id, folder.name, f"the signature of '{hub_id}' is not in the hub's cache, and {_UNREACHED}"):
+        return _download_signature(hub_id, folder)
 
 
 def _renew(repository: Repository, folder: Path, broken: BundleError) -> Path:
@@ -106,7 +129,9 @@ def _renew(repository: Repository, folder: Path, broken: BundleError) -> Path:
         raise BundleError(f"{broken} (no newer commit could be fetched: {error})") from None
     try:
         with hub_errors(repository.id, newest.name, _UNREACHED):
-            return _complete(repository.id, newest)
+            _complete(repository.id, newest)
+            _download_signature(repository.id, newest)
+            return newest
     except BundleError as error:
         same = newest.name == folder.name
         newer = "the hub's newest commit; the one in the cache is not whole either"
@@ -159,3 +184,19 @@ def _complete(hub_id: str, folder: Path) -> Path:
                 f"'{hub_id}' no longer has commit {folder.name}, whose {name} is not in the cache; fetch another commit"
             ) from None
     return folder
+
+
+def _download_signature(hub_id: str, folder: Path) -> Path | None:
+    """Return the signature of a commit, downloaded if need be; None where the hub has none."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    offline: bool = constants.HF_HUB_OFFLINE
+    try:
+        return Path(hf_hub_download(hub_id, SIGNATURE_FILE, revision=folder.name, local_files_only=offline))
+    except LocalEntryNotFoundError:
+        if offline:
+            return None
+        raise
+    except EntryNotFoundError:
+        return None

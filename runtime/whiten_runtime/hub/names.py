@@ -44,7 +44,7 @@ def parse_repository(text: str, revision: str | None = None) -> Repository:
     name, at, own = text.removeprefix(SCHEME).partition("@") if text.startswith(SCHEME) else (text, "", "")
     if not is_repository_id(name) or (at and not own):
         raise UsageError(
-            f"'{text}' does not name a repository of the hub; wanted ORG/NAME or {SCHEME}ORG/NAME@REVISION"
+            f"{text!r} does not name a repository of the hub; wanted ORG/NAME or {SCHEME}ORG/NAME@REVISION"
         )
     if at and revision is not None:
         raise UsageError(f"'{text}' names a revision already; leave revision {revision!r} out")

@@ -1,10 +1,14 @@
 """Turn the exceptions of huggingface_hub into errors of one line."""
 
+import errno
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from whiten_runtime.errors import UsageError, WhitenError
+
+_OF_FILES = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, errno.EROFS, errno.EIO))
+"""Errors of writing a file, which systems may give without the name of the file."""
 
 
 @contextmanager
@@ -20,6 +24,7 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
         UsageError: no such repository or revision.
         WhitenError: the hub cannot be reached, breaks off, or refuses.
     """
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -29,11 +34,9 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
         RevisionNotFoundError,
     )
 
-    logger = logging.getLogger("huggingface_hub")  # tells of every attempt; the error below tells of the last
-    level = logger.level
-    logger.setLevel(logging.ERROR)
     try:
-        yield
+        with _retries_in_one_line():
+            yield
     except WhitenError:
         raise
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
@@ -49,16 +52,49 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
     except HfHubHTTPError as error:
         raise WhitenError(f"the hub refused '{hub_id}': {one_line(error)}; try again later") from error
     except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
-        if isinstance(error, OSError) and error.filename is not None:  # of a file: no space, no permission
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_FILES):
             raise WhitenError(
-                f"{error.filename}: {error.strerror}; check space and permissions of the hub's cache, or set HF_HOME"
+                f"{error.filename or constants.HF_HUB_CACHE}: {error.strerror}; check space and permissions of the "
+                "hub's cache, or set HF_HOME"
             ) from error
         raise WhitenError(
             f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
             f"{one_line(error)}); run it again: what has arrived is kept"
         ) from error
+
+
+@contextmanager
+def _retries_in_one_line() -> Iterator[None]:
+    """Let the client's log say once that it tries again, instead of at every attempt."""
+    quiet, retrying = logging.getLogger("huggingface_hub"), logging.getLogger("huggingface_hub.utils._http")
+    levels, once = (quiet.level, retrying.level), _FirstRetry()
+    quiet.setLevel(logging.ERROR)
+    retrying.setLevel(logging.WARNING)
+    retrying.addFilter(once)
+    try:
+        yield
     finally:
-        logger.setLevel(level)
+        quiet.setLevel(levels[0])
+        retrying.setLevel(levels[1])
+        retrying.removeFilter(once)
+
+
+class _FirstRetry(logging.Filter):
+    """Keeps errors, and one line for the first of several attempts; drops other messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a message is shown, and put it in our words."""
+        if record.levelno >= logging.ERROR:
+            return True
+        if self._told or not record.getMessage().startswith(("Retrying in", "Rate limited")):
+            return False
+        self._told = True
+        record.msg, record.args = "the hub does not answer; trying again, for up to half a minute", ()
+        return True
 
 
 def one_line(error: Exception) -> str:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from whiten_runtime.bundle.bundle import MODEL_SUFFIXES, Bundle, open_bundle
+from whiten_runtime.bundle.bundle import Bundle, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
+from whiten_runtime.bundle.signature import SIGNATURE_FILE
+from whiten_runtime.bundle.stray_files import is_model_file
 from whiten_runtime.checks import needing
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.names import Repository
@@ -68,9 +70,9 @@ class _Found:
 def push_bundle(path: Path, destination: Destination) -> Upload:
     """Check a bundle, and upload its manifest, the files that it lists and README.md.
 
-    Graphs and weights that the manifest in the repository lists and the new bundle does not have are removed in the
-    same commit; any other file there stays. Nothing is created or changed if the push is refused, and nothing is kept
-    on this machine.
+    Graphs and weights that the manifest in the repository lists, and a signature, are removed in the same commit if the
+    new bundle does not have them; any other file there stays. Nothing is created or changed if the push is refused, and
+    nothing is kept on this machine.
 
     Args:
         path: the bundle's directory.
@@ -131,21 +133,19 @@ def _commit(api: Any, bundle: Bundle, names: Sequence[str], removed: Sequence[st
 
 
 def files_of(bundle: Bundle) -> tuple[str, ...]:
-    """Return the files that an upload contains: the manifest, those that it lists, and README.md if there is one."""
-    names = dict.fromkeys((MANIFEST_FILE, *bundle.manifest.files))
-    if (bundle.path / CARD_FILE).is_file():
-        names[CARD_FILE] = None
-    return tuple(sorted(names))
+    """Return the files of an upload: the manifest, those that it lists, and README.md and a signature if there."""
+    beside = (name for name in (CARD_FILE, SIGNATURE_FILE) if (bundle.path / name).is_file())
+    return tuple(sorted({MANIFEST_FILE, *bundle.manifest.files, *beside}))
 
 
 def other_models(there: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return graphs and weights in a repository that a new bundle does not have: it would be refused beside them.
+    """Return graphs, weights and code in a repository that a new bundle does not have: it would be refused beside them.
 
     Args:
         there: files of the repository.
         names: files of the new bundle.
     """
-    return tuple(sorted(name for name in there if PurePosixPath(name).suffix in MODEL_SUFFIXES and name not in names))
+    return tuple(sorted(name for name in there if is_model_file(name) and name not in names))
 
 
 def _look(api: Any, destination: Destination) -> _Found:
@@ -176,14 +176,15 @@ def _look(api: Any, destination: Destination) -> _Found:
 
 
 def _left_over(api: Any, hub_id: str, found: _Found, names: Sequence[str]) -> tuple[str, ...]:
-    """Return graphs and weights of the bundle in a repository that a new bundle does not have.
+    """Return graphs, weights and the signature of the bundle in a repository that a new bundle does not have.
 
     Raises:
         UsageError: there are others, which are of no bundle.
     """
     others = other_models(found.files, names)
+    stale = {SIGNATURE_FILE} & set(found.files) - set(names) if MANIFEST_FILE in found.files else set()
     if not others:
-        return ()
+        return tuple(stale)
     if MANIFEST_FILE not in found.files:
         raise UsageError(
             f"'{hub_id}' holds {others[0]} and no {MANIFEST_FILE}: it is another model's repository; choose a new name"
@@ -194,7 +195,7 @@ def _left_over(api: Any, hub_id: str, found: _Found, names: Sequence[str]) -> tu
             f"'{hub_id}' holds {', '.join(foreign)}, which no bundle there lists, and other programs would take for "
             "the bundle's; move them to another repository, or choose another name"
         )
-    return others
+    return tuple(sorted({*others, *stale}))
 
 
 def _listed(api: Any, hub_id: str, commit: str | None) -> frozenset[str]:

@@ -29,6 +29,7 @@ class EncodeArguments(TypedDict, total=False):
     normalize_embeddings: bool
     truncate_dim: int | None
     truncate: bool
+    max_characters: int | None
     ranges: ArrayLike | None
     pool: None
     chunk_size: int | None

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.graph_file import GraphFile
 from whiten_runtime.inference.runner import Feed, RunBatch, run_in_pool, run_session
+from whiten_runtime.ort.fork_safe import ForkSafeSession
 from whiten_runtime.ort.processor import default_threads
-from whiten_runtime.ort.session import ForkSafeSession, SessionOptions
+from whiten_runtime.ort.session import SessionOptions
 
 _USUAL_TOKENS = 16
 """Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""

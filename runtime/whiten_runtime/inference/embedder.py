@@ -16,9 +16,16 @@ from whiten_runtime.checks import checked_texts, whole_number
 from whiten_runtime.errors import TooLongError, UsageError
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.prompts import Prompts, with_prompt
+from whiten_runtime.inference.token_runner import TokenizedTexts
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.inference.vectors import unit
+from whiten_runtime.inference.vectors import check_given, unit
 from whiten_runtime.ort.process import ForkSafeLock
+
+TOKEN_CHARACTERS = 250
+"""Characters for each token of the longest text, beyond which a text is cut, or refused, before it is tokenised.
+
+No text of words comes near: English has 4 to 5 a token. It is what text-embeddings-inference refuses.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class EncodeOptions:
         truncate: truncate texts that are too long instead of raising.
         values: outputs of the graph, concatenated.
         prompt: text that is put before each text, or around it; see `prompts.with_prompt`.
+        max_characters: characters of a text beyond which it is cut, or refused; None for the embedder's.
+        finite: refuse vectors that are not finite, with the text's index.
     """
 
     width: int
@@ -40,6 +49,8 @@ class EncodeOptions:
     truncate: bool = True
     values: tuple[str, ...] = (OUTPUT,)
     prompt: str = ""
+    max_characters: int | None = None
+    finite: bool = False
 
     @classmethod
     def of(
@@ -50,11 +61,13 @@ class EncodeOptions:
         truncate_dim: int | None = None,
         truncate: bool = True,
         prompt: str = "",
+        max_characters: int | None = None,
     ) -> "EncodeOptions":
         """Check a caller's options against a bundle.
 
         Raises:
-            UsageError: `batch_size` or `truncate_dim` is out of range, or the bundle's vectors cannot be truncated.
+            UsageError: `batch_size`, `truncate_dim` or `max_characters` is out of range, or the bundle's vectors cannot
+                be truncated.
         """
         width = manifest.dimension
         if truncate_dim is not None:
@@ -62,7 +75,8 @@ class EncodeOptions:
             _check_nested(manifest, width)
             normalize = normalize or manifest.normalize
         rows = None if batch_size is None else whole_number("batch_size", batch_size, 1)
-        return cls(width, rows, normalize, truncate, prompt=prompt)
+        longest = None if max_characters is None else whole_number("max_characters", max_characters, 1)
+        return cls(width, rows, normalize, truncate, prompt=prompt, max_characters=longest, finite=True)
 
 
 class Embedder:
@@ -75,6 +89,7 @@ class Embedder:
 
     Attributes:
         truncated: number of texts that were truncated so far.
+        max_characters: characters of a text beyond which it is cut, or refused, before it is tokenised.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine, prompts: Prompts | None = None) -> None:
@@ -82,6 +97,7 @@ class Embedder:
         self.engine = engine
         self.prompts = prompts or Prompts()
         self.truncated = 0
+        self.max_characters = TOKEN_CHARACTERS * tokenizer.max_seq_length
         self._count_lock = ForkSafeLock()
 
     def close(self) -> None:
@@ -115,11 +131,12 @@ class Embedder:
 
         Raises:
             TextError: an item is not a string; the message has its index.
+            BundleError: the graph gives a vector that is not finite; the message has its index.
             TooLongError: a text is too long and may not be truncated.
         """
         schedule = self.engine.schedule
         if len(texts) <= min(schedule.window, schedule.first_window):  # one window needs no thread
-            return self._embed(self._token_ids(texts, 0, options), options, advance)
+            return self._embed(self._token_ids(texts, 0, options)[0], 0, options, advance)
         vectors = np.empty((len(texts), options.width), np.float32)
         start = 0
         for window, rows in self.windows(texts, options, advance):
@@ -144,6 +161,7 @@ class Embedder:
 
         Raises:
             TextError: an item is not a string; the message has its index.
+            BundleError: the graph gives a vector that is not finite; the message has its index.
             TooLongError: a text is too long and may not be truncated.
         """
         stream = iter(texts)
@@ -152,7 +170,7 @@ class Embedder:
             schedule = self.engine.schedule
             size = min(schedule.window, first or schedule.first_window)
             offset, window = 0, list(islice(stream, size))
-            ids = self._token_ids(window, offset, options)
+            ids, _ = self._token_ids(window, offset, options)
             while window:
                 offset += len(window)
                 following = list(islice(stream, schedule.window)) if len(window) == size else []
@@ -161,40 +179,75 @@ class Embedder:
                 if following:
                     executor = executor or stack.enter_context(ThreadPoolExecutor(1, "whiten-tokenize"))
                     pending = executor.submit(self._token_ids, following, offset, options)
-                yield window, self._embed(ids, options, advance)
-                ids = pending.result() if pending else []
+                yield window, self._embed(ids, offset - len(window), options, advance)
+                ids = pending.result()[0] if pending else []
                 window = following
 
+    def tokenized(self, texts: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
+        """Tokenise texts as `embed` does, for batches that the caller plans.
+
+        Raises:
+            TextError: an item is not a string; the message has its index.
+            TooLongError: a text is too long and may not be truncated.
+        """
+        ids, truncated = self._token_ids(texts, 0, options)
+        return TokenizedTexts(ids, self._left_out(options), truncated)
+
+    def _left_out(self, options: EncodeOptions) -> int:
+        return 0 if self.prompts.pooled else self.tokenizer.prompt_tokens(options.prompt)
+
     def _embed(
-        self, ids: list[list[int]], options: EncodeOptions, advance: Callable[[int], object]
+        self, ids: list[list[int]], offset: int, options: EncodeOptions, advance: Callable[[int], object]
     ) -> NDArray[np.float32]:
-        left_out = 0 if self.prompts.pooled else self.tokenizer.prompt_tokens(options.prompt)
+        left_out = self._left_out(options)
         if len(ids) == 1:
             vectors = np.array(self.engine.run_alone(ids[0], options.values, left_out)[:, : options.width])
             advance(1)
-            return unit(vectors) if options.normalize else vectors
-        vectors = np.empty((len(ids), options.width), np.float32)
-        for group, rows in self.engine.run(ids, options.batch_size, options.values, left_out):
-            vectors[group] = rows[:, : options.width]
-            advance(len(group))
+        else:
+            vectors = np.empty((len(ids), options.width), np.float32)
+            for group, rows in self.engine.run(ids, options.batch_size, options.values, left_out):
+                vectors[group] = rows[:, : options.width]
+                advance(len(group))
+        if options.finite:
+            check_given(vectors, "texts", offset)
         return unit(vectors) if options.normalize else vectors
 
-    def _token_ids(self, texts: Sequence[str], offset: int, options: EncodeOptions) -> list[list[int]]:
+    def _token_ids(self, texts: Sequence[str], offset: int, options: EncodeOptions) -> tuple[list[list[int]], int]:
+        """Return the token ids of texts, cut, and the number of texts that were cut."""
         limit = self.tokenizer.max_seq_length
-        ids = self.tokenizer.tokenize(with_prompt(options.prompt, checked_texts(texts, offset)))
+        kept, shortened = self._bounded(checked_texts(texts, offset), offset, options)
+        prompted = with_prompt(options.prompt, kept)
+        ids = self.tokenizer.tokenize_enough(prompted)
         too_long = [index for index, row in enumerate(ids) if len(row) > limit]
         if too_long and not options.truncate:
             index = too_long[0]
+            least = "at least " if len(prompted[index]) > self.tokenizer.probed else ""
             raise TooLongError(
-                f"texts[{offset + index}] has {len(ids[index])} tokens, but the bundle takes {limit}; "
+                f"texts[{offset + index}] has {least}{len(ids[index])} tokens, but the bundle takes {limit}; "
                 "shorten it, or pass truncate=True to cut it"
             )
         for index in too_long:
             ids[index] = self.tokenizer.cut(ids[index])
-        if too_long:
+        cut = shortened.union(too_long)
+        if cut:
             with self._count_lock:
-                self.truncated += len(too_long)
-        return ids
+                self.truncated += len(cut)
+        return ids, len(cut)
+
+    def _bounded(self, texts: list[str], offset: int, options: EncodeOptions) -> tuple[list[str], set[int]]:
+        """Cut texts that have too many characters; return all texts, and the indices of those that were cut."""
+        limit = options.max_characters or self.max_characters
+        if max(map(len, texts), default=0) <= limit:
+            return texts, set()
+        too_long = {index for index, text in enumerate(texts) if len(text) > limit}
+        if not options.truncate:
+            index = min(too_long)
+            raise TooLongError(
+                f"texts[{offset + index}] has {len(texts[index])} characters, but at most {limit} are read; "
+                "shorten it, pass a larger max_characters, or truncate=True to cut it"
+            )
+        part = slice(-limit, None) if self.tokenizer.truncation_side == "left" else slice(limit)
+        return [text[part] if index in too_long else text for index, text in enumerate(texts)], too_long
 
 
 def _check_nested(manifest: Manifest, width: int) -> None:

@@ -8,16 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.cpu_runner import CpuRunner
 from whiten_runtime.inference.cuda_graphs import enables_cuda_graph
 from whiten_runtime.inference.gpu_runner import GpuRunner, check_padding
 from whiten_runtime.inference.graph_file import GraphFile
-from whiten_runtime.inference.runner import Feed, Runner
+from whiten_runtime.inference.runner import Feed, RunBatch, Runner
 from whiten_runtime.ort.placement import placement_of
 from whiten_runtime.ort.providers import NVIDIA, provider_name
 from whiten_runtime.ort.session import SessionOptions
+
+_LARGEST_ID = (1 << 31) - 1
+"""Largest id of a token: no table of embeddings is as long."""
 
 
 class Engine:
@@ -36,7 +39,7 @@ class Engine:
         schedule: how the texts of a call become batches.
 
     Raises:
-        BundleError: onnxruntime does not accept the model, or it has other inputs or outputs.
+        BundleError: onnxruntime does not accept the model, it has other inputs or outputs, or no such padding token.
         ProviderError: a provider is not available or not active.
         UsageError: a provider's options would give every text the vector of the first.
     """
@@ -50,6 +53,8 @@ class Engine:
         lookup: bool = False,
     ) -> None:
         settings = options or SessionOptions()
+        if pad_token_id > _LARGEST_ID:
+            raise BundleError(f"{model}: no graph has the padding token {pad_token_id}; export it again")
         if any(map(enables_cuda_graph, settings.providers)):
             raise UsageError(
                 "enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead"
@@ -101,7 +106,7 @@ class Engine:
             for group in groups:
                 yield group, self.run_batch(self._feed(ids, group, prompt_tokens), values)
             return
-        run = self._runner.concurrent()
+        run = self.beside()
 
         def run_group(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
             return group, run(self._feed(ids, group, prompt_tokens), values)
@@ -121,7 +126,7 @@ class Engine:
         Raises:
             WhitenError: onnxruntime fails, or the engine was closed.
         """
-        return self._runner.run(pad_batch([ids], self._pad_token_id, prompt_tokens=prompt_tokens), values)
+        return self._runner.run(self.feed([ids], prompt_tokens), values)
 
     def vectors(self, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """Return the finished vectors of texts in order, float32 [n, k]."""
@@ -133,6 +138,19 @@ class Engine:
     def run_batch(self, feed: Feed, values: Sequence[str] = (OUTPUT,)) -> NDArray[np.float32]:
         """Run one padded batch, and return float32 [batch_size, k]. Safe to call from several threads at once."""
         return self._runner.run(feed, values)
+
+    def beside(self) -> RunBatch:
+        """Return a function that runs one of several batches at a time, each called in its own thread."""
+        return self._runner.concurrent()
+
+    def feed(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> Feed:
+        """Pad the token ids of one batch.
+
+        Args:
+            ids: token ids of each text.
+            prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
+        """
+        return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
     def check_padding(self, longest: int, value: str = OUTPUT) -> None:
         """Check that a padded text gets the same vector as the text alone; see `gpu_runner.check_padding`.
@@ -162,4 +180,4 @@ class Engine:
         self._runner.close()
 
     def _feed(self, ids: Sequence[Sequence[int]], group: NDArray[np.intp], prompt_tokens: int) -> Feed:
-        return pad_batch([ids[index] for index in group], self._pad_token_id, prompt_tokens=prompt_tokens)
+        return self.feed([ids[index] for index in group], prompt_tokens)

@@ -13,7 +13,8 @@ from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.cuda_graphs import CudaGraphRunner, graph_lengths, with_cuda_graph
 from whiten_runtime.inference.graph_file import GraphFile
 from whiten_runtime.inference.runner import Feed, RunBatch, run_session
-from whiten_runtime.ort.session import ForkSafeSession, SessionOptions
+from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.ort.session import SessionOptions
 
 _TEXTS = ([2, 0, 3, 1, 3, 2, 1, 0, 3] * 15, [1, 3, 2], [3, 1, 2, 2, 0])
 """Token ids that every vocabulary has; the text that is compared is neither the first nor the longest."""

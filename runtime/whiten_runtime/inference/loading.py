@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
+from whiten_runtime.bundle.cross_check import check_consistency, check_tokenizer
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.errors import BundleError
 from whiten_runtime.inference.embedder import Embedder
@@ -16,7 +17,11 @@ from whiten_runtime.ort.session import SessionOptions
 
 
 def load_bundle(
-    path: Path, options: SessionOptions | None = None, verify_hashes: bool = True, value: str = OUTPUT
+    path: Path,
+    options: SessionOptions | None = None,
+    verify_hashes: bool = True,
+    value: str = OUTPUT,
+    unfinished: bool = False,
 ) -> tuple[Bundle, Embedder]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
@@ -27,6 +32,7 @@ def load_bundle(
         options: options with which sessions are created; None for the CPU.
         verify_hashes: check the SHA-256 of every file.
         value: a value of the graph to compute in addition to its outputs.
+        unfinished: whether the bundle is being made, so that nothing was proven yet.
 
     Returns:
         The bundle, and an embedder that the caller closes, for instance by `with`.
@@ -41,17 +47,19 @@ def load_bundle(
         bundle = open_bundle(path, verify_hashes, verify_weights=False)
         manifest = bundle.manifest
         if manifest.input != "text":
-            raise BundleError(f"{path}: takes vectors, not texts; open it with whiten_runtime.VectorWhitener")
+            raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
         check_bundle_precision(manifest.precision, settings.providers)
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
+            check_consistency(bundle, unfinished)
             engine = Engine(bundle.model, manifest.pad_token_id, settings, value, manifest.layers == (0,))
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
         embedder = Embedder(tokenizer.result(), engine, Prompts.of(manifest))
+        check_tokenizer(bundle, embedder.tokenizer.token_id)
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
             engine.check_padding(manifest.max_seq_length, value)

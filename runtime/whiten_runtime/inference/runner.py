@@ -6,8 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.errors import BundleError
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.ort.session import ForkSafeSession
+from whiten_runtime.ort.fork_safe import ForkSafeSession
 
 Feed = dict[str, NDArray[np.int64]]
 """A padded batch, `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]."""
@@ -46,14 +47,25 @@ class Runner(Protocol):
 
 
 def run_session(session: ForkSafeSession, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-    """Run a session, and concatenate its outputs: float32 [batch_size, k]."""
-    return _joined(session.run(values, feed))
+    """Run a session, and concatenate its outputs: float32 [batch_size, k].
+
+    Raises:
+        BundleError: the graph gives another number of vectors than the batch has texts.
+        WhitenError: onnxruntime fails.
+    """
+    return _joined(session.run(values, feed), len(feed["input_ids"]))
 
 
 def run_in_pool(session: ForkSafeSession, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
     """Run a session like `run_session`, on one of its own threads."""
-    return _joined(session.run_in_pool(values, feed))
+    return _joined(session.run_in_pool(values, feed), len(feed["input_ids"]))
 
 
-def _joined(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _joined(vectors: Sequence[NDArray[np.float32]], texts: int) -> NDArray[np.float32]:
+    for rows in vectors:
+        if rows.ndim != 2 or len(rows) != texts:
+            raise BundleError(
+                f"the graph gives an array of shape {list(rows.shape)} for {texts} texts; wanted a row for each: copy "
+                "the bundle again, or export the model again"
+            )
     return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)

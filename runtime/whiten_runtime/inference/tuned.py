@@ -3,6 +3,7 @@
 It is a file beside the bundle, BUNDLE.tuned.json, since the bundle's own files have hashes.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.ort.processor import available_cpus, processor
-from whiten_runtime.ort.providers import parse_provider
+from whiten_runtime.ort.providers import Provider, parse_provider, providers_for
 from whiten_runtime.ort.session import SessionOptions, Tuning
 
 FORMAT = 1
@@ -122,7 +123,7 @@ def write_choice(bundle: Path, choice: Choice) -> Path:
     """Write a choice beside its bundle, in place of an earlier one, and return its path.
 
     Raises:
-        OSError: the folder cannot be written.
+        WhitenError: the folder cannot be written.
     """
     path = choice_path(bundle)
     replace_file(path, msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
@@ -149,6 +150,28 @@ def tuned_options(bundle: Path, spinning: bool = True) -> SessionOptions:
         return choice.setting.options(spinning)
     except UsageError as error:
         raise UsageError(f"{path}: {error}; run whiten tune {bundle} again") from None
+
+
+def session_options(
+    bundle: Path,
+    providers: Sequence[Provider] | None,
+    threads: int | None,
+    device: str | None,
+    spinning: bool,
+    tuned: bool,
+) -> SessionOptions:
+    """Return the options of sessions from the arguments of `Encoder`.
+
+    Raises:
+        UsageError: `tuned` is true, and one of the others says what it leaves to `whiten tune`; or a value cannot be
+            used; or as `tuned_options`.
+        BundleError: as `tuned_options`.
+    """
+    if not tuned:
+        return SessionOptions(providers_for(providers, device), threads, spinning)
+    if (providers, threads, device) != (None, None, None):
+        raise UsageError("tuned takes providers and threads from whiten tune; leave them and device out")
+    return tuned_options(bundle, spinning)
 
 
 def read_choice(path: Path, bundle: Path) -> Choice:

@@ -1,12 +1,13 @@
 """Normalise and compare vectors: float32 of any size, from the smallest denormal to the largest number."""
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.manifest import Similarity
-from whiten_runtime.errors import TextError, UsageError
+from whiten_runtime.errors import BundleError, TextError, UsageError
 
 _AT_ONCE = 1 << 22
 """Numbers of the differences that a distance holds in memory at once."""
@@ -82,6 +83,37 @@ def check_finite(name: str, rows: NDArray[np.float32]) -> None:
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         raise TextError(f"{name}[{int(finite.argmin())}] is not finite; leave it out")
+
+
+def check_given(vectors: NDArray[np.float32], name: str, offset: int = 0) -> None:
+    """Check that no vector that a graph gave, [n, k], holds an infinite number or NaN.
+
+    Args:
+        vectors: the vectors, contiguous.
+        name: what they were computed from, for the message.
+        offset: index of the first, for the message.
+
+    Raises:
+        BundleError: one does; the message has the first index.
+    """
+    if math.isfinite(np.vdot(vectors, vectors)):  # half the time of isfinite; a sum of squares may overflow
+        return
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        raise not_finite(name, offset + int(finite.argmin()))
+
+
+def not_finite(name: str, index: int) -> BundleError:
+    """Return the error of a vector that holds an infinite number or NaN.
+
+    Args:
+        name: what it was computed from, for the message.
+        index: index of what it was computed from.
+    """
+    return BundleError(
+        f"{name}[{index}] gets a vector from this bundle that is not finite; leave it out, run whiten verify, or "
+        "export the model again with --precision fp32"
+    )
 
 
 def comparable(a: ArrayLike, b: ArrayLike, int8: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

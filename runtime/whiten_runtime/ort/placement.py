@@ -1,7 +1,7 @@
 """Read on which execution provider onnxruntime put each node of a graph."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,11 +54,11 @@ class Placement:
         """Return the share of the nodes that are on a provider, 0 to 1."""
         return self.nodes(provider) / max(1, self.nodes())
 
-    def products_elsewhere(self, provider: str) -> dict[str, int]:
-        """Return the number of matrix products that are on other providers, by operator."""
+    def products_elsewhere(self, *providers: str) -> dict[str, int]:
+        """Return the number of matrix products that are on other providers than these, by operator."""
         found: Counter[str] = Counter()
         for name, counts in self.operators.items():
-            if name != provider:
+            if name not in providers:
                 found.update({operator: count for operator, count in counts.items() if operator in PRODUCTS})
         return dict(found)
 
@@ -73,23 +73,29 @@ def placement_of(session: Any) -> Placement:
     return Placement({name: dict(sorted(found.items())) for name, found in counts.items()})
 
 
-def check_placement(placement: Placement, provider: str) -> None:
-    """Check that a provider runs nodes of the graph, and all of its matrix products.
+def check_placement(placement: Placement, providers: Sequence[str]) -> None:
+    """Check that the first provider runs nodes of the graph, and that the providers asked for run its matrix products.
+
+    What one accelerator leaves to the next is fine. onnxruntime adds the CPU behind them all; matrix products may fall
+    back on it only if it was asked for.
 
     Args:
         placement: number of nodes on each provider.
-        provider: the provider asked for first.
+        providers: names of the providers asked for, in order of preference.
 
     Raises:
-        ProviderError: it runs no node, or other providers run matrix products.
+        ProviderError: the first one runs no node, or one that was not asked for runs matrix products.
     """
+    provider = providers[0]
     if not placement.operators:
         return
     if not placement.nodes(provider):
-        raise ProviderError(f"{provider} is active but runs no node of this graph; use CPUExecutionProvider for it")
-    if elsewhere := placement.products_elsewhere(provider):
+        other = next((name for name in providers[1:] if placement.nodes(name)), "CPUExecutionProvider")
+        raise ProviderError(f"{provider} is active but runs no node of this graph; use {other} for it")
+    if elsewhere := placement.products_elsewhere(*providers):
         what = ", ".join(f"{count} {operator}" for operator, count in elsewhere.items())
+        lacking = f"{provider} has" if len(providers) == 1 else f"{' and '.join(providers)} have"
         raise ProviderError(
-            f"{provider} has no kernel for {what} of this graph, which would run on the CPU; export it with "
-            "--precision fp32 or fp16, or use CPUExecutionProvider"
+            f"{lacking} no kernel for {what} of this graph, which would run on the CPU; export it with "
+            "--precision fp32 or fp16, or ask for CPUExecutionProvider too"
         )

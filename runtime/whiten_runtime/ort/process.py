@@ -1,5 +1,6 @@
-"""Contain every effect of this package on the whole process: environment, fork hooks, signals, csv's field limit."""
+"""Contain every effect of this package on the whole process: environment, hooks, signals, csv's field limit."""
 
+import atexit
 import csv
 import io
 import os
@@ -37,6 +38,11 @@ def after_fork_in_child(action: Callable[[], None]) -> None:
     """Run an action in every child that this process forks, where the system can fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
+
+
+def before_exit(action: Callable[[], None]) -> None:
+    """Run an action when the interpreter ends, after the main thread and all threads that are not daemons."""
+    atexit.register(action)
 
 
 @contextmanager

@@ -1,23 +1,19 @@
-"""Create onnxruntime sessions: explicit threads, no silent fallback, usable after a fork."""
+"""Create onnxruntime sessions: explicit threads, no silent fallback."""
 
-import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from threading import Event
 from typing import Any
-from weakref import WeakSet
-
-import numpy as np
-from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph_scan import scan_graph, with_locations, with_output
+from whiten_runtime.bundle.reading import BytesPath, is_utf8
 from whiten_runtime.checks import whole_number
-from whiten_runtime.errors import BundleError, ProviderError, WhitenError
+from whiten_runtime.errors import BundleError, ProviderError
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.openvino import add_plugin, register_plugin
 from whiten_runtime.ort.placement import RECORD, check_placement, placement_of
-from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.processor import default_threads, saturates_int8
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
@@ -45,6 +41,9 @@ EmbedLayerNormalization, which computes mean and variance in float16 and waits f
 """
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+_ONNX_ALONE = ("session.load_model_format", "ONNX")
+"""Setting without which content that begins like onnxruntime's own format is read as that, unseen by `scan_graph`."""
 
 _SPIN_DURING_RUNS = ("session.force_spinning_stop", "1")
 _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
@@ -117,12 +116,12 @@ def create_session(model: Path, options: SessionOptions, threads: int | None = N
         ProviderError: a provider is not available, or was dropped when the session was created.
         BundleError: onnxruntime does not accept the model.
     """
-    graph: str | bytes = str(model)
+    graph: str | bytes | PathLike[bytes] = str(model) if is_utf8(model) else BytesPath(model)
     entries = []
     if value is not None and value not in (scan := scan_graph(model)).outputs:
         folder, names = weights_place(model, scan.external_files)
         graph = with_locations(with_output(model, value), names)
-        entries.append((_WEIGHTS_FOLDER, str(folder)))
+        entries.append((_WEIGHTS_FOLDER, os.fsencode(folder)))
     return open_session(graph, options, threads, entries)
 
 
@@ -147,10 +146,10 @@ def weights_place(model: Path, locations: Iterable[str]) -> tuple[Path, dict[str
 
 
 def open_session(
-    graph: str | bytes,
+    graph: str | bytes | PathLike[bytes],
     options: SessionOptions,
     threads: int | None = None,
-    entries: Sequence[tuple[str, str]] = (),
+    entries: Sequence[tuple[str, str | bytes]] = (),
 ) -> Any:
     """Create a session like `create_session`, from a graph's path or content.
 
@@ -174,7 +173,7 @@ def open_session(
     settings.enable_mem_pattern = False
     if saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
-    for key, setting in (RECORD, *entries):
+    for key, setting in (RECORD, _ONNX_ALONE, *entries):
         settings.add_session_config_entry(key, setting)
     first = provider_name(options.providers[0])
     if plugin:
@@ -191,7 +190,7 @@ def open_session(
         reason = " ".join(str(error).split())
         if first != CPU_PROVIDER:
             raise ProviderError(f"{first} could not start: {_why(ort, first, reason)}") from error
-        what = graph if isinstance(graph, str) else "a graph"
+        what = "a graph" if isinstance(graph, bytes) else str(graph)
         raise BundleError(f"{what}: onnxruntime does not accept it: {reason}") from error
     session.disable_fallback()
     active = session.get_providers()
@@ -200,7 +199,7 @@ def open_session(
             why = _why(ort, wanted, f"onnxruntime runs on {', '.join(active)} without it")
             raise ProviderError(f"asked for provider '{wanted}', but {why}, or ask for {CPU_PROVIDER}")
     if first != CPU_PROVIDER:
-        check_placement(placement_of(session), first)
+        check_placement(placement_of(session), [provider_name(provider) for provider in options.providers])
     return session
 
 
@@ -209,115 +208,3 @@ def _why(onnxruntime: Any, provider: str, reason: str) -> str:
     missing = missing_for(onnxruntime, provider)
     what = f"{', '.join(missing)} cannot be loaded ({advice(missing)})" if missing else reason
     return f"{what}; see whiten doctor --provider {provider}"
-
-
-class ForkSafeSession:
-    """Creates a session when it is first used in a process: a forked child has none of its parent's threads.
-
-    Args:
-        create: function that creates a session; called once per process.
-    """
-
-    def __init__(self, create: Callable[[], Any]) -> None:
-        self._create = create
-        self._closed = False
-        self._session: Any = None
-        _live.add(self)
-
-    def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Run the graph; safe to call from several threads at once.
-
-        Raises:
-            WhitenError: onnxruntime fails, for instance because memory is short.
-        """
-        session = self.get()
-        try:
-            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed))
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise _failed(str(error)) from error
-        return results
-
-    def run_in_pool(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Run the graph like `run`, on one of the session's own threads: none of its other threads is woken for it.
-
-        Raises:
-            WhitenError: onnxruntime fails, for instance because memory is short.
-        """
-        session = self.get()
-        ended, answer = Event(), []
-
-        def end(results: list[NDArray[np.float32]], kept: object, error: str) -> None:
-            answer.append((results, error))
-            ended.set()
-
-        try:
-            session.run_async(list(outputs), dict(feed), end, feed)
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise _failed(str(error)) from error
-        try:
-            ended.wait()
-        except BaseException:  # Ctrl-C: the run goes on, with the session and the feed
-            ended.wait()
-            raise
-        results, reason = answer[0]
-        if reason:
-            raise _failed(reason)
-        return results
-
-    def get(self) -> Any:
-        """Return the session of this process, created if necessary.
-
-        Raises:
-            WhitenError: `close` was called.
-        """
-        session = self._session
-        if session is None:
-            with _creation_lock:
-                self.check_open()
-                if self._session is None:
-                    self._session = self._create()
-                session = self._session
-        return session
-
-    @property
-    def alive(self) -> bool:
-        """Return whether this process has created the session."""
-        return self._session is not None
-
-    def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
-        if self._closed:
-            raise WhitenError("this encoder was closed; create a new one")
-
-    def release(self) -> None:
-        """Free the session until it is used again."""
-        with _creation_lock:
-            self._session = None
-
-    def close(self) -> None:
-        """Free the session; `run` raises from now on."""
-        with _creation_lock:
-            self._closed = True
-            self._session = None
-
-    def abandon(self) -> None:
-        """Drop the session without freeing it: its destructor would wait for threads that only the parent has."""
-        if self._session is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
-            self._session = None
-
-
-def _failed(reason: str) -> WhitenError:
-    return WhitenError(f"onnxruntime failed: {' '.join(reason.split())}")
-
-
-_live: WeakSet[ForkSafeSession] = WeakSet()
-_creation_lock = ForkSafeLock()  # creating sessions is not thread-safe in onnxruntime
-
-
-def _abandon_sessions() -> None:
-    for session in _live:
-        session.abandon()
-
-
-after_fork_in_child(_abandon_sessions)

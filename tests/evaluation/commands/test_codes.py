@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from support.bundles import copy_bundle, edit_manifest
+from support.agreeing import change_bundle
+from support.bundles import copy_bundle
 from support.cli import invoke, ok
 from support.corpus import sentences
 from support.sts import Rows, write_paper_layout
@@ -108,7 +109,7 @@ def test_bundle_without_moments_gets_the_kinds_that_need_none(
     tiny_bundle: Path, data: tuple[Path, Content], tmp_path: Path
 ) -> None:
     bundle = copy_bundle(tiny_bundle, tmp_path)
-    edit_manifest(bundle, lambda manifest: manifest.update(whitening=None))
+    change_bundle(bundle, whitening=None)
     result = run(bundle, "--data", data[0], "--json")
     assert result.exit_code == 0, result.stderr
     assert "has no whitening and stores no moments" in result.stderr

@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.agreeing import renew_space
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke, ok
 from support.corpus import sentences
 from whiten_runtime import Encoder
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.vector_metadata import read_metadata, sidecar_of
 
@@ -43,10 +46,13 @@ def test_vectors_of_the_own_space_drift_like_their_texts(tiny_bundle: Path, text
 
 def test_vectors_of_another_space_are_refused(tiny: Encoder, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     other = copy_bundle(tiny_bundle, tmp_path)
-    edit_manifest(other, lambda m: m.update(space="f" * 16))
+    edit_manifest(other, lambda m: m["source"].update(weights_sha256="f" * 64))
+    renew_space(other)
     ok("embed", other, "--input", texts, "--out", tmp_path / "v.npy")
     message = refused(tiny_bundle, tmp_path / "v.npy")
-    assert f"in space {'f' * 16}" in message
+    found = space_of(read_manifest(other))
+    assert found != tiny.space
+    assert f"in space {found}" in message
     assert tiny.space in message
 
 

@@ -235,7 +235,7 @@ def test_unwritable_output_is_detected_before_the_sweep(run: Callable[..., Resul
     (tmp_path / "file").write_text("not a folder")
     result = run("--out", tmp_path / "file" / "sweeps" / "tiny")
     assert result.exit_code == 2
-    assert "cannot be written to; choose another --out" in result.stderr
+    assert "cannot be written; choose another --out" in result.stderr
     assert "·" not in result.stderr
 
 

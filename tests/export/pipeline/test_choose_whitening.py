@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from support.cli import invoke
+from support.cli import invoke, ok
 from support.corpus import sentences
 from support.vector_sets import anisotropic
 from whiten_export.commands.export import export
@@ -107,6 +107,9 @@ def test_rules_use_training_spectrum_and_number_of_sentences() -> None:
     assert plain.spec == WhiteningSpec("pca", 5, shrinkage=0.5)
     assert "soft whitening, shrinkage 0.5: not fine-tuned" in plain.why
     assert "100.0 sentences per dimension" in plain.why
+    other = choose_by_rules(moments, 5, other_layers_tuned=True)
+    assert other.spec == plain.spec
+    assert "soft whitening, shrinkage 0.5: not the layers that were fine-tuned for similarity, far from" in other.why
     assert choose_by_rules(moments, None, softness=0.3).spec == WhiteningSpec(shrinkage=0.3)
     few = choose_by_rules(Moments.of(anisotropic(50, 20)), None)
     assert few.spec is not None
@@ -259,6 +262,15 @@ def test_fine_tuned_checkpoint_is_not_whitened(tmp_path: Path) -> None:
     assert manifest["whitening"] is None
     assert "was fine-tuned for sentence similarity" in manifest["choice"]["why"]
     assert "fitting" not in result.stderr
+
+
+def test_lower_layers_of_a_fine_tuned_checkpoint_are_said_to_be_others(corpus_file: Path, tmp_path: Path) -> None:
+    why = "not the layers that were fine-tuned for similarity"
+    result = run("minilm", "--layers", "0,1", "--corpus", corpus_file, "--out", tmp_path / "b", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert why in json.loads(result.stdout)["manifest"]["choice"]["why"]
+    again = ok("refit", tmp_path / "b", "--corpus", corpus_file, "--out", tmp_path / "c", "--json")
+    assert why in json.loads(again.stdout)["manifest"]["choice"]["why"]
 
 
 def test_fine_tuned_checkpoint_is_centred_and_rotated_if_fewer_dimensions_are_wanted(

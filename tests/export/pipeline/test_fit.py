@@ -79,6 +79,36 @@ def test_interrupted_fit_resumes_with_the_same_bits(tiny_bundle: Path, tmp_path:
     assert (tmp_path / "s.safetensors").read_bytes() == (tmp_path / "t.safetensors").read_bytes()
 
 
+_KILLED_IN_THE_FIFTH_WINDOW = """
+import os, signal, sys, time
+from pathlib import Path
+from whiten_export.pipeline import fit
+from whiten_runtime.files.corpus import Corpus
+calls, keep = 0, fit._Keeper.keep
+def kept(self, *state):
+    global calls
+    calls += 1
+    if calls == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1.1)  # as windows of real models take
+    keep(self, *state)
+fit._Keeper.keep = kept
+bundle, corpus, out = sys.argv[1:]
+fit.fit_bundle(Path(bundle), Corpus((corpus,), None, None), Path(out))
+"""
+
+
+def test_a_killed_fit_loses_no_more_than_a_window_and_what_a_save_costs(tiny_bundle: Path, tmp_path: Path) -> None:
+    texts = [f"{text} {number}" for number in range(36) for text in sentences(600)]
+    (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
+    command = [sys.executable, "-c", _KILLED_IN_THE_FIFTH_WINDOW, str(tiny_bundle), "c.txt", "s.safetensors"]
+    done = subprocess.run(command, cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    _, _, progress = load_statistics(tmp_path / "s.safetensors.partial")
+    assert progress is not None
+    assert progress.sentences >= 3 * WINDOW  # of four that were done; a save that takes 0.1 s lets one window pass
+
+
 def test_fit_does_not_resume_with_another_corpus_or_bundle(
     tiny_bundle: Path, make: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

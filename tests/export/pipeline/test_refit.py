@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from support.bundles import copy_bundle
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
@@ -77,6 +78,8 @@ def test_refit_whitens_bundles_of_every_kind(
         np.testing.assert_allclose(got[:40], white[order], atol=2e-4 * np.abs(white).max())
         assert new.verify().vectors == old.verify().vectors
         assert new.manifest.files["tokenizer.json"] == old.manifest.files["tokenizer.json"]
+    config = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert config["transformers.js_config"] == {"dtype": "fp32"}
     pooling = json.loads((tmp_path / "new" / "1_Pooling" / "config.json").read_text())
     assert pooling["word_embedding_dimension"] == new.dimension
     ok("verify", tmp_path / "new")
@@ -193,3 +196,31 @@ def test_refit_of_sif_word_vectors_equals_the_export(tmp_path: Path) -> None:
         assert new.manifest.whitening.common_components == 1
         want = old.encode(texts[:30], truncate_dim=6)
         np.testing.assert_allclose(new.encode(texts[:30]), want, atol=1e-4 * np.abs(want).max())
+
+
+def test_client_files_that_another_program_wrote_anew_do_not_contradict_the_new_manifest(
+    golden: Path, other_file: Path, tmp_path: Path
+) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    rewritten = bundle / "sentence_bert_config.json"
+    rewritten.write_text('{"max_seq_length": 16}', "utf-8")
+    ok("refit", bundle, "--corpus", other_file, "--whitening", "zca", "--out", tmp_path / "new")
+    with Encoder(tmp_path / "new") as new, Encoder(bundle) as old:
+        assert new.max_seq_length == old.max_seq_length == 48
+        assert new.manifest.files[rewritten.name] == old.manifest.files[rewritten.name]
+    assert (tmp_path / "new" / rewritten.name).read_bytes() == rewritten.read_bytes()
+    assert "manifest_sha256" in json.loads((tmp_path / "new" / "whiten.json").read_bytes())
+
+
+@pytest.mark.parametrize("limit", [1, 10**9])
+def test_transformers_js_is_told_whether_the_new_graph_has_its_weights_beside_it(
+    golden: Path, other_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """A larger whitening can move all weights to a file of their own."""
+    monkeypatch.setattr("whiten_export.graph.files._INLINE_LIMIT", limit)
+    ok("refit", golden / "bundle-v1", "--corpus", other_file, "--out", tmp_path / "new")
+    told = json.loads((tmp_path / "new" / "config.json").read_bytes())["transformers.js_config"]
+    separate = (tmp_path / "new" / "onnx" / "model.onnx_data").is_file()
+    assert separate == (limit == 1)
+    assert told.get("use_external_data_format") == ({"model.onnx": 1} if separate else None)
+    ok("verify", tmp_path / "new")

@@ -102,7 +102,6 @@ def unknown_kind(folder: Path) -> None:
         (other_targets, "q_proj"),
         (missing_keys, "Found missing adapter keys"),
         (not_safetensors, "does not fit"),
-        (not_a_pickle, "does not fit"),
         (unknown_kind, "does not fit"),
     ],
 )
@@ -129,8 +128,15 @@ def test_pickled_adapter_runs_no_code(broken: Path, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     no_weights(broken)
     (broken / "adapter_model.bin").write_bytes(pickle.dumps(Payload()))
-    check_refused(run(broken, "--whitening", "none", "--out", tmp_path / "b"), 1, "does not fit")
+    check_refused(run(broken, "--whitening", "none", "--out", tmp_path / "b"), 1, "adapter_model.bin: ")
     assert not Path("payload").exists()
+
+
+def test_an_adapter_that_is_no_pickle(broken: Path, tmp_path: Path) -> None:
+    not_a_pickle(broken)
+    result = run(broken, "--whitening", "none", "--out", tmp_path / "b")
+    check_refused(result, 1, "adapter_model.bin: is damaged, or no file of PyTorch weights")
+    assert "weights_only" not in result.stderr
 
 
 def test_prompt_tuning_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

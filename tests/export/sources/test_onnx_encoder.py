@@ -205,6 +205,10 @@ def half_output(model: ir.Model) -> None:
     node.outputs[0].name = "last_hidden_state"
 
 
+def control_flow(model: ir.Model) -> None:
+    next(node for node in model.graph if node.op_type == "MatMul").op_type = "Loop"
+
+
 def unknown_output(model: ir.Model) -> None:
     for index, value in enumerate(model.graph.outputs):
         value.name = f"logits_{index}"
@@ -213,7 +217,8 @@ def unknown_output(model: ir.Model) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        (foreign_operator, 1, "operator com.microsoft::MatMul is outside the ONNX standard"),
+        (foreign_operator, 1, "operator com.microsoft::MatMul, which a bundle for cpu may not use"),
+        (control_flow, 1, "operator Loop, which a bundle for cpu may not use"),
         (unknown_input, 2, "takes past_key_values.0.key, which token ids do not give"),
         (unknown_output, 2, "gives logits_0"),
         (fixed_size, 2, "takes input_ids as tensor(int64) [1, 32]"),

@@ -56,6 +56,21 @@ def test_scripts_without_case_do_not_hide_the_casing_of_others() -> None:
     assert found(words, "The the 一") == ["The", "the", "一"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*LOWER, "NASA"], "texts are lower-cased: 1 of the 491 words of the file that have case have an upper-case"),
+        (["the", "The", "一"], "texts keep their case: 1 of the 2 words of the file that have case have an upper-case"),
+    ],
+)
+def test_the_decision_is_told(words: list[str], said: str, tmp_path: Path) -> None:
+    assert f"· {said} letter\n" in export_words(tmp_path, words)[1]
+
+
+def test_a_file_without_an_upper_case_letter_overrules_none_and_tells_nothing(tmp_path: Path) -> None:
+    assert " case" not in export_words(tmp_path, LOWER)[1]
+
+
 @pytest.mark.parametrize("words", [["日本", "123", "."], ["the", "of"]])
 def test_files_without_an_upper_case_letter_lower_case_texts(words: list[str]) -> None:
     assert found(words, words[0].upper()) == [words[0]]

@@ -82,7 +82,9 @@ def test_unwritable_places_are_refused(tmp_path: Path) -> None:
 KILLED_AT_RENAME = """
 import os, signal, sys
 from pathlib import Path
+from whiten_export.writing import staging
 from whiten_export.writing.staging import staged
+staging.exchange = lambda first, second: False
 real, count = Path.rename, 0
 def rename(self, target):
     global count

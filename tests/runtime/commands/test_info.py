@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from support.bundles import copy_bundle, edit_manifest
-from support.cli import ok
+from support.cli import invoke, ok
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.commands.info import describe
+from whiten_runtime.commands.main import whiten
 
 PARITY = {
     "reference": "sentence-transformers 6.2.0, float32",
@@ -20,10 +23,10 @@ PARITY = {
 
 
 def rows(bundle: Path, tmp_path: Path, **changes: Any) -> list[tuple[str, str]]:
-    """Return the rows of the table that `whiten info` prints of a bundle with some fields of its manifest changed."""
+    """Return the rows of the table of a bundle with some fields of its manifest changed."""
     copy = copy_bundle(bundle, tmp_path)
     edit_manifest(copy, lambda manifest: manifest.update(changes))
-    lines = ok("info", copy).stdout.splitlines()
+    lines = describe(read_manifest(copy)).splitlines()
     start = len(lines[0]) - len(lines[0].removeprefix("bundle").lstrip())
     return [(line[:start].rstrip(), line[start:]) for line in lines]
 
@@ -98,7 +101,8 @@ def test_vectors_have_no_layers_and_no_prompts(golden: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_json_gives_every_field(golden: Path, tmp_path: Path, side: str) -> None:
     copy = copy_bundle(golden / "bundle-v1", tmp_path)
-    edit_manifest(copy, lambda manifest: manifest.update(truncation_side=side, prompts={"query": "q: "}))
+    edit_manifest(copy, lambda manifest: manifest.update(truncation_side=side, prompts={"query": "q: {text}"}))
+    (copy / "tokenizer_config.json").write_text("{}")  # one that another program wrote says nothing of the manifest
     printed = ok("info", copy, "--json").stdout
     assert f'"truncation_side": "{side}"' in printed
     assert '"prompts": {' in printed
@@ -108,3 +112,49 @@ def test_scales_of_int8_are_described(golden: Path, tmp_path: Path) -> None:
     scales = {"constant_scales": 18, "token_scales": 6, "far_min_cosine": 0.99476, "far_mean_cosine": 0.998}
     found = rows(golden / "bundle-v1", tmp_path, precision="int8", quantization={**scales, "token_min_cosine": 0.9948})
     assert ("", "18 constant scales, 6 per token; cosine to float32 on unusual texts 0.9948 at worst") in found
+
+
+def test_a_manifest_without_a_hash_is_named_by_info_and_verify(golden: Path, tmp_path: Path) -> None:
+    copy = copy_bundle(golden / "bundle-v1-vectors", tmp_path)
+    written = read_manifest(copy).to_json()
+    (copy / "whiten.json").write_bytes(written)
+    assert "no hash of the manifest" not in ok("info", copy).stdout + ok("verify", copy).stderr
+    lines = [line for line in written.splitlines() if b"manifest_sha256" not in line]
+    (copy / "whiten.json").write_bytes(b"\n".join(lines))
+    assert "no hash of the manifest" in ok("info", copy).stdout
+    assert f"{copy}: no hash of the manifest" in ok("verify", copy).stderr
+    named = b"\n".join(lines).replace(b'"prompts": {}', b'"prompts": {"manifest_sha256": "%b"}' % (b"0" * 64))
+    assert named != b"\n".join(lines)
+    (copy / "whiten.json").write_bytes(named)
+    assert "no hash of the manifest" in ok("info", copy).stdout, "a prompt of that name is no hash"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "int8"}, 'precision is "int8", but the graph holds'),
+        ({"normalize": True}, "normalize is true, but the graph divides by no norm at its end"),
+        ({"max_seq_length": 5}, "max_seq_length is 5, but the graph has a table of 48 positions"),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_manifest_that_contradicts_its_bundle_is_refused_as_by_embed(
+    tiny_bundle: Path, tmp_path: Path, changes: dict[str, Any], message: str, options: tuple[str, ...]
+) -> None:
+    copy = copy_bundle(tiny_bundle, tmp_path)
+    edit_manifest(copy, lambda manifest: manifest.update(changes, space=None))
+    result = invoke(whiten, "info", copy, *options)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+    assert result.stderr == invoke(whiten, "embed", copy, "a text").stderr
+
+
+def test_verify_prints_on_stdout_with_json_alone_and_only_what_was_compared(golden: Path, tmp_path: Path) -> None:
+    copy = copy_bundle(golden / "bundle-v1-vectors", tmp_path)
+    assert ok("verify", copy).stdout == ""
+    assert '"passed": true' in ok("verify", copy, "--json").stdout
+    weights = copy / "whitening.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    result = invoke(whiten, "verify", copy, "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1

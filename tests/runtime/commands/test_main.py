@@ -37,7 +37,8 @@ def test_embed_reads_standard_input(tiny_bundle: Path, arguments: list[str]) -> 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", None])
 def test_texts_with_lone_surrogates_are_written(tiny_bundle: Path, tmp_path: Path, kind: str | None) -> None:
     out = () if kind is None else ("--out", tmp_path / f"out.{kind}")
-    result = run("embed", tiny_bundle, "half \ud83d", "whole", *out)
+    (tmp_path / "in.jsonl").write_text('"half \\ud83d"\n"whole"\n', "utf-8")
+    result = run("embed", tiny_bundle, "--input", tmp_path / "in.jsonl", *out)
     assert result.exit_code == 0, result.stderr
 
 
@@ -138,6 +139,8 @@ def test_models_lists_the_catalogue() -> None:
         (["embed", "BUNDLE", "text", "--out", "x.npy", "--header"], 2, "--header is for .jsonl"),
         (["embed", "BUNDLE", "text", "--json", "--header"], 2, "--json prints one document"),
         (["embed", "BUNDLE", "text", "--out", "no/such/x.npy"], 2, "is not a directory"),
+        (["embed", "BUNDLE", "text", "--restart"], 2, "--restart was given without --out; name the file"),
+        (["embed", "BUNDLE", "text", "--force"], 2, "--force was given without --out; name the file"),
         (["embed", "BUNDLE", "text", "--truncate-dim", "33"], 2, "from 1 to 32"),
         (["embed", "BUNDLE", "text", "--provider", "CUDAExecutionProvider"], 1, "not available here"),
         (["embed", "nowhere", "text"], 1, "does not exist"),

@@ -13,7 +13,7 @@ from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import DataError
 from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
+from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
 from whiten_runtime.files.write_vectors import writing_vectors
 
 SPACE = "0123456789abcdef"
@@ -73,13 +73,13 @@ def test_embed_writes_codes(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, ki
 
 
 def test_embed_without_moments_says_what_to_do(golden: Path, tmp_path: Path) -> None:
-    from support.bundles import copy_bundle, edit_manifest
+    from support.agreeing import change_bundle
+    from support.bundles import copy_bundle
     from support.cli import invoke
     from whiten_runtime.commands.main import whiten
 
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    edit_manifest(bundle, lambda manifest: manifest["files"].pop("whitening.safetensors"))
-    (bundle / "whitening.safetensors").unlink()
+    change_bundle(bundle, whitening=None)
     result = invoke(whiten, "embed", bundle, "a", "--precision", "int8", "--out", tmp_path / "v.npy")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: this bundle stores no moments")
@@ -110,3 +110,23 @@ def test_lines_of_codes_begin_with_the_header(tiny_bundle: Path, tmp_path: Path,
     assert ok("embed", tiny_bundle, *texts, "--precision", precision, "--header").stdout == out.read_text("utf-8")
     result = invoke(whiten, "similarity", out, out)
     assert (result.exit_code, f"precision {precision}; wanted float32" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+def test_codes_without_their_sidecar_are_not_taken_for_vectors(tmp_path: Path, precision: str) -> None:
+    out = tmp_path / "codes.npy"
+    np.save(out, CODES[precision])
+    with pytest.raises(DataError, match=r"codes.npy: holds u?int8, as codes .* and no codes.npy.json is beside it"):
+        list(read_vectors(out))
+    np.save(out, np.load(out).astype(np.float32))
+    assert len(list(read_vectors(out))) == 1
+
+
+def test_vectors_of_int8_are_read_with_their_sidecar(tmp_path: Path) -> None:
+    out = tmp_path / "vectors.npy"
+    np.save(out, np.array([[127, 1, -3]], np.int8))
+    with pytest.raises(DataError, match="holds int8"):
+        list(read_vectors(out))
+    made = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False, vectors=1, vector_type="int8")
+    sidecar_of(out).write_bytes(made.to_json())
+    np.testing.assert_array_equal(next(read_vectors(out)), [[127, 1, -3]])

@@ -2,6 +2,7 @@ import csv
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 
 import pyarrow
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whiten_runtime import DataError, UsageError
+from whiten_runtime.files import texts
 from whiten_runtime.files.texts import read_texts
 
 TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
@@ -170,3 +172,17 @@ def test_standard_input_has_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(UsageError, match="is closed"):
         list(read_texts("-"))
+
+
+def test_line_without_an_end_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_LONGEST_LINE", 10)
+    (tmp_path / "a.txt").write_text("123456789\n12345678901\n", "utf-8")
+    stream = read_texts(tmp_path / "a.txt")
+    assert next(stream) == "123456789"
+    with pytest.raises(DataError, match="line 2 is longer than"):
+        next(stream)
+    (tmp_path / "sparse.txt").touch()
+    os.truncate(tmp_path / "sparse.txt", 1 << 30)
+    monkeypatch.setattr(texts, "_LONGEST_LINE", 1 << 20)
+    with pytest.raises(DataError, match="line 1 is longer than 1 MiB"):
+        list(read_texts(tmp_path / "sparse.txt"))

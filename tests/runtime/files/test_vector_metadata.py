@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from support.cli import ok
 from whiten_runtime import Encoder
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, WhitenError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
-from whiten_runtime.files.write_vectors import Writer, check_output, writing_vectors
+from whiten_runtime.files.vector_output import check_output
+from whiten_runtime.files.write_vectors import Writer, writing_vectors
 
 SPACE = "0123456789abcdef"
 METADATA = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False)
@@ -126,7 +127,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_its_metadata(tmp_path: Pat
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("failing", [1, 2, 3])
 def test_vectors_never_stand_beside_metadata_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
@@ -140,10 +141,15 @@ def test_vectors_never_stand_beside_metadata_of_others(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="no"):
+    with pytest.raises(WhitenError, match=r"v\.npy(\.json)?: cannot be written \(no\)"):
         write(file, ROWS[:2], VectorMetadata(space="f" * 16, bundle="other", dimension=3, normalized=False))
-    assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
-    assert read_metadata(file) is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v.npy", "v.npy.json"]
+    found = read_metadata(file)
+    if failing < 3:
+        assert found is not None
+        assert (found.space, len(np.load(file))) == (METADATA.space, len(ROWS))
+    else:
+        assert (found, len(np.load(file))) == (None, 2)
 
 
 def test_names_that_cannot_be_written_are_refused_before(tmp_path: Path) -> None:
@@ -167,10 +173,11 @@ def test_embed_says_what_was_done_to_the_vectors(tiny_bundle: Path, tiny: Encode
 
 
 def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
-    from support.bundles import copy_bundle, edit_manifest
+    from support.agreeing import change_bundle
+    from support.bundles import copy_bundle
 
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    edit_manifest(bundle, lambda m: m.update(prompts={"query": "q: ", "sts": "s: "}, default_prompt_name="query"))
+    change_bundle(bundle, prompts={"query": "q: ", "sts": "s: "}, default_prompt_name="query")
     for options, name in (((), "query"), (("--prompt-name", "sts"), "sts"), (("--prompt", "x"), None)):
         ok("embed", bundle, "a", "--out", tmp_path / "v.parquet", *options)
         found = read_metadata(tmp_path / "v.parquet")

@@ -17,6 +17,7 @@ from whiten_runtime import BundleError, Encoder, UsageError, VectorWhitener, Whi
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub.refusals import hub_errors
 from whiten_runtime.inference.tuned import choice_path
 
 ID = "org/tiny"
@@ -236,7 +237,8 @@ def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: p
     logger = logging.getLogger("huggingface_hub")
     level, logged = logger.level, len(caplog.records)
     assert invoke(whiten, "info", ID).stderr.count("\n") == 1
-    assert (logger.level, len(caplog.records)) == (level, logged)
+    assert (logger.level, len(caplog.records)) == (level, logged + 1)
+    assert caplog.records[-1].getMessage() == "the hub does not answer; trying again, for up to half a minute"
 
 
 def test_commands_take_repositories(hub: Hub, content: Mapping[str, bytes], tiny_bundle: Path) -> None:
@@ -267,3 +269,16 @@ def test_the_manifest_decides_what_is_downloaded(hub: Hub, content: Mapping[str,
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert there == {MANIFEST_FILE, *read_manifest(folder).files}
     assert (folder / "onnx/model.onnx").is_symlink()
+
+
+def test_retries_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    client = logging.getLogger("huggingface_hub.utils._http")
+    with hub_errors("org/name", None, "absent"):
+        for attempt in range(3):
+            client.warning("'refused' thrown while requesting HEAD https://hub/x")
+            client.warning(f"Retrying in {attempt}s [Retry {attempt}/5].")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the hub does not answer; trying again, for up to half a minute"
+    ]
+    client.warning("after")
+    assert caplog.records[-1].getMessage() == "after"

@@ -66,15 +66,27 @@ def test_an_older_bundle_is_replaced(hub: Hub, bundle: Path) -> None:
     older = copy_bundle(bundle, bundle.parent / "older")
     rewrite_file(older, "onnx/model.onnx_data", b"old")
     ok("push", older, ID)
-    hub.repositories[ID] = {**hub.repositories[ID], "LICENSE": b"mine", "pytorch_model.bin": b"mine too"}
+    hub.repositories[ID] = {**hub.repositories[ID], "LICENSE": b"mine", "vocab.txt": b"mine too"}
     hub.commits[hub.branches[ID, "main"]] = hub.repositories[ID]
     before = files_below(bundle.parent)
     result = ok("push", bundle, ID)
     assert "removed files of an older bundle: onnx/model.onnx_data\n" in result.stderr
     assert "onnx/model.onnx_data" not in hub.repositories[ID]
     assert hub.repositories[ID]["LICENSE"] == b"mine"
-    assert hub.repositories[ID]["pytorch_model.bin"] == b"mine too"
+    assert hub.repositories[ID]["vocab.txt"] == b"mine too"
     assert files_below(bundle.parent) == before  # nothing is written on this machine
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "modeling.py", "model.ORT"])
+def test_weights_and_code_of_other_programs_are_not_mixed_with_a_bundle(hub: Hub, bundle: Path, name: str) -> None:
+    """The whole repository, fetched by another program, would be refused as a bundle."""
+    ok("push", bundle, ID)
+    hub.repositories[ID] = {**hub.repositories[ID], name: b"mine"}
+    hub.commits[hub.branches[ID, "main"]] = hub.repositories[ID]
+    result = invoke(whiten, "push", bundle, ID)
+    assert result.exit_code == 2
+    assert f"'{ID}' holds {name}, which no bundle there lists" in result.stderr
+    assert hub.repositories[ID][name] == b"mine"
 
 
 @pytest.mark.parametrize("manifest", [None, b"{", b'{"format_version": 9}'])

@@ -12,16 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle, edit_manifest
+from support.agreeing import pool_first_of_two_layers
+from support.bundles import copy_bundle
 from whiten_runtime import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.inference import batching, engine, graph_file, loading
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.opened import reopen
-from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, Tuning, create_session
+from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 
 NO_LITTLE_WORK = Tuning(little_work=0)
 QUERY = [[5, 6, 7]]
@@ -166,13 +169,14 @@ def test_one_thread_or_a_large_graph_has_one_session(
     assert created == [None]
 
 
-def test_graph_without_a_network_has_one_thread(tiny_bundle: Path, tmp_path: Path, created: list[int | None]) -> None:
+def test_graph_without_a_network_has_one_thread(golden: Path, tmp_path: Path, created: list[int | None]) -> None:
     """Its batches are too short to hand them to threads; a second session would be a second table."""
-    bundle = copy_bundle(tiny_bundle, tmp_path)
-    edit_manifest(bundle, lambda manifest: manifest.update(layers=[0], layer_weights=None))
+    bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
+    pool_first_of_two_layers(bundle)
+    assert read_manifest(bundle).layers == (0,)
     _, embedder = loading.load_bundle(bundle, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     assert embedder.engine.schedule == Schedule.of_lookup()
-    want = vectors(Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1)), MANY)
+    want = vectors(Engine(bundle / MODEL_FILE, 0, SessionOptions(threads=1)), MANY)
     np.testing.assert_allclose(vectors(embedder.engine, MANY), want, rtol=1e-4, atol=1e-4)
     vectors(embedder.engine, QUERY)
     assert created == [1, None]

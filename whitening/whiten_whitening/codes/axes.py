@@ -68,6 +68,8 @@ def principal_axes(
     variances = np.einsum("ij,ij->j", basis, covariance @ basis)
     varying = np.flatnonzero(variances > max(NULL_EIGENVALUE * variances.max(), FLOAT32_ROUNDING**2))
     kept = len(varying) if dims is None else whole_number("dims", dims, 1)
+    if not len(varying):
+        raise UsageError("all vectors have the same direction, so there are no axes; give different vectors")
     if not 0 < kept <= len(varying):
         raise UsageError(f"dims is {dims}; the vectors vary along {len(varying)} axes: wanted 1 to {len(varying)}")
     chosen = varying[:kept]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from whiten_runtime.errors import DataError, UsageError, WhitenError
+from whiten_runtime.checks import described
+from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.replacing import replace_file
 from whiten_whitening.codes.packing import Bytes
 
@@ -74,13 +75,6 @@ class Codes:
         return found
 
 
-def described(value: object) -> str:
-    """Return type and shape of a value, for a message."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {list(value.shape)}"
-    return f"of type {type(value).__name__}"
-
-
 def write_tensors(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, object]) -> None:
     """Write arrays as safetensors with a header.
 
@@ -91,10 +85,7 @@ def write_tensors(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str,
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         {KEY: json.dumps({"format": FORMAT, **header})},
     )
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise WhitenError(f"{path}: cannot be written ({error.strerror or error})") from None
+    replace_file(path, content)
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

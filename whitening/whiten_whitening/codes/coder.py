@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import SPACE_DIGITS
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.checks import whole_number
+from whiten_runtime.checks import described, path_of, whole_number
 from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.nearest import Nearest
 from whiten_whitening.codes.axes import Axes, beta_for, principal_axes, unit_moments
-from whiten_whitening.codes.coded import FORMAT, Codes, described, read_tensors, write_tensors
+from whiten_whitening.codes.coded import FORMAT, Codes, read_tensors, write_tensors
 from whiten_whitening.codes.inputs import check_similarity, checked_beta, checked_vectors, unit_rows
 from whiten_whitening.codes.layout import Layout
 from whiten_whitening.codes.levels import Bits, check_bits, nearest_levels
@@ -249,8 +249,9 @@ class Coder:
 
         Raises:
             DataError: the file is missing, damaged, or holds no coder.
+            UsageError: `path` is no path.
         """
-        arrays, header = read_tensors(Path(path), "coder")
+        arrays, header = read_tensors(path_of("path", path), "coder")
         try:
             bits, width, beta = check_bits(header["bits"]), whole_number("width", header["width"], 1), header["beta"]
             axes = None if "none" in arrays else Axes(*(arrays[name] for name in ("mean", "weight", "scale")))

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.checks import described
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.vectors import check_no_codes
-from whiten_whitening.codes.coded import described
 from whiten_whitening.moments import Float64Array
 
 

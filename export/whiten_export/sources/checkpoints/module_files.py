@@ -177,7 +177,7 @@ def weight_file(folder: Path) -> Path:
 def _read_state(folder: Path) -> tuple[State, Path]:
     file = weight_file(folder)
     if file.suffix == ".bin":
-        from whiten_export.sources.networks.network import load_state
+        from whiten_export.sources.networks.weight_files import load_state
 
         return load_state(file), file
     try:

@@ -38,13 +38,20 @@ def word_tokenizer(words: Sequence[str], report: Reporter) -> SourceTokenizer:
 
     Args:
         words: distinct words of the file.
-        report: receives a warning if texts are lower-cased and some of the words can therefore not be found.
+        report: receives whether texts are lower-cased, if a word of the file has an upper-case letter, and a warning if
+            some of the words can then not be found.
     """
     vocabulary = {word: index for index, word in enumerate((*SPECIALS, *words))}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     steps: list[Any] = [normalizers.NFC()]
     upper = [word for word in words if word != word.lower()]
-    lowers = len(upper) <= _MOST_UPPER * _count_cased(words)
+    cased = _count_cased(words)
+    lowers = len(upper) <= _MOST_UPPER * cased
+    if upper:
+        report.stage(
+            f"texts {'are lower-cased' if lowers else 'keep their case'}: {len(upper):,} of the {cased:,} words of the "
+            "file that have case have an upper-case letter"
+        )
     if lowers:
         steps.append(normalizers.Lowercase())
     backend.normalizer = normalizers.Sequence(steps)

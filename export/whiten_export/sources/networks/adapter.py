@@ -9,6 +9,7 @@ from torch import nn
 
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG
 from whiten_export.sources.networks.hugging_face import quiet
+from whiten_export.sources.networks.weight_files import explaining
 from whiten_runtime.errors import WhitenError
 
 _MODEL_CLASSES = {
@@ -33,17 +34,19 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
     """Return the network with the adapter's products added to its weights, without the head of its task.
 
     Raises:
-        WhitenError: peft is not installed, or the adapter does not fit the network.
+        WhitenError: peft is not installed, or the adapter does not fit the network, or its file cannot be read.
     """
     try:
         from peft import PeftModel
     except ImportError:
         raise WhitenError("merging a LoRA adapter needs peft; install it with pip install 'whiten[lora]'") from None
     try:
-        with quiet():
+        with quiet(), explaining(() if list(adapter.glob("*.safetensors")) else adapter.glob("adapter_model.bin")):
             # peft leaves weights that an adapter lacks at zero, with a warning.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             loaded = PeftModel.from_pretrained(network, str(adapter))
+    except WhitenError:
+        raise
     except Exception as error:  # peft's exceptions share no base class
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"{adapter}: the adapter does not fit the model that it names ({reason})") from error

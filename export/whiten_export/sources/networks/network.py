@@ -1,19 +1,17 @@
 """Load a checkpoint's weights with transformers, and check that none is missing."""
 
 import re
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from numpy.typing import NDArray
 from torch import nn
 
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.families import family_of
 from whiten_export.sources.networks.adapter import adapter_model_class, merge_adapter
 from whiten_export.sources.networks.hugging_face import from_pretrained
+from whiten_export.sources.networks.weight_files import explaining
 from whiten_runtime.errors import WhitenError
 
 _UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
@@ -41,35 +39,23 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
     name = family_of(config.model_type).model_class
     if checkpoint.adapter is not None:
         name = adapter_model_class(checkpoint.adapter, name)
-    network, report = from_pretrained(
-        getattr(transformers, name),
-        checkpoint.directory,
-        checkpoint,
-        trust_remote_code,
-        config=config,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        output_loading_info=True,
-    )
+    with explaining(checkpoint.weights):
+        network, report = from_pretrained(
+            getattr(transformers, name),
+            checkpoint.directory,
+            checkpoint,
+            trust_remote_code,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+        )
     if not isinstance(network, nn.Module):
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
     _check_weights(checkpoint, config.model_type, network, report, pooler)
     if checkpoint.adapter is not None:
         network = merge_adapter(network, checkpoint.adapter)
     return network.eval().requires_grad_(False)
-
-
-def load_state(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Load a file of PyTorch weights as float32, without running code of it.
-
-    Raises:
-        WhitenError: it cannot be read.
-    """
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: tensor.float().numpy() for name, tensor in state.items()}
-    except Exception as error:  # torch.load's exceptions share no base class
-        raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
 
 
 def _check_weights(checkpoint: Checkpoint, kind: str, network: nn.Module, report: Any, pooler: bool) -> None:

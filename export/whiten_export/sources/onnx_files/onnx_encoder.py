@@ -21,7 +21,8 @@ from whiten_export.sources.onnx_files.onnx_graph import check_safe, make_room, r
 from whiten_export.sources.onnx_files.onnx_inputs import INPUTS, feed_of, replace_inputs
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.ort.session import ForkSafeSession, SessionOptions, create_session
+from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.ort.session import SessionOptions, create_session
 
 _LAST = ("last_hidden_state", "token_embeddings")
 """Outputs that hold the hidden state of the last layer, as optimum and sentence-transformers name them."""
@@ -45,7 +46,7 @@ class OnnxEncoder:
 
     Raises:
         UsageError: the graph outputs no hidden state, or has an input that cannot be derived from token ids.
-        UnsafeModelError: the graph uses operators outside the ONNX standard.
+        UnsafeModelError: the graph uses operators that a bundle may not have.
         WhitenError: a file is missing or cannot be read.
     """
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from whiten_export.graph.files import strip
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.operators import unwanted
 from whiten_runtime.errors import UnsafeModelError, WhitenError
 
 _OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})
@@ -82,13 +83,10 @@ def make_room(graph: ir.Graph) -> None:
 
 
 def check_safe(path: Path) -> None:
-    """Check that a graph uses standard operators alone.
+    """Check that a graph has only operators that bundles for either target may have.
 
     Raises:
-        UnsafeModelError: it uses others.
+        UnsafeModelError: it has others, or parts that a bundle may not have.
     """
-    scan = scan_graph(path)
-    foreign = sorted(f"{domain}::{name}" for domain, name in scan.operators if domain)
-    if foreign or scan.functions:
-        what = f"operator {foreign[0]} is outside the ONNX standard" if foreign else "it holds functions of its own"
-        raise UnsafeModelError(f"{path}: {what}, which a bundle may not have; export the model without optimisations")
+    if (what := unwanted(scan_graph(path), "cpu")) is not None:
+        raise UnsafeModelError(f"{path}: has {what}; export the model without optimisations and without control flow")

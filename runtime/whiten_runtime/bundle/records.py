@@ -1,0 +1,221 @@
+"""Define the records that the manifest, `whiten.json`, is made of, and the words that its fields may hold."""
+
+import re
+from typing import Literal, cast, get_args
+
+import msgspec
+
+from whiten_runtime.errors import UsageError
+
+Input = Literal["text", "vectors"]
+PoolingMode = Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len", "cls_avg", "pooler", "sif"]
+Pooling = str
+"""A pooling mode, or several joined by "+", whose results are concatenated, such as "cls+mean"."""
+
+Precision = Literal["fp32", "fp16", "int8"]
+Target = Literal["cpu", "cuda"]
+WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"]
+Outputs = Literal["whitened", "both"]
+VectorType = Literal["float32", "int8"]
+Side = Literal["right", "left"]
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+VectorPrecision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+"""Precision of the numbers of a vector, as sentence-transformers names them; with the last two, 8 signs are a byte."""
+
+SPACE_DIGITS = 16
+"""Number of hexadecimal digits of the id of a space."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describes the pretrained language model, word vectors or precomputed embeddings that a bundle was made from."""
+
+    model: str
+    """Name in the catalogue, or name of the directory or repository."""
+    checkpoint: str | None
+    """Hub id, or None for a local directory."""
+    revision: str | None
+    """Commit on the hub, where known."""
+    weights_sha256: str
+    """SHA-256 over the weight files, in the order of their names."""
+    merged_into: str | None = None
+    """Model that a LoRA adapter was merged into, if the weights are those of an adapter; otherwise None."""
+    model_type: str
+    """Architecture, as transformers names it; "words" for word vectors, "vectors" for precomputed embeddings."""
+    num_hidden_layers: int
+    hidden_size: int
+    sentence_similarity: bool
+    """Whether the checkpoint was already fine-tuned for sentence similarity."""
+    license: str | None = None
+    """Licence of the weights as the source's README.md or the catalogue states it, in the hub's spelling; None where
+    neither does."""
+
+
+class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Describes one source of the sentences that a whitening was fitted on."""
+
+    name: str
+    sha256: str
+    """SHA-256 over the sentences used, in the order in which they were read, each followed by a newline, as UTF-8."""
+    sentences: int
+    fitted_at: Precision | None = None
+    """Precision of the graph that computed their vectors, if not fp32; otherwise None."""
+
+
+class SettledRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Explains why a whitening was fitted on a part of its corpus: more sentences would not have moved it."""
+
+    available: int
+    """Number of sentences of the corpus."""
+    difference: float
+    """Root mean square difference between cosines of other sentences under maps fitted on either half of those used."""
+    bound: float
+    """Difference below which the fit stops."""
+
+
+class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds measures of isotropy: how evenly the vectors of the corpus use their space."""
+
+    iso_score: float
+    """IsoScore over all vectors: 0 if they lie along one direction, 1 if they vary equally in all directions."""
+    average_cosine: float
+    """Mean cosine over all pairs: before the whitening, pairs of all vectors; after it, pairs of the sample."""
+    partition_score: float
+    """Partition score over the sample's unit vectors; 1 is isotropic."""
+
+
+DUE_COSINE, DUE_RECALL = 0.9, 0.95
+"""Median cosine and self-recall below which stored vectors should be computed again."""
+
+
+class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describes how a map was rotated onto the space of another bundle, and how near it came."""
+
+    space: str
+    """Id of the space that the map was rotated onto."""
+    median_cosine: float
+    """Median cosine of the same sentence in both spaces."""
+    self_recall: float
+    """Share of the sentences whose nearest vector in the other space is their own."""
+    sentences: int
+    """Number of sentences that both were measured on."""
+
+    @property
+    def due(self) -> bool:
+        """Return whether stored vectors should be computed again."""
+        return self.median_cosine < DUE_COSINE or self.self_recall < DUE_RECALL
+
+
+class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describes the affine map y = (x - mean) W at the end of the graph, and how it was fitted."""
+
+    method: WhiteningMethod
+    """Whitening method; "none" if the map only removes common components."""
+    common_components: int = 0
+    """Number of directions removed before whitening: of the largest second moment (SIF), or variance."""
+    beta: float
+    """Exponent of the inverse eigenvalues: W = U Λ^(-beta/2); 1 is full whitening."""
+    shrinkage: float
+    """Weight α of the identity in (1 - α) Σ + α tr(Σ)/d I."""
+    shrinkage_estimator: str = "none"
+    """Source of α: "ledoit-wolf", "oas", "fixed", or "none" without shrinkage."""
+    eigenvalue_floor: float
+    """Smallest eigenvalue that counts, relative to the largest one."""
+    rank: int
+    """Number of eigenvalues above the floor."""
+    n_samples: int
+    settled: SettledRecord | None = None
+    """Why the fit stopped before the end of the corpus; None if it took all sentences that it was to take."""
+    corpus: tuple[CorpusRecord, ...]
+    sample: int = 0
+    """Number of vectors in the sample that isotropy is measured on."""
+    isotropy_before: IsotropyRecord | None = None
+    isotropy_after: IsotropyRecord | None = None
+    """Isotropy of the same vectors before and after the map."""
+    alignment: AlignmentRecord | None = None
+    """Rotation of the map onto another bundle's space; None without one."""
+
+
+class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describes one candidate whitening and its result on pairs with scores."""
+
+    whitening: str
+    """Kind: "none", "centre", "partial", "full", "soft" or "all-but-the-top"."""
+    beta: float | None
+    """Exponent of the inverse eigenvalues; None without whitening."""
+    shrinkage: float = 0.0
+    """Weight of the shrinkage."""
+    common_components: int = 0
+    """Number of directions of the largest variance that are removed."""
+    dimension: int
+    spearman: float
+    """Spearman's rho between cosines and scores."""
+
+
+class ChoiceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Explains how the whitening was chosen, where the choice was left to the export."""
+
+    why: str
+    pairs: CorpusRecord | None = None
+    """Pairs with scores that the choice was made on; `sentences` counts the pairs."""
+    candidates: tuple[CandidateRecord, ...] = ()
+
+
+class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the agreement of the written graph with the reference, measured at export."""
+
+    reference: str
+    vectors: int
+    min_cosine: float
+    mean_cosine: float
+    max_difference: float
+    """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
+    max_norm_error: float | None = None
+    """Largest |norm / norm of the reference vector - 1|; None for int8 vectors, which have no length, and in bundles
+    that were made before it was measured."""
+    mean_norm_error: float | None = None
+    """Mean of the same; None where that is."""
+    provider: str = "CPUExecutionProvider"
+    """Execution provider of onnxruntime that computed the vectors."""
+    stepped: float | None = None
+    """Of int8 vectors, the share of coordinates that are not the reference's, rounded; None for float32."""
+
+
+class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describes the scales of an int8 graph, and its cosines to float32 on texts unlike those it was calibrated on."""
+
+    constant_scales: int
+    """Number of activations with one constant scale; a text's vector depends on its neighbours with neither kind."""
+    token_scales: int
+    """Number of activations with a scale for each token."""
+    far_min_cosine: float
+    far_mean_cosine: float
+    """Cosines to the float32 graph on texts in other scripts, code, random and repeated tokens."""
+    token_min_cosine: float
+    """Worst cosine there if every activation had a scale for each token, and weights were rounded to the nearest."""
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Holds the size and SHA-256 of one file of the bundle."""
+
+    sha256: str
+    bytes: int
+
+
+def pooling_modes(pooling: Pooling) -> tuple[PoolingMode, ...]:
+    """Return the modes of a pooling, in the order in which their results are concatenated.
+
+    Raises:
+        UsageError: a mode is unknown or given twice, or "sif" is combined with another.
+    """
+    modes = pooling.split("+")
+    known = get_args(PoolingMode)
+    if unknown := [mode for mode in modes if mode not in known]:
+        raise UsageError(f"pooling is '{unknown[0]}'; wanted {', '.join(known)}, or several joined by +")
+    if len(set(modes)) < len(modes) or ("sif" in modes and len(modes) > 1):
+        raise UsageError(f"pooling is '{pooling}'; wanted different modes, and sif alone")
+    return cast(tuple[PoolingMode, ...], tuple(modes))
+
+
+def is_space(value: str) -> bool:
+    """Return whether a string is the id of a space: 16 lower-case hexadecimal digits."""
+    return re.fullmatch(f"[0-9a-f]{{{SPACE_DIGITS}}}", value) is not None

@@ -1,0 +1,74 @@
+"""Implement `whiten transform`: whiten the vectors of a file."""
+
+from pathlib import Path
+
+import click
+
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    json_option,
+    one_line_errors,
+    provider_option,
+    say,
+    threads_option,
+)
+from whiten_runtime.commands.vector_options import check_other_file, force_option, header_option
+from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.files.vector_metadata import VectorMetadata
+from whiten_runtime.files.vector_output import check_output
+from whiten_runtime.files.write_vectors import writing_vectors
+from whiten_runtime.ort.providers import Provider
+from whiten_runtime.vector_whitener import VectorWhitener
+
+
+@click.command()
+@bundle_argument
+@click.option(
+    "--input",
+    "input_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Vectors: .npy, .parquet or .jsonl.",
+)
+@click.option("--column", help="Column or key of the vectors in --input.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Write the whitened vectors to .npy, .parquet or .jsonl.",
+)
+@header_option
+@force_option
+@threads_option
+@provider_option
+@json_option
+@one_line_errors
+def transform(
+    bundle: str,
+    input_file: Path,
+    column: str | None,
+    out: Path,
+    header: bool,
+    force: bool,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    as_json: bool,
+) -> None:
+    """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote.
+
+    The file that it writes says which space its vectors are in, as those of whiten embed do.
+    """
+    check_other_file(out, input_file)
+    check_output(out, header, force)
+    count = 0
+    with VectorWhitener(bundle, providers or None, threads) as whitener:
+        with writing_vectors(out, VectorMetadata.of(whitener.manifest), header) as writer:
+            for rows in read_vectors(input_file, column):
+                writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))
+                count += len(rows)
+        say(f"wrote {count} vectors of {whitener.dimension} dimensions to {out}")
+        if as_json:
+            summary = {"vectors": count, "out": str(out), "dimension": whitener.dimension, "space": whitener.space}
+            console.print_json(summary)

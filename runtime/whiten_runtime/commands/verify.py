@@ -1,0 +1,128 @@
+"""Implement `whiten verify`: check a bundle's files, its author if asked, and its vectors."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from whiten_runtime.bundle.client_files import changed_client_files
+from whiten_runtime.bundle.manifest import read_content, read_manifest
+from whiten_runtime.bundle.manifest_hash import states_hash
+from whiten_runtime.bundle.parity import gate_of
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    json_option,
+    one_line_errors,
+    print_json,
+    provider_option,
+    say,
+    threads_option,
+)
+from whiten_runtime.commands.info import NO_HASH
+from whiten_runtime.encoder import Encoder
+from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.ort.openvino import wants_bfloat16
+from whiten_runtime.ort.providers import Provider
+from whiten_runtime.signing.verify import Signature, verify_signature
+from whiten_runtime.vector_whitener import VectorWhitener
+
+
+@dataclass(frozen=True)
+class _Author:
+    """Says by what a bundle's author is checked."""
+
+    key: Path | None
+    identity: str | None
+    identity_provider: str | None
+    signature: Path | None
+
+    def check(self, bundle: str) -> Signature | None:
+        """Check a bundle's signature, if an author was asked for."""
+        if (self.key, self.identity, self.identity_provider) == (None, None, None):
+            if self.signature is not None:
+                raise UsageError("--signature was given without an author to check; add --key FILE")
+            return None
+        return verify_signature(
+            bundle,
+            key=self.key,
+            identity=self.identity,
+            identity_provider=self.identity_provider,
+            signature=self.signature,
+        )
+
+
+@click.command()
+@bundle_argument
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Public key in PEM that has to have signed the bundle.",
+)
+@click.option(
+    "--identity", metavar="NAME", help="Identity that has to have signed it with sigstore; needs the network."
+)
+@click.option("--identity-provider", metavar="URL", help="OpenID Connect provider that vouches for --identity.")
+@click.option(
+    "--signature",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File of the signature. [default: model.sig in the bundle]",
+)
+@threads_option
+@provider_option
+@json_option
+@one_line_errors
+def verify(
+    bundle: str,
+    key: Path | None,
+    identity: str | None,
+    identity_provider: str | None,
+    signature: Path | None,
+    threads: int | None,
+    providers: tuple[Provider, ...],
+    as_json: bool,
+) -> None:
+    """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
+
+    Checks the SHA-256 of every file, embeds the bundle's probe texts and compares them with the vectors that the
+    reference gave. Exits with 1 when a bound of the parity gate is not kept. Files that only other programs read may
+    differ from the manifest; it names them.
+
+    This detects damage, not forgery: whoever can write to the bundle can rewrite hashes and probes too. --key checks
+    first that its author signed every file but README.md, and exits with 1 where nobody did, or somebody else.
+
+    What it found is said on stderr, and stdout stays empty without --json. With --json, a document is printed on stdout
+    once the vectors were compared, whether they agree or not; where hashes, the signature or another check before
+    that fail, nothing is printed there, and the exit code is 1.
+    """
+    signed = _Author(key, identity, identity_provider, signature).check(bundle)
+    path = locate_bundle(bundle)
+    opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
+    with opened(path, providers or None, threads) as encoder:
+        if signed is not None:
+            signed.check(encoder)
+        agreement = encoder.verify()
+        manifest = encoder.manifest
+        gate = gate_of("bf16" if wants_bfloat16(providers) else manifest.precision, manifest.vectors)
+        active = encoder.providers[0]
+        parity = manifest.parity
+        changed = changed_client_files(path, manifest.files)
+    passed = gate.passes(agreement)
+    reference = parity.reference.split(",")[0] if parity else "its reference"
+    if changed:
+        names = ", ".join(changed)
+        say(f"{bundle}: of files that only other programs read, these differ from its manifest: {names}")
+    if as_json:
+        report = {"passed": passed, "provider": active, "agreement": agreement, "gate": gate}
+        print_json(report | {"changed_client_files": changed, "signer": signed and signed.signer})
+    if not passed:
+        raise ParityError(f"{bundle}: not what {reference} computed, on {active}: {agreement}; wanted {gate}")
+    say(f"{bundle}: equal to {reference} on {active}: {agreement} (gate: {gate})")
+    if not states_hash(read_content(path)):
+        say(f"{bundle}: {NO_HASH}")
+    if signed is None:
+        say(f"{bundle}: this detects damage, not forgery; check its author with --key")
+    else:
+        say(f"{bundle}: signed by {signed.signer}")

@@ -1,0 +1,66 @@
+"""Run batches that the caller plans: token ids in, vectors out. A server that batches requests builds on it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.inference.engine import Engine
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Holds the token ids of texts, cut to the length that the bundle takes.
+
+    Attributes:
+        ids: token ids of each text, special tokens and prompt included.
+        prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
+        truncated: number of texts that were cut.
+    """
+
+    ids: list[list[int]]
+    prompt_tokens: int = 0
+    truncated: int = 0
+
+
+class TokenRunner:
+    """Runs batches of token ids on sessions that stay open. Safe to call from several threads, and in forked children.
+
+    The session of batches that run side by side is created now: a bundle that is replaced later changes no vector.
+
+    Args:
+        engine: engine of a bundle.
+
+    Attributes:
+        schedule: number of batches that should run at once (`workers`), and the padded tokens of each (`budget`).
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._process, self._run_beside = os.getpid(), engine.beside()
+        self._run_beside(engine.feed([[0]]), (OUTPUT,))
+
+    @property
+    def schedule(self) -> Schedule:
+        """Return how the encoder itself would run batches."""
+        return self._engine.schedule
+
+    def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
+        """Return the vectors of one batch, float32 [n, k], in the order of `ids`.
+
+        Args:
+            ids: token ids of each text, cut already, as in `TokenizedTexts`.
+            prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
+            alone: whether no other batch runs meanwhile, so that this one may use all threads.
+
+        Raises:
+            WhitenError: onnxruntime fails, or the encoder was closed.
+        """
+        if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
+            self._process, self._run_beside = os.getpid(), self._engine.beside()
+        feed = self._engine.feed(ids, prompt_tokens)
+        return self._engine.run_batch(feed) if alone else self._run_beside(feed, (OUTPUT,))

@@ -1,0 +1,59 @@
+"""Test that vectors of the right directions and the wrong length pass no gate, in any precision."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.bundles import copy_bundle, scale_initializer
+from support.cli import invoke as run
+from whiten_export.commands.export import export
+from whiten_export.pipeline import export_model
+from whiten_runtime.commands.main import whiten
+
+FACTORS = (0.95, 1.05)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("factor", FACTORS)
+def test_export_refuses_a_wrong_scale(
+    checkpoint: Callable[[str], Path],
+    corpus_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    factor: float,
+) -> None:
+    set_head = export_model.set_head
+
+    def scaled(graph: Any, affine: Any, *options: Any) -> None:
+        mean, weight = affine
+        set_head(graph, (mean, weight * factor), *options)
+
+    monkeypatch.setattr(export_model, "set_head", scaled)
+    choice = ("--layers", "1,4", "--whitening", "pca", "--corpus", corpus_file, "--precision", precision)
+    result = run(export, checkpoint("bert"), *choice, "--out", tmp_path / "b")
+    assert result.exit_code == 1
+    assert "no bundle was written" in result.stderr
+    assert not (tmp_path / "b").exists()
+    if precision != "fp32":
+        assert f"norms {factor:.2f}"[:10] in result.stderr
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+@pytest.mark.parametrize("factor", FACTORS)
+def test_verify_refuses_a_wrong_scale(make: Callable[..., Path], tmp_path: Path, precision: str, factor: float) -> None:
+    bundle = copy_bundle(make("--precision", precision), tmp_path)
+    assert run(whiten, "verify", bundle).exit_code == 0
+    scale_initializer(bundle, "whitening.weight", factor)
+    result = run(whiten, "verify", bundle)
+    assert result.exit_code == 1
+    assert "norm within" in result.stderr
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_length_of_int8_vectors_means_nothing(make: Callable[..., Path], tmp_path: Path, factor: float) -> None:
+    bundle = copy_bundle(make("--precision", "int8", "--vectors", "int8"), tmp_path)
+    scale_initializer(bundle, "whitening.weight", factor)
+    assert run(whiten, "verify", bundle).exit_code == 0

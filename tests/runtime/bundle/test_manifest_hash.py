@@ -1,0 +1,114 @@
+"""Test that a manifest's own hash notices every change of its bytes, and that manifests without one are read."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from whiten_runtime import BundleError, Encoder, IntegrityError
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.manifest_hash import HASH_FIELD, own_hash, with_own_hash
+
+
+@pytest.fixture
+def written(golden: Path, tmp_path: Path) -> Path:
+    """A manifest as it is written now, alone in its folder."""
+    path = tmp_path / "whiten.json"
+    path.write_bytes(read_manifest(golden / "bundle-v1-vectors-int8").to_json())
+    return path
+
+
+def test_every_flip_of_a_bit_is_refused(written: Path) -> None:
+    content, accepted = written.read_bytes(), []
+    for position in range(len(content)):
+        for bit in {position % 8, 5}:  # bit 5 turns small letters into capitals
+            flipped = bytearray(content)
+            flipped[position] ^= 1 << bit
+            written.write_bytes(flipped)
+            try:
+                read_manifest(written.parent)
+                accepted.append((position, bit))
+            except BundleError as error:
+                assert "\n" not in str(error)
+    assert accepted == []
+
+
+def test_the_hash_is_that_of_the_file_with_zeros_in_its_place(written: Path) -> None:
+    content = written.read_bytes()
+    stated = json.loads(content)[HASH_FIELD]
+    assert list(json.loads(content))[:3] == ["format_version", HASH_FIELD, "name"]
+    assert stated == own_hash(content)
+    assert stated == hashlib.sha256(content.replace(stated.encode(), b"0" * 64)).hexdigest()
+
+
+def test_a_manifest_is_the_same_after_reading_and_writing(written: Path) -> None:
+    manifest = read_manifest(written.parent)
+    assert manifest.to_json() == written.read_bytes()
+
+
+def test_the_first_field_of_that_name_counts_even_if_a_prompt_is_called_so(golden: Path, tmp_path: Path) -> None:
+    fields = json.loads((golden / "bundle-v1" / "whiten.json").read_bytes())
+    fields["prompts"] = {HASH_FIELD: "0" * 64}
+    (tmp_path / "whiten.json").write_bytes(json.dumps(fields).encode())
+    manifest = read_manifest(tmp_path)
+    (tmp_path / "whiten.json").write_bytes(manifest.to_json())
+    assert read_manifest(tmp_path) == manifest
+    assert manifest.prompts == {HASH_FIELD: "0" * 64}
+
+
+def test_an_edit_by_hand_is_refused_with_what_to_do(written: Path) -> None:
+    content = written.read_bytes()
+    edited = content.replace(b'"name": "bundle-v1-vectors-int8"', b'"name": "mine"')
+    written.write_bytes(edited)
+    with pytest.raises(IntegrityError, match=f"{HASH_FIELD} is .* delete the line of {HASH_FIELD}"):
+        read_manifest(written.parent)
+    lines = [line for line in edited.splitlines() if HASH_FIELD.encode() not in line]
+    written.write_bytes(b"\n".join(lines))
+    assert read_manifest(written.parent).name == "mine"
+    written.write_bytes(with_own_hash(edited))
+    assert read_manifest(written.parent).name == "mine"
+
+
+@pytest.mark.parametrize("value", ['""', "0", '"sha"', '"' + "A" * 64 + '"', '["' + "0" * 64 + '"]'])
+def test_what_is_no_hash_is_refused(written: Path, value: str) -> None:
+    stated = json.loads(written.read_bytes())[HASH_FIELD]
+    written.write_bytes(written.read_bytes().replace(f'"{stated}"'.encode(), value.encode()))
+    with pytest.raises(IntegrityError, match=HASH_FIELD):
+        read_manifest(written.parent)
+
+
+def test_manifests_without_a_hash_are_read(golden: Path) -> None:
+    for bundle in sorted(golden.glob("bundle-v1*")):
+        assert HASH_FIELD.encode() not in (bundle / "whiten.json").read_bytes()
+        assert isinstance(read_manifest(bundle), Manifest)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"name"', b'"colour": "blue", "name"', "has the field 'colour', which this version .*; upgrade whiten"),
+        (b'"beta"', b'"gamma": 1, "beta"', "has the field 'whitening.gamma'"),
+        (b'"name"', b'"name": "other", "name"', "the field 'name' is there twice"),
+        (b'"rank"', b'"rank": 3, "rank"', "the field 'rank' is there twice"),
+        (b'"include_prompt"', b'"include_promqt"', "has the field 'include_promqt'"),
+        (b'"dimension": 8', b'"dimension": NaN', "not a manifest"),
+    ],
+)
+def test_fields_that_are_unknown_or_there_twice_are_refused(
+    golden: Path, tmp_path: Path, old: bytes, new: bytes, message: str
+) -> None:
+    content = (golden / "bundle-v1-vectors-int8" / "whiten.json").read_bytes()
+    assert old in content
+    (tmp_path / "whiten.json").write_bytes(content.replace(old, new, 1))
+    with pytest.raises(BundleError, match=message) as caught:
+        read_manifest(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bundle_with_a_hash_opens(golden: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(golden / "bundle-v1", tmp_path / "copy"))
+    (bundle / "whiten.json").write_bytes(read_manifest(bundle).to_json())
+    with Encoder(bundle) as encoder, Encoder(golden / "bundle-v1") as old:
+        assert (encoder.encode(["a text"]) == old.encode(["a text"])).all()

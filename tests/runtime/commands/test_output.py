@@ -1,0 +1,109 @@
+"""Test what becomes of arguments and results where the system makes it hard: locales, closed and full outputs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whiten_runtime import Encoder
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs descriptors and locales of POSIX")
+
+TEXT = "héllo 天気"
+LOCALES: list[dict[str, str]] = [
+    {},
+    {"LC_ALL": "C", "PYTHONUTF8": "0"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"LC_ALL": "C", "PYTHONUTF8": "1"},
+    {"LC_ALL": "POSIX", "PYTHONIOENCODING": "latin-1"},
+    {"LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0"},
+]
+
+
+def whiten(
+    *arguments: str | bytes | Path, redirect: str = "", locale: Mapping[str, str] = {}, stdin: bytes = b""
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run `whiten` in a shell that redirects its streams."""
+    command = [
+        sys.executable,
+        "-c",
+        "from whiten_runtime.commands.main import main; main()",
+        *map(os.fsencode, arguments),
+    ]
+    return subprocess.run(
+        ["bash", "-c", f'"$@" {redirect}', "bash", *command],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("LC_")} | dict(locale),
+    )
+
+
+@pytest.mark.parametrize("locale", LOCALES, ids=str)
+def test_vector_is_the_same_under_every_locale(tiny_bundle: Path, tiny: Encoder, locale: dict[str, str]) -> None:
+    want = tiny.encode(TEXT, prompt="é: ")
+    line = f"{TEXT}\n".encode()
+    for done in (
+        whiten("embed", tiny_bundle, TEXT.encode(), "--prompt", "é: ".encode(), locale=locale),
+        whiten("embed", tiny_bundle, "-", "--prompt", "é: ".encode(), locale=locale, stdin=line),
+    ):
+        assert done.returncode == 0, done.stderr
+        row = json.loads(done.stdout)
+        assert row["text"] == TEXT
+        np.testing.assert_allclose(row["embedding"], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("locale", LOCALES[:3], ids=str)
+def test_bytes_that_are_not_utf8_are_refused(tiny_bundle: Path, locale: dict[str, str]) -> None:
+    done = whiten("embed", tiny_bundle, b"fine", b"h\xe9llo", locale=locale)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"error: '[TEXT]...': 'h\\udce9llo' is not UTF-8; wanted UTF-8, so convert it\n"
+    done = whiten("embed", tiny_bundle, "fine", "--prompt", b"\xe9", locale=locale)
+    assert done.returncode == 2
+    assert done.stderr == b"error: '--prompt': '\\udce9' is not UTF-8; wanted UTF-8, so convert it\n"
+    done = whiten("embed", tiny_bundle, "-", locale=locale, stdin=b"fine\nh\xe9llo\n")
+    assert done.returncode == 1
+    assert b"standard input: line 2 is not UTF-8 (byte 0xe9); convert" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("embed", "a text"), ("info",), ("info", "--json"), ("verify", "--json")])
+@pytest.mark.parametrize(
+    ("redirect", "reason"), [(">&-", b"it is closed"), ("> /dev/full", b"No space left on device")]
+)
+def test_output_that_cannot_be_written_is_an_error(
+    tiny_bundle: Path, arguments: tuple[str, ...], redirect: str, reason: bytes
+) -> None:
+    command, *rest = arguments
+    done = whiten(command, tiny_bundle, *rest, redirect=redirect)
+    assert done.returncode == 1
+    assert b"error: stdout cannot be written (" + reason in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("redirect", [">&-", "> /dev/full"])
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_that_cannot_be_written_is_an_error(redirect: str, option: str) -> None:
+    done = whiten(option, redirect=redirect)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: stdout cannot be written")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_closed_stdout_that_nothing_is_written_to_is_no_error(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = whiten("embed", tiny_bundle, "a text", "--out", tmp_path / "out.npy", redirect=">&-")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "out.npy").shape[0] == 1
+    done = whiten("embed", tiny_bundle, "a text", "--out", tmp_path / "out.npy", redirect="<&- >&-")
+    assert done.returncode == 0, done.stderr
+
+
+def test_reader_that_closes_the_output_ends_the_command_quietly(tiny_bundle: Path) -> None:
+    lines = b"a text\n" * 5000
+    done = whiten("embed", tiny_bundle, "-", redirect="| head -1; echo ${PIPESTATUS[0]}", stdin=lines)
+    *_, code = done.stdout.split()
+    assert (code, done.stderr) == (b"141", b"")

@@ -1,0 +1,91 @@
+"""Test that a place which cannot be written is refused before the work, by really writing there."""
+
+from pathlib import Path
+
+import pytest
+
+from support.cli import invoke
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.files.places import check_file_place, check_folder_place
+
+NOWHERE = Path("/proc/whiten")
+"""A name in a folder where nobody can create files, though os.access says that root can."""
+
+without_proc = pytest.mark.skipif(not NOWHERE.parent.is_dir(), reason="there is no /proc")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Return a file where a folder is wanted."""
+    (tmp_path / "file").touch()
+    return tmp_path / "file"
+
+
+def test_places_that_can_be_written_are_left_as_they_were(tmp_path: Path) -> None:
+    check_file_place(tmp_path / "v.npy")
+    check_folder_place(tmp_path / "b")
+    check_folder_place(tmp_path / "new" / "deep" / "b")
+    (tmp_path / "there").mkdir()
+    check_folder_place(tmp_path / "there")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_file_cannot_be_below_a_file(text: Path) -> None:
+    with pytest.raises(WhitenError, match="v.npy: cannot be written"):
+        check_file_place(text / "v.npy")
+
+
+def test_a_directory_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory; name a file in it"):
+        check_file_place(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "b", "deep/b"])
+def test_a_folder_cannot_be_a_file_or_below_one(text: Path, below: str) -> None:
+    with pytest.raises(UsageError, match="file' is not a directory, so '.*' cannot be written; choose another --out"):
+        check_folder_place(text / below, "another --out")
+
+
+@without_proc
+def test_what_cannot_be_created_is_refused() -> None:
+    with pytest.raises(WhitenError, match="/proc/whiten: cannot be written .*or name another --out"):
+        check_file_place(NOWHERE, "another --out")
+    for folder in (NOWHERE, NOWHERE / "deep" / "b"):
+        with pytest.raises(WhitenError, match=f"{folder}: cannot be written .*or name another --out"):
+            check_folder_place(folder, "another --out")
+
+
+@without_proc
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("eval", "codes", "BUNDLE", "--data", "TMP", "--out", "/proc/c.png"),
+        ("eval", "isotropy", "BUNDLE", "--input", "TEXTS", "--figures", NOWHERE),
+        ("sweep", "minilm", "--data", "TMP", "--out", NOWHERE),
+        ("embed", "BUNDLE", "--input", "TEXTS", "--out", "/proc/v.npy"),
+        ("fit", "BUNDLE", "--corpus", "TEXTS", "-o", "/proc/s.safetensors"),
+        ("refit", "BUNDLE", "--corpus", "TEXTS", "--out", NOWHERE),
+        ("export", "minilm", "--out", NOWHERE),
+    ],
+)
+def test_commands_refuse_it_before_the_work(golden: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    stands_for = {"BUNDLE": golden / "bundle-v1", "TMP": tmp_path, "TEXTS": tmp_path / "t.txt"}
+    out = options[-1]
+    refused = invoke(whiten, *(stands_for.get(str(word), word) for word in options))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    (line,) = refused.stderr.splitlines()
+    assert f"{out}" in line
+    assert "cannot be written" in line
+    assert "--figures" in line or "another --out" in line
+
+
+def test_figures_are_tried_where_they_will_be(golden: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    (tmp_path / "figures" / "isoscore.svg").mkdir(parents=True)
+    command = ("eval", "isotropy", golden / "bundle-v1", "--input", tmp_path / "t.txt")
+    refused = invoke(whiten, *command, "--figures", tmp_path / "figures")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "isoscore.svg' is a directory" in refused.stderr
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["isoscore.svg"]

@@ -1,0 +1,145 @@
+"""Test that files are replaced as a whole, and that nothing of killed processes stays."""
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whiten_runtime.errors import WhitenError
+from whiten_runtime.files.replacing import replace_file, replacing, sync_folder
+from whiten_runtime.files.writable import cannot_write
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from whiten_runtime.files.replacing import replacing
+with replacing(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    file.flush()
+    if sys.argv[2] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files cannot be locked")
+def test_hidden_files_of_killed_processes_are_deleted_and_those_of_others_stay(tmp_path: Path) -> None:
+    target = tmp_path / "a[1].txt"
+    command = [sys.executable, "-c", _KILLED, target]
+    assert subprocess.run([*command, "kill"], check=False).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    with subprocess.Popen([*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        replace_file(target, b"mine")
+        assert len(list(tmp_path.iterdir())) == 2  # the other's hidden file, and the target
+        assert target.read_bytes() == b"mine"
+        other.communicate()
+    assert target.read_bytes() == b"half"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_and_its_folder_are_flushed_before_and_after_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, fsync, rename = [], os.fsync, Path.replace
+
+    def flushed(descriptor: int) -> None:
+        calls.append("folder" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "file")
+        fsync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        calls.append("rename")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", renamed)
+    replace_file(tmp_path / "a", b"content")
+    assert calls == ["file", "rename", "folder"]
+
+
+def unflushable(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fsync of directories fail with an error."""
+    fsync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES])
+def test_file_systems_that_do_not_flush_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    unflushable(number, monkeypatch)
+    replace_file(tmp_path / "a", b"content")
+    assert (tmp_path / "a").read_bytes() == b"content"
+
+
+def test_a_folder_that_may_not_be_read_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opener = os.open
+
+    def refuse(path: object, *arguments: int, **named: object) -> int:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opener(path, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refuse)
+    sync_folder(tmp_path)
+
+
+def test_a_disk_that_does_not_keep_a_name_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unflushable(errno.EIO, monkeypatch)
+    with pytest.raises(WhitenError, match="check the disk"):
+        replace_file(tmp_path / "a", b"content")
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EACCES, "change its permissions"),
+        (errno.EROFS, "change its permissions"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EIO, "check the disk"),
+        (errno.ELOOP, "check space and permissions"),
+    ],
+)
+def test_errors_name_the_file_that_was_asked_for(tmp_path: Path, number: int, advice: str) -> None:
+    target = tmp_path / "v.npy"
+    with pytest.raises(WhitenError, match=advice) as caught, replacing(target):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"{target}: cannot be written ({os.strerror(number)}); ")
+    assert list(tmp_path.iterdir()) == []
+    assert "another --out" in str(cannot_write(OSError("odd"), target, "another --out"))
+
+
+def test_errors_of_files_that_are_read_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "out" / "v"):
+        (tmp_path / "in.txt").read_bytes()
+
+
+def test_a_limit_of_file_sizes_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    code = (
+        "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "from whiten_runtime.commands.main import main; main()"
+    )
+    out = tmp_path / "v.jsonl"
+    command = [sys.executable, "-c", code, "embed", tiny_bundle, *["a text"] * 20, "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {out}: cannot be written (File too large); raise the limit of file sizes (ulimit -f), or name "
+        "another --out\n"
+    )
+    assert list(tmp_path.iterdir()) == []

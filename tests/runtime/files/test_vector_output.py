@@ -1,0 +1,150 @@
+"""Test that writing vectors replaces vectors of whiten alone, unless it is told otherwise."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from support.cli import invoke, ok
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import WhitenError
+from whiten_runtime.files.vector_metadata import UNFINISHED, VectorMetadata, read_metadata
+from whiten_runtime.files.vector_output import check_output, is_written_by_whiten
+from whiten_runtime.files.write_vectors import writing_vectors
+
+
+def foreign(path: Path) -> Path:
+    """A file that another program wrote."""
+    if path.suffix == ".npy":
+        np.save(path, np.ones((2, 3)))
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "embedding": [[1.0]]}), path)
+    else:
+        path.write_text(json.dumps({"id": 1, "text": "a", "embedding": [1.0]}) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
+def test_files_of_others_are_replaced_only_with_force(tiny_bundle: Path, tmp_path: Path, kind: str) -> None:
+    out = foreign(tmp_path / f"v.{kind}")
+    before = out.read_bytes()
+    refused = invoke(whiten, "embed", tiny_bundle, "a", "--out", out)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "is not known to be a file of vectors that whiten wrote; replace it with --force" in refused.stderr
+    assert out.read_bytes() == before
+    ok("embed", tiny_bundle, "a", "--out", out, "--force")
+    assert is_written_by_whiten(out)
+    ok("embed", tiny_bundle, "a", "b", "--out", out)
+
+
+def test_a_sidecar_of_others_is_not_lost(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.npy.json").write_text('{"precious": 1}')
+    refused = invoke(whiten, "embed", tiny_bundle, "a", "--out", tmp_path / "v.npy")
+    assert (refused.exit_code, "v.npy.json' exists" in refused.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npy.json"]
+
+
+def test_transform_asks_for_force_too(golden: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", np.ones((2, 3), np.float32))
+    out = foreign(tmp_path / "v.jsonl")
+    command = ("transform", golden / "bundle-v1-vectors", "--input", tmp_path / "in.npy", "--out", out)
+    assert "replace it with --force" in invoke(whiten, *command).stderr
+
+
+@pytest.mark.parametrize("content", [b"", b'{"text": "a", "embedding": [1]}\n', b'{"whiten": {"space": "x"}}\n'])
+def test_files_that_whiten_may_have_written(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "v.jsonl").write_bytes(content)
+    check_output(tmp_path / "v.jsonl")
+
+
+def test_a_run_that_was_killed_while_it_replaced_a_file_can_be_repeated(tmp_path: Path) -> None:
+    foreign(tmp_path / "v.npy")
+    (tmp_path / "v.npy.json").write_bytes(UNFINISHED)
+    check_output(tmp_path / "v.npy")
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"1\n", b'{"whiten": 3}\n'])
+def test_other_content_is_of_others(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "v.jsonl").write_bytes(content)
+    assert not is_written_by_whiten(tmp_path / "v.jsonl")
+
+
+def test_a_pipe_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "v.jsonl")
+    refused = invoke(whiten, "embed", tiny_bundle, "a", "--out", tmp_path / "v.jsonl")
+    assert (refused.exit_code, "is not a regular file" in refused.stderr) == (2, True)
+
+
+def test_a_link_stays_a_link(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "v.jsonl").symlink_to(tmp_path / "real" / "v.jsonl")
+    ok("embed", tiny_bundle, "a", "--out", tmp_path / "v.jsonl")
+    assert (tmp_path / "v.jsonl").is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["v.jsonl"]
+
+
+def linked(tmp_path: Path, name: str) -> tuple[Path, Path]:
+    """Return a link link/v.npy, and the file real/NAME that it leads to, which does not exist."""
+    (tmp_path / "link").mkdir()
+    (tmp_path / "real").mkdir()
+    link, real = tmp_path / "link" / "v.npy", tmp_path / "real" / name
+    link.symlink_to(Path("..") / "real" / name)
+    return link, real
+
+
+@pytest.mark.parametrize("name", ["w.npy", "blob"])
+@pytest.mark.parametrize("resumable", [False, True])
+def test_a_link_and_what_it_leads_to_have_the_metadata_of_their_vectors(
+    tiny_bundle: Path, tmp_path: Path, name: str, resumable: bool
+) -> None:
+    link, real = linked(tmp_path, name)
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    texts = ("--input", tmp_path / "t.txt") if resumable else ("one", "two")
+    ok("embed", tiny_bundle, *texts, "--out", link)
+    for options in ([], ["--normalize"], ["--truncate-dim", 5]):
+        ok("embed", tiny_bundle, *texts, "--out", link, *options)
+        at_once = tmp_path / "at_once.npy"
+        ok("embed", tiny_bundle, *texts, "--out", at_once, *options)
+        assert link.read_bytes() == at_once.read_bytes()
+        assert read_metadata(link) == read_metadata(at_once) is not None
+        if name == "w.npy":
+            assert read_metadata(real) == read_metadata(link)
+    assert sorted(path.name for path in link.parent.iterdir()) == ["v.npy", "v.npy.json"]
+    assert sorted(path.name for path in real.parent.iterdir()) == sorted({name} | {"w.npy.json"} & {f"{name}.json"})
+
+
+def test_old_metadata_beside_a_link_and_its_file_is_replaced(tiny_bundle: Path, tmp_path: Path) -> None:
+    link, real = linked(tmp_path, "w.npy")
+    ok("embed", tiny_bundle, "one", "two", "--out", real)
+    ok("embed", tiny_bundle, "one", "--out", link, "--normalize")
+    for path in (link, real):
+        metadata = read_metadata(path)
+        assert metadata is not None
+        assert metadata.normalized
+    sidecar = real.with_name("w.npy.json")
+    sidecar.write_text('{"precious": 1}')
+    refused = invoke(whiten, "embed", tiny_bundle, "one", "--out", link)
+    assert (refused.exit_code, f"{sidecar}' exists" in refused.stderr) == (2, True)
+    assert sidecar.read_text() == '{"precious": 1}'
+
+
+def test_a_failed_write_through_a_link_keeps_the_old_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, real = linked(tmp_path, "w.npy")
+    metadata = VectorMetadata(space="0" * 16, bundle="b", dimension=3, normalized=False)
+    with writing_vectors(link, metadata) as writer:
+        writer.write(["a"], np.ones((1, 3), np.float32))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def publish(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("whiten_runtime.files.write_vectors.publish", publish)
+    with pytest.raises(WhitenError, match="v.npy: cannot be written"), writing_vectors(link, metadata) as writer:
+        writer.write(["a", "b"], np.zeros((2, 3), np.float32))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert len(before) == 4
+    assert real.exists()

@@ -1,0 +1,139 @@
+"""What was signed is what is opened, and nothing else lies in the folder."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("model_signing", reason="needs whiten[sign]")
+
+import whiten as whiten_package
+from support.bundles import copy_bundle
+from support.cli import invoke, ok
+from support.keys import KeyPair
+from whiten_runtime import Encoder, VectorWhitener
+from whiten_runtime.commands import verify as command
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import BundleError, SignatureError, UsageError
+from whiten_runtime.signing.sign import sign_bundle
+from whiten_runtime.signing.verify import Signature, verify_signature
+
+
+def replace_with(golden: Path, name: str, bundle: Path) -> None:
+    """Put another bundle in the place of one, and its signature beside it, which is not its own."""
+    bundle.rename(bundle.with_name("old"))
+    shutil.copytree(golden / name, bundle)
+
+
+def test_a_bundle_that_was_replaced_after_its_signature_was_checked_is_refused(
+    signed: Path, keys: KeyPair, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = command.verify_signature
+
+    def then_replaced(bundle: str, **options: Path | str | None) -> Signature:
+        found = check(bundle, **options)
+        replace_with(golden, "bundle-v1-int8", signed)
+        return found
+
+    monkeypatch.setattr(command, "verify_signature", then_replaced)
+    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    assert result.exit_code == 1
+    assert "is not the bundle that was signed" in result.stderr
+    assert "replaced after its signature was checked; check it again" in result.stderr
+    assert "signed by" not in result.stderr
+
+
+def test_callers_of_python_check_what_they_opened(signed: Path, keys: KeyPair, golden: Path) -> None:
+    signature = whiten_package.verify_signature(signed, key=keys.public)
+    with Encoder(signed) as encoder:
+        signature.check(encoder)
+    with Encoder(signed, verify_hashes=False) as encoder, pytest.raises(UsageError, match="verify_hashes=False"):
+        signature.check(encoder)
+    replace_with(golden, "bundle-v1-int8", signed)
+    with Encoder(signed) as encoder, pytest.raises(SignatureError, match="is not the bundle that was signed with key"):
+        signature.check(encoder)
+
+
+def test_bundles_of_vectors_are_checked_too(golden: Path, tmp_path: Path, keys: KeyPair) -> None:
+    bundle = copy_bundle(golden / "bundle-v1-vectors", tmp_path)
+    sign_bundle(bundle, keys.private)
+    with VectorWhitener(bundle) as whitener:
+        verify_signature(bundle, key=keys.public).check(whitener)
+
+
+PLANTED = [
+    *("adapter_config.json", "added_tokens.json", "vocab.txt", "chat_template.jinja", "2_Dense/config.json"),
+    *("onnx/config.json", "sentence_roberta_config.json", "modules.JSON", "sub/.cache/x.json", "sub/.gitignore"),
+]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_files_that_nobody_signed_are_refused(name: str, signed: Path, keys: KeyPair) -> None:
+    (signed / name).parent.mkdir(parents=True, exist_ok=True)
+    (signed / name).write_text("{}")
+    ok("verify", signed)
+    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    assert result.exit_code == 1
+    assert f"its signature does not cover {name}; remove what is not of the bundle" in result.stderr
+
+
+def test_a_link_to_a_folder_is_refused(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (signed / "2_Dense").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SignatureError, match="does not cover 2_Dense;"):
+        verify_signature(signed, key=keys.public)
+
+
+@pytest.mark.parametrize("name", ["README.md", ".gitattributes", ".git/hooks/x", ".cache/huggingface/x.lock"])
+def test_files_of_the_hub_and_of_git_may_be_there(name: str, signed: Path, keys: KeyPair) -> None:
+    (signed / name).parent.mkdir(parents=True, exist_ok=True)
+    (signed / name).write_text("anything")
+    verify_signature(signed, key=keys.public)
+
+
+def test_a_signature_of_any_name_may_lie_in_the_folder(bundle: Path, keys: KeyPair) -> None:
+    for _ in range(2):
+        ok("sign", bundle, "--key", keys.private, "--signature", bundle / "mine.sig")
+    ok("verify", bundle, "--key", keys.public, "--signature", bundle / "mine.sig")
+
+
+def test_a_folder_with_other_files_is_not_signed(bundle: Path, keys: KeyPair) -> None:
+    names = [f"{number}.txt" for number in range(7)]
+    for name in names:
+        (bundle / name).write_text("notes")
+    with pytest.raises(BundleError, match=r"holds 0\.txt, 1\.txt, 2\.txt, 3\.txt, 4\.txt and 2 more, which whiten"):
+        sign_bundle(bundle, keys.private)
+    assert not (bundle / "model.sig").exists()
+
+
+def put_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes that have names")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.sig", r"model\.sig: is a pipe, and no signature; get the bundle from its author again"),
+        ("probes.json", r"probes\.json: not as it was signed: no regular file"),
+        ("config.json", r"config\.json: not as it was signed: no regular file"),
+    ],
+)
+def test_a_pipe_is_not_waited_for(name: str, message: str, signed: Path, keys: KeyPair) -> None:
+    put_pipe(signed / name)
+    with pytest.raises(SignatureError, match=message):
+        verify_signature(signed, key=keys.public)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes that have names")
+@pytest.mark.parametrize("use", [sign_bundle, lambda path, key: verify_signature(path, key=key)])
+def test_a_key_that_is_a_pipe_or_huge_is_refused(use: Callable[..., object], signed: Path, tmp_path: Path) -> None:
+    put_pipe(tmp_path / "pipe.pem")
+    with (tmp_path / "huge.pem").open("wb") as file:
+        file.truncate(1 << 40)
+    for name, what in (("pipe.pem", "is a pipe"), ("huge.pem", "is larger than 65,536 bytes")):
+        with pytest.raises(UsageError, match=f"{name}: {what}; wanted a key in PEM"):
+            use(signed, tmp_path / name)

@@ -1,0 +1,109 @@
+"""Keys and passphrases are taken, asked for, or refused in one line."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("model_signing", reason="needs whiten[sign]")
+
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from support.bundles import contents
+from support.cli import invoke, ok
+from support.keys import KeyPair, key_pair
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.sign import PASSPHRASE
+from whiten_runtime.errors import UsageError
+from whiten_runtime.signing.sign import sign_bundle
+from whiten_runtime.signing.verify import verify_signature
+
+GOLDEN = Path(__file__).parents[2] / "data"
+
+
+def test_a_passphrase_comes_from_the_environment(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = key_pair(tmp_path, "locked", "open sesame é")
+    result = invoke(whiten, "sign", bundle, "--key", pair.private)
+    assert result.exit_code == 2
+    assert f"set {PASSPHRASE}, or sign in a terminal" in result.stderr
+    monkeypatch.setenv(PASSPHRASE, "wrong")
+    result = invoke(whiten, "sign", bundle, "--key", pair.private)
+    assert result.exit_code == 2
+    assert "the passphrase does not open this key" in result.stderr
+    assert "wrong" not in result.stderr
+    monkeypatch.setenv(PASSPHRASE, "open sesame é")
+    ok("sign", bundle, "--key", pair.private)
+    ok("verify", bundle, "--key", pair.public)
+
+
+def test_a_passphrase_is_asked_for_in_a_terminal(tmp_path: Path) -> None:
+    import pty
+
+    bundle = Path(shutil.copytree(GOLDEN / "bundle-v1", tmp_path / "bundle"))
+    pair = key_pair(tmp_path, "locked", "swordfish")
+    code = "from whiten_runtime.commands.main import main; main()"
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-c", code, "sign", str(bundle), "--key", str(pair.private)])
+    shown = b""
+    while b"Passphrase of" not in shown:
+        shown += os.read(terminal, 1024)
+    os.write(terminal, b"swordfish\n")
+    try:
+        while piece := os.read(terminal, 1024):
+            shown += piece
+    except OSError:  # the child has ended
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
+    assert b"swordfish" not in shown
+    verify_signature(bundle, key=pair.public)
+
+
+def no_pem(folder: Path) -> Path:
+    path = folder / "no.pem"
+    path.write_text("hello")
+    return path
+
+
+KEYS = {
+    "missing": (lambda folder: folder / "none.pem", "is no file; wanted a key in PEM"),
+    "folder": (lambda folder: folder, "is a directory; wanted a key in PEM"),
+    "nothing": (lambda folder: "", "is a directory; wanted a key in PEM"),
+    "here": (lambda folder: ".", "is a directory; wanted a key in PEM"),
+    "device": (lambda folder: Path("/dev/null"), "/dev/null: is a device; wanted a key in PEM"),
+    "no pem": (no_pem, "key in PEM; wanted one such as openssl"),
+    "rsa": (lambda folder: key_pair(folder, "rsa", key=rsa.generate_private_key(65537, 2048)), "is a key of RSA"),
+    "ed25519": (lambda folder: key_pair(folder, "ed", key=ed25519.Ed25519PrivateKey.generate()), "is a key of Ed25519"),
+    "curve": (lambda folder: key_pair(folder, "k1", key=ec.generate_private_key(ec.SECP256K1())), "of secp256k1"),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("command", ["sign", "verify"])
+def test_a_key_that_cannot_be_used_is_a_usage_error(name: str, command: str, signed: Path, tmp_path: Path) -> None:
+    make, message = KEYS[name]
+    found = make(tmp_path)
+    if isinstance(found, KeyPair):
+        found = found.private if command == "sign" else found.public
+    before = contents(signed)
+    result = invoke(whiten, command, signed, "--key", found)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert contents(signed) == before
+
+
+def test_keys_that_change_places_are_named(signed: Path, keys: KeyPair) -> None:
+    with pytest.raises(UsageError, match="is a public key; a bundle is signed with the private one"):
+        sign_bundle(signed, keys.public)
+    with pytest.raises(UsageError, match="is a private key; a signature is checked with the public one"):
+        verify_signature(signed, key=keys.private)
+
+
+@pytest.mark.parametrize("curve", [ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
+def test_larger_curves_sign_too(curve: ec.EllipticCurve, bundle: Path, tmp_path: Path) -> None:
+    pair = key_pair(tmp_path, "large", key=ec.generate_private_key(curve))
+    sign_bundle(bundle, pair.private)
+    verify_signature(bundle, key=pair.public)

@@ -1,0 +1,281 @@
+"""Bundles are signed by a key, and a check with that key finds out every other author and every change."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("model_signing", reason="needs whiten[sign]")
+pytest.importorskip("onnx", reason="a graph is edited with it")
+
+
+from support.bundles import contents, edit_manifest, rewrite_file
+from support.cli import invoke, ok
+from support.forging import forge
+from support.keys import KeyPair, key_pair
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import BundleError, SignatureError, UsageError
+from whiten_runtime.signing.sign import sign_bundle
+from whiten_runtime.signing.verify import verify_signature
+
+GOLDEN = Path(__file__).parents[2] / "data"
+NAMES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors", "bundle-v1-vectors-int8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_signature_changes_no_other_file_and_names_its_signer(name: str, tmp_path: Path, keys: KeyPair) -> None:
+    bundle = Path(shutil.copytree(GOLDEN / name, tmp_path / "bundle"))
+    before = contents(bundle)
+    ok("sign", bundle, "--key", keys.private)
+    after = contents(bundle)
+    assert after.pop("model.sig")
+    assert after == before
+    result = ok("verify", bundle, "--key", keys.public, "--json")
+    signer = json.loads(result.stdout)["signer"]
+    assert signer.startswith(f"key {keys.public} (SHA-256 ")
+    assert f"signed by {signer}" in result.stderr
+    assert "forgery" not in result.stderr
+
+
+def test_sign_names_the_client_files_that_differ_from_the_manifest(bundle: Path, keys: KeyPair) -> None:
+    assert "differ" not in ok("sign", bundle, "--key", keys.private).stderr
+    (bundle / "README.md").write_text("A card that people edit.")
+    (bundle / "modules.json").write_text("[]")
+    result = ok("sign", bundle, "--key", keys.private, "--json")
+    line = f"{bundle}: of files that only other programs read, these differ from its manifest: modules.json; they were "
+    assert f"{line}signed as they are now" in result.stderr
+    assert json.loads(result.stdout)["changed_client_files"] == ["modules.json"], "README.md is not signed"
+    verify_signature(bundle, key=keys.public)
+
+
+def test_without_a_key_verify_says_what_it_detects(signed: Path) -> None:
+    result = ok("verify", signed, "--json")
+    assert "this detects damage, not forgery; check its author with --key" in result.stderr
+    assert json.loads(result.stdout)["signer"] is None
+
+
+def test_a_forged_bundle_passes_verify_but_not_the_check_of_its_author(signed: Path, keys: KeyPair) -> None:
+    forge(signed)
+    ok("verify", signed)
+    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    assert result.exit_code == 1
+    for name in ("onnx/model.onnx", "probes.safetensors", "whiten.json"):
+        assert name in result.stderr
+    assert "not as it was signed" in result.stderr
+    assert "equal to" not in result.stderr, "nothing of it is opened"
+    with pytest.raises(SignatureError, match="not as it was signed"):
+        verify_signature(signed, key=keys.public)
+
+
+def test_a_forger_cannot_sign_in_the_authors_name(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
+    forge(signed)
+    forger = key_pair(tmp_path, "forger")
+    sign_bundle(signed, forger.private)
+    verify_signature(signed, key=forger.public)
+    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    assert result.exit_code == 1
+    assert "was not signed with key" in result.stderr
+    claimed = json.loads((signed / "model.sig").read_text())
+    genuine = sign_bundle(Path(shutil.copytree(GOLDEN / "bundle-v1", tmp_path / "b")), keys.private)
+    claimed["verificationMaterial"] = json.loads(genuine.read_text())["verificationMaterial"]
+    (signed / "model.sig").write_text(json.dumps(claimed))
+    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    assert result.exit_code == 1
+    assert "was not signed with key" in result.stderr
+
+
+def test_an_unsigned_bundle_is_refused_where_an_author_is_asked_for(bundle: Path, keys: KeyPair) -> None:
+    result = invoke(whiten, "verify", bundle, "--key", keys.public)
+    assert result.exit_code == 1
+    assert "is not signed: there is no file" in result.stderr
+
+
+@pytest.mark.parametrize("name", sorted(set(contents(GOLDEN / "bundle-v1"))))
+def test_every_file_is_signed(name: str, signed: Path, keys: KeyPair) -> None:
+    with (signed / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(SignatureError, match=f"not as it was signed: {name};"):
+        verify_signature(signed, key=keys.public)
+    (signed / name).unlink()
+    with pytest.raises(BundleError, match=name):
+        verify_signature(signed, key=keys.public)
+
+
+def test_a_card_may_be_edited_after_signing(signed: Path, keys: KeyPair) -> None:
+    (signed / "README.md").write_text("# A card that was edited on the hub")
+    verify_signature(signed, key=keys.public)
+
+
+def test_files_of_other_programs_may_not_be_added(bundle: Path, keys: KeyPair) -> None:
+    edit_manifest(bundle, lambda manifest: manifest["files"].pop("modules.json"))
+    content = (bundle / "modules.json").read_bytes()
+    (bundle / "modules.json").unlink()
+    sign_bundle(bundle, keys.private)
+    verify_signature(bundle, key=keys.public)
+    (bundle / "modules.json").write_bytes(content)
+    with pytest.raises(SignatureError, match=r"its signature does not cover modules\.json"):
+        verify_signature(bundle, key=keys.public)
+
+
+def test_an_altered_bundle_is_not_signed(bundle: Path, keys: KeyPair) -> None:
+    with (bundle / "onnx/model.onnx").open("r+b") as file:
+        file.write(b"\0")
+    result = invoke(whiten, "sign", bundle, "--key", keys.private)
+    assert result.exit_code == 1
+    assert "SHA-256 differs" in result.stderr
+    assert not (bundle / "model.sig").exists()
+
+
+def test_signing_again_replaces_the_signature(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
+    other = key_pair(tmp_path, "other")
+    sign_bundle(signed, other.private)
+    verify_signature(signed, key=other.public)
+    with pytest.raises(SignatureError, match="was not signed with key"):
+        verify_signature(signed, key=keys.public)
+
+
+def test_a_signature_may_lie_elsewhere(bundle: Path, keys: KeyPair, tmp_path: Path) -> None:
+    apart = tmp_path / "apart.sig"
+    ok("sign", bundle, "--key", keys.private, "--signature", apart)
+    assert not (bundle / "model.sig").exists()
+    ok("verify", bundle, "--key", keys.public, "--signature", apart)
+    result = invoke(whiten, "verify", bundle, "--signature", apart)
+    assert result.exit_code == 2
+    assert "without an author" in result.stderr
+
+
+def test_a_signature_holds_for_the_links_of_the_hubs_cache(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
+    links = tmp_path / "links"
+    for name in contents(signed):
+        (links / name).parent.mkdir(parents=True, exist_ok=True)
+        (links / name).symlink_to(signed / name)
+    ok("verify", links, "--key", keys.public)
+
+
+def test_files_beside_the_bundles_do_not_matter(signed: Path, keys: KeyPair) -> None:
+    (signed / ".gitattributes").write_text("*.onnx filter=lfs")
+    ok("verify", signed, "--key", keys.public)
+
+
+def model_signing(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "model_signing", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_of_model_signing_verifies_what_we_sign(signed: Path, keys: KeyPair) -> None:
+    (signed / "README.md").write_text("# Edited")
+    options = ("--signature", signed / "model.sig", "--public_key", keys.public)
+    done = model_signing("verify", "key", signed, *options)
+    assert (done.returncode, done.stdout.strip()) == (0, "Verification succeeded"), done.stderr
+    forge(signed)
+    done = model_signing("verify", "key", signed, *options)
+    assert done.returncode == 1
+    assert "onnx/model.onnx" in done.stderr
+
+
+def test_we_verify_what_the_command_of_model_signing_signs(bundle: Path, keys: KeyPair) -> None:
+    options = ("--signature", bundle / "model.sig", "--private_key", keys.private)
+    done = model_signing("sign", "key", bundle, *options)
+    assert done.returncode == 0, done.stderr
+    ok("verify", bundle, "--key", keys.public)
+    forge(bundle)
+    assert invoke(whiten, "verify", bundle, "--key", keys.public).exit_code == 1
+
+
+def test_a_signature_of_some_files_only_is_refused(bundle: Path, keys: KeyPair) -> None:
+    options = ("--signature", bundle / "model.sig", "--private_key", keys.private)
+    assert model_signing("sign", "key", bundle, *options, "--ignore-paths", bundle / "onnx").returncode == 0
+    with pytest.raises(SignatureError, match=r"does not cover onnx/model\.onnx"):
+        verify_signature(bundle, key=keys.public)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"null", b"[]", b'{"mediaType": 1}', b"\xff\xfe", b"[" * 100_000], ids=range(7)
+)
+def test_a_damaged_signature_is_refused_in_one_line(content: bytes, signed: Path, keys: KeyPair) -> None:
+    (signed / "model.sig").write_bytes(content)
+    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert "model.sig: is no signature; get the bundle from its author again" in result.stderr
+
+
+def test_a_truncated_signature_is_none(signed: Path, keys: KeyPair) -> None:
+    content = (signed / "model.sig").read_bytes()
+    (signed / "model.sig").write_bytes(content[: len(content) // 2])
+    with pytest.raises(SignatureError, match=r"model\.sig: is no signature; get the bundle from its author again$"):
+        verify_signature(signed, key=keys.public)
+
+
+def test_a_file_of_a_bundle_is_no_bundle(signed: Path, keys: KeyPair) -> None:
+    result = invoke(whiten, "verify", signed / "whiten.json", "--key", keys.public)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "whiten.json' is not a directory" in result.stderr
+
+
+def test_a_huge_signature_is_not_read(signed: Path, keys: KeyPair) -> None:
+    with (signed / "model.sig").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(SignatureError, match=r"model\.sig: is larger than 16,777,216 bytes, and no signature"):
+        verify_signature(signed, key=keys.public)
+
+
+def test_a_signature_that_cannot_be_written_is_one_line(bundle: Path, keys: KeyPair, tmp_path: Path) -> None:
+    result = invoke(whiten, "sign", bundle, "--key", keys.private, "--signature", tmp_path / "none" / "x.sig")
+    assert result.exit_code == 1
+    assert "x.sig: cannot be written (No such file or directory)" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_author_is_one_key_or_one_identity(signed: Path, keys: KeyPair) -> None:
+    for options in (
+        ("--identity", "a@b.c"),
+        ("--identity-provider", "https://accounts.example"),
+        ("--key", keys.public, "--identity", "a@b.c", "--identity-provider", "https://accounts.example"),
+    ):
+        result = invoke(whiten, "verify", signed, *options)
+        assert result.exit_code == 2
+        assert "identity" in result.stderr
+    with pytest.raises(UsageError, match="a signature is checked with a key, or with an identity"):
+        verify_signature(signed)
+
+
+def test_a_hash_that_the_manifest_states_wrongly_is_found_after_signing(bundle: Path, keys: KeyPair) -> None:
+    sign_bundle(bundle, keys.private)
+    rewrite_file(bundle, "config.json", b"{}")
+    with pytest.raises(SignatureError, match=r"not as it was signed: config\.json, whiten\.json;"):
+        verify_signature(bundle, key=keys.public)
+
+
+IDENTITY = ("--identity", "author@example.org", "--identity-provider", "https://accounts.example.org")
+
+
+def test_sigstore_out_of_reach_is_one_line(signed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    result = invoke(whiten, "verify", signed, *IDENTITY)
+    assert result.exit_code == 1
+    assert "sigstore's keys cannot be fetched" in result.stderr
+    assert "check the network, or use --key" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_signature_by_a_key_is_nobodys_identity(
+    signed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The verifier is sigstore's own, with the roots that its package holds in place of a download."""
+    from sigstore.models import ClientTrustConfig
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    production = ClientTrustConfig.production
+    monkeypatch.setattr(ClientTrustConfig, "production", lambda: production(offline=True))
+    result = invoke(whiten, "verify", signed, *IDENTITY)
+    assert result.exit_code == 1
+    assert "does not hold for author@example.org, by https://accounts.example.org" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,39 @@
+"""What cannot name a bundle is refused in one line, wherever a bundle is opened."""
+
+from pathlib import Path
+
+import pytest
+
+from support.cli import invoke
+from whiten import BundleError, Coder, Encoder, UsageError, VectorWhitener, Whitening
+from whiten_runtime.commands.main import whiten
+
+OPENERS = (Encoder, VectorWhitener, Coder.of, Coder.load, Whitening.load)
+
+
+@pytest.mark.parametrize("opener", OPENERS, ids=lambda one: one.__qualname__)
+@pytest.mark.parametrize("value", [None, 3, b"x", ["a"], 1.5], ids=repr)
+def test_what_is_no_path(opener: type, value: object) -> None:
+    with pytest.raises(UsageError, match=r"is (NoneType None|int 3|bytes b'x'|list \['a'\]|float 1.5); wanted a path"):
+        opener(value)
+
+
+@pytest.mark.parametrize("opener", OPENERS, ids=lambda one: one.__qualname__)
+def test_an_empty_text(opener: type, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "bundle-v1")  # an empty path would be this bundle
+    with pytest.raises(UsageError, match="is an empty text; wanted a path"):
+        opener("")
+
+
+def test_an_empty_text_on_the_command_line(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "bundle-v1")
+    result = invoke(whiten, "embed", "", "a text")
+    assert result.exit_code == 2
+    assert "bundle is an empty text" in result.stderr
+
+
+def test_messages_name_public_classes(golden: Path) -> None:
+    with pytest.raises(BundleError, match=r"open it with whiten\.VectorWhitener$"):
+        Encoder(golden / "bundle-v1-vectors")
+    with pytest.raises(BundleError, match=r"open it with whiten\.Encoder$"):
+        VectorWhitener(golden / "bundle-v1")

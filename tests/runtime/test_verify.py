@@ -1,0 +1,80 @@
+"""Test `verify=True`: the parity proof when a bundle is opened."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save
+
+from support.bundles import copy_bundle, edit_manifest, rewrite_file
+from whiten_runtime import BundleError, Encoder, ParityError, VectorWhitener
+from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE
+from whiten_runtime.commands.main import whiten
+
+KINDS = {"bundle-v1": Encoder, "bundle-v1-int8": Encoder, "bundle-v1-vectors": VectorWhitener}
+KINDS |= {"bundle-v1-vectors-int8": VectorWhitener}
+
+
+def turn_probes(bundle: Path) -> None:
+    """Let the reference's vectors be others, as if this machine computed the bundle wrongly."""
+    arrays = load_file(bundle / PROBE_VECTORS_FILE)
+    turned = np.roll(arrays["embeddings"], 1, axis=1)
+    rewrite_file(bundle, PROBE_VECTORS_FILE, save(arrays | {"embeddings": turned}))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_bundle_that_computes_what_its_reference_did_opens(golden: Path, name: str) -> None:
+    with KINDS[name](golden / name, verify=True) as opened, pickle.loads(pickle.dumps(opened)) as again:
+        assert again.manifest == opened.manifest
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_that_computes_something_else_is_refused(golden: Path, tmp_path: Path, name: str) -> None:
+    bundle = copy_bundle(golden / name, tmp_path)
+    turn_probes(bundle)
+    kind = KINDS[name]
+    kind(bundle).close()
+    with pytest.raises(
+        ParityError, match=r"copy: not what (torch|numpy) .* computed, on CPUExecutionProvider: .*; wanted"
+    ):
+        kind(bundle, verify=True)
+
+
+def test_a_copy_in_another_process_is_proven_too(golden: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    packed = pickle.dumps(Encoder(bundle, verify=True))
+    turn_probes(bundle)
+    with pytest.raises(ParityError):
+        pickle.loads(packed)
+
+
+def test_a_wrong_length_that_nothing_else_contradicts_is_seen_by_the_proof(golden: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    content = (bundle / MODEL_FILE).read_bytes()
+    assert b"embeddings.positions" in content
+    rewrite_file(bundle, MODEL_FILE, content.replace(b"embeddings.positions", b"embeddings.elsewhere"))
+    (bundle / "sentence_bert_config.json").write_text("{}", "utf-8")
+    edit_manifest(bundle, lambda manifest: manifest.update(max_seq_length=5))
+    Encoder(bundle).close()
+    with pytest.raises(ParityError, match=r"not what torch .* computed"):
+        Encoder(bundle, verify=True)
+
+
+def test_damaged_probes_are_no_proof(golden: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    arrays = load_file(bundle / PROBE_VECTORS_FILE)
+    rewrite_file(bundle, PROBE_VECTORS_FILE, save(arrays | {"embeddings": arrays["embeddings"] * np.nan}))
+    with pytest.raises(BundleError, match="embeddings of its probes are not finite"):
+        Encoder(bundle, verify=True)
+
+
+def test_embed_proves_before_it_writes(golden: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    line = ["embed", str(bundle), "a text", "--verify"]
+    assert CliRunner().invoke(whiten, line).exit_code == 0
+    turn_probes(bundle)
+    result = CliRunner().invoke(whiten, line)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "not what torch" in result.stderr
