@@ -100,7 +100,7 @@ def export_bundle(
             report.warn("there is no whitening, so the graph gives one vector a text, not both")
         if choice.target == "cuda":
             report.stage("fusing operators for CUDA")
-            if not fuse_for_cuda(graph, plan.max_seq_length, choice.precision == "fp16"):
+            if not fuse_for_cuda(graph, plan.max_seq_length):
                 report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
         set_head(graph, affine, bool(choice.normalize), both, choice.vectors)
         dimension = plan.width if fitted is None else fitted.weight.shape[1]

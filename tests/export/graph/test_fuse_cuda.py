@@ -16,6 +16,7 @@ from support.checkpoints import FAMILIES
 from support.sizes import LAYERS, MAX_LENGTH
 from whiten_export.commands.export import export
 from whiten_export.commands.refit import refit
+from whiten_export.graph.attention_lengths import MASKS
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.float16 import halve_network
@@ -98,13 +99,12 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
     graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), Composition((1, LAYERS)), width)
     set_head(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
-    for half in (False, True):
-        graph = ir.load(tmp_path / "plain" / "model.onnx")
-        assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
-        assert fuse_for_cuda(graph, MAX_LENGTH, half) == (0 if family in NOT_FUSED else LAYERS)
-        check_attention(graph, family, half)
-        got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
-        assert GATES["fp32"].passes(got), got
+    graph = ir.load(tmp_path / "plain" / "model.onnx")
+    assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
+    assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else LAYERS)
+    check_attention(graph, family)
+    got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
+    assert GATES["fp32"].passes(got), got
     check_normalisations(graph, tmp_path / "skips" / "model.onnx")
     halve_network(graph)
     got = compare(outputs(graph, tmp_path / "half" / "model.onnx", model.vocab_size), want)
@@ -131,21 +131,23 @@ def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
     assert GATES["fp32"].passes(compare(vectors(), want))
 
 
-def check_attention(graph: ir.Model, family: str, half: bool) -> None:
-    """Check that each attention has either a bias or the lengths of texts; for float16 also the starts of texts."""
+def check_attention(graph: ir.Model, family: str) -> None:
+    """Check that each attention has either a bias or the lengths of texts."""
     by_lengths = set()
     for node in graph.graph:
-        if node.domain == CONTRIB and node.op_type in ("Attention", "MultiHeadAttention"):
-            lengths = node.inputs[3 if node.op_type == "Attention" else 4]
-            bias = next(iter(node.inputs[5:6]), None)
-            assert (lengths is None) != (bias is None)
-            by_lengths.add(bias is None)
-            if lengths is not None:
-                mask = (np.arange(5) < np.array([5, 3, 1])[:, None]).astype(np.int64)
-                found = PartialRun(graph, lengths, 100)({"attention_mask": mask, "input_ids": mask}).tolist()
-                assert found == ([5, 3, 1, *(0, 5, 10, 15) * 2] if half else [5, 3, 1])
+        if node.op_type == "Attention" and not node.domain:
+            by_lengths.add(True)
+            lengths = node.inputs[6]
+            assert lengths is not None
+            mask = (np.arange(5) < np.array([5, 3, 1])[:, None]).astype(np.int64)
+            found = PartialRun(graph, lengths, 100)({"attention_mask": mask, "input_ids": mask})
+            assert found.tolist() == [5, 3, 1]
+        elif node.op_type in MASKS:
+            by_lengths.add(False)
+            assert node.inputs[MASKS[node.op_type][1]] is not None
     if family not in NOT_FUSED:
         assert by_lengths == WITH_BIAS.get(family, {True})
+        assert graph.graph.opset_imports[""] == (24 if True in by_lengths else 20)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +165,7 @@ def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
 ) -> None:
     graph = ir.load(bundle / MODEL_FILE)
     kinds = Counter(node.op_type for node in graph.graph if node.domain == CONTRIB)
-    assert kinds == {"Attention": 4, "SkipLayerNormalization": 8, "BiasGelu": 4}
+    assert kinds == {"SkipLayerNormalization": 8, "BiasGelu": 4}
     large = [value for value in graph.graph.initializers.values() if value.const_value.size > 1024]
     whitening = {"whitening.weight"}
     assert {str(value.name) for value in large if value.dtype == ir.DataType.FLOAT} == whitening
