@@ -46,7 +46,7 @@ class TextBundle(OpenedBundle):
         self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
         if cuda_graphs:
             try:
-                self._engine.record(self.max_seq_length)
+                self._engine.record(self.max_seq_length, self.manifest.precision)
             except BaseException:
                 self.close()
                 raise

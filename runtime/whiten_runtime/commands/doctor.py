@@ -50,6 +50,8 @@ def _lines(found: Diagnosis) -> list[str]:
     ]
     if found.onnxruntime:
         lines.append(f"             {found.onnxruntime}")
+    if found.note:
+        lines.append(f"             {found.note}")
     for advice in found.fastest:
         lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --provider {advice.provider}")
         lines.append(f"             {advice.why}")

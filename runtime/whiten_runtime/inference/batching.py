@@ -23,14 +23,19 @@ LOOKUP_TOKEN_BUDGET = 512
 GPU_TOKEN_BUDGET = Tuning.gpu_token_budget
 """Maximum number of padded tokens of a batch on a GPU."""
 
+GPU_PAIRS = 1 << 25
+"""Maximum number of pairs of tokens of a batch on a GPU, its texts times the square of the longest: where no fused
+kernel computes attention, the scores of a layer take 4 bytes times heads for each pair, two or three times over (1.6 GB
+with 12 heads). Batches of texts of up to 2,048 tokens are not bounded by it."""
+
 GPU_WORKERS = 2
-"""Batches that run at once on a GPU: while one copies and pads, the other computes. Not measured on a GPU yet."""
+"""Batches that run at once on a GPU: while one copies and pads, the other computes."""
 
 WINDOW = 4096
 """Texts that are tokenised and sorted together (a window): bounds the memory that they and their tokens take."""
 
 GPU_FIRST_WINDOW = 512
-"""Texts that are tokenised before a GPU starts: with more, it would wait longer. Not measured on a GPU yet."""
+"""Texts that are tokenised before a GPU starts: with more, it would wait longer."""
 
 WORKER_TOKENS = 48
 """Tokens of a call from which one more worker pays: with fewer, all threads on one batch are faster."""
@@ -52,6 +57,7 @@ class Schedule:
         first_window: number of texts that are tokenised before the first batch.
         window: number of texts that are tokenised and sorted together after that.
         worker_tokens: number of tokens of a call per additional worker.
+        pairs: maximum of the texts of a batch times the square of the longest; None for no limit.
     """
 
     workers: int
@@ -60,6 +66,7 @@ class Schedule:
     first_window: int = WINDOW
     window: int = WINDOW
     worker_tokens: int = WORKER_TOKENS
+    pairs: int | None = None
 
     @classmethod
     def on_cpu(cls, threads: int, workers: int, budget: int | None = None) -> "Schedule":
@@ -74,7 +81,7 @@ class Schedule:
     @classmethod
     def on_gpu(cls, budget: int = GPU_TOKEN_BUDGET) -> "Schedule":
         """Return a schedule of large batches; while one computes, the next one waits."""
-        return cls(GPU_WORKERS, budget, split=False, first_window=GPU_FIRST_WINDOW)
+        return cls(GPU_WORKERS, budget, split=False, first_window=GPU_FIRST_WINDOW, pairs=GPU_PAIRS)
 
     def plan(self, lengths: Sequence[int], max_texts: int | None = None) -> tuple[list[NDArray[np.intp]], int]:
         """Return the batches of `plan_batches`, as arrays of indices, and the number of batches to run at once.
@@ -84,7 +91,7 @@ class Schedule:
             max_texts: maximum number of texts per batch, or None for no limit.
         """
         workers = workers_for(lengths, self.workers, self.worker_tokens) if self.split else 1
-        groups = plan_batches(lengths, token_budget(lengths, workers, self.budget), max_texts)
+        groups = plan_batches(lengths, token_budget(lengths, workers, self.budget), max_texts, self.pairs)
         return groups, min(workers if self.split else self.workers, len(groups))
 
 
@@ -114,6 +121,7 @@ def plan_batches(
     lengths: Sequence[int] | NDArray[np.intp],
     budget: int = TOKEN_BUDGET,
     max_texts: int | None = None,
+    pairs: int | None = None,
 ) -> list[NDArray[np.intp]]:
     """Group texts of similar length, so that little padding is computed.
 
@@ -124,6 +132,7 @@ def plan_batches(
         lengths: number of tokens of each text, shape [n].
         budget: maximum number of padded tokens per group (rows times the longest text).
         max_texts: maximum number of texts per group, or None for no limit.
+        pairs: maximum number of texts of a group times the square of the longest, or None for no limit.
 
     Returns:
         Index arrays that partition range(n).
@@ -135,7 +144,9 @@ def plan_batches(
     groups = []
     start = 0
     while start < len(order):
-        rows = max(1, budget // int(tokens[order[start]]))
+        longest = int(tokens[order[start]])
+        rows = budget // longest if pairs is None else min(budget // longest, pairs // longest**2)
+        rows = max(1, rows)
         if max_texts is not None:
             rows = min(rows, max_texts)
         groups.append(order[start : start + rows])

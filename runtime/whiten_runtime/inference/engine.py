@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.cpu_runner import CpuRunner
@@ -152,15 +153,15 @@ class Engine:
         """
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
-    def check_padding(self, longest: int, value: str = OUTPUT) -> None:
+    def check_padding(self, longest: int, precision: Precision, value: str = OUTPUT) -> None:
         """Check that a padded text gets the same vector as the text alone; see `gpu_runner.check_padding`.
 
         Raises:
             ProviderError: the vectors differ.
         """
-        check_padding(self.run_batch, self._pad_token_id, longest, value, self.providers[0])
+        check_padding(self.run_batch, self._pad_token_id, longest, value, self.providers[0], precision)
 
-    def record(self, longest: int) -> None:
+    def record(self, longest: int, precision: Precision) -> None:
         """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on.
 
         Raises:
@@ -169,7 +170,7 @@ class Engine:
         """
         if not isinstance(self._runner, GpuRunner):
             raise UsageError(f"CUDA graphs cannot be recorded on {self.providers[0]}; leave cuda_graphs out")
-        self._runner.record(longest, self._widths[OUTPUT])
+        self._runner.record(longest, self._widths[OUTPUT], precision)
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""

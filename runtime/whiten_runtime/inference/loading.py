@@ -62,7 +62,7 @@ def load_bundle(
         check_tokenizer(bundle, embedder.tokenizer.token_id)
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
-            engine.check_padding(manifest.max_seq_length, value)
+            engine.check_padding(manifest.max_seq_length, manifest.precision, value)
     except BaseException:
         engine.close()
         raise

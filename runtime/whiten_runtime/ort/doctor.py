@@ -18,6 +18,7 @@ from whiten_runtime.ort.providers import (
     NVIDIA,
     OPENVINO_PROVIDER,
     Provider,
+    both_installed,
     conflict,
     import_onnxruntime,
     installed_packages,
@@ -57,6 +58,7 @@ class Diagnosis:
         driver: NVIDIA's driver; None where this build of onnxruntime does not use it.
         libraries: versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them.
         fastest: the fastest precision and provider for each kind of text, judged by the processor's instruction sets.
+        note: what works now and may not later; None if there is nothing.
         problems: one line for each required component that does not work.
     """
 
@@ -69,6 +71,7 @@ class Diagnosis:
     driver: Driver | None
     libraries: dict[str, str]
     fastest: tuple[Advice, ...]
+    note: str | None
     problems: tuple[str, ...]
 
 
@@ -79,7 +82,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         wanted: providers that have to work, besides the CPU.
     """
     packages, plugin, unit = installed_packages(), plugin_version(), processor()
-    problems = [wrong] if (wrong := conflict(packages)) else []
+    problems: list[str] = []
     build, checks = None, []
     try:
         onnxruntime = import_onnxruntime()
@@ -93,6 +96,11 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         checks = [check_provider(onnxruntime, asked.get(name, name)) for name in names]
         must = {*asked, CPU_PROVIDER}
         problems += [f"{check.name}: {check.problem}" for check in checks if check.name in must and not check.works]
+    note, wrong = None, conflict(packages)
+    if wrong and (problems or not wanted):
+        problems.insert(0, wrong)
+    elif wrong:
+        note = f"{both_installed(packages)}; the one that is imported is {build} and works, until one is updated"
     nvidia = any(check.name in NVIDIA for check in checks)
     return Diagnosis(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -103,6 +111,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         providers=tuple(checks),
         driver=driver() if nvidia else None,
         libraries=library_versions() if nvidia else {},
+        note=note,
         fastest=fastest(unit.features, unit.exact_int8),
         problems=tuple(problems),
     )

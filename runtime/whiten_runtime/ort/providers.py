@@ -164,6 +164,12 @@ def installed_packages() -> dict[str, str]:
     return found
 
 
+def both_installed(installed: Mapping[str, str]) -> str:
+    """Return the packages of onnxruntime that are installed side by side, for a message."""
+    names = " and ".join(f"{name} {number}" for name, number in installed.items())
+    return f"{names} are both installed and overwrite each other's files"
+
+
 def conflict(installed: Mapping[str, str]) -> str | None:
     """Return a message if several of `PACKAGES` are installed, with the next step; None otherwise.
 
@@ -172,8 +178,7 @@ def conflict(installed: Mapping[str, str]) -> str | None:
     """
     if len(installed) < 2:
         return None
-    names = " and ".join(f"{name} {number}" for name, number in installed.items())
-    return f"{names} are both installed and overwrite each other's files; {reinstall(installed)}"
+    return f"{both_installed(installed)}; {reinstall(installed)}"
 
 
 def reinstall(installed: Sequence[str] | Mapping[str, str] = PACKAGES[:2]) -> str:

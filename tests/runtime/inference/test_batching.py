@@ -28,6 +28,20 @@ def test_plan_is_a_partition_within_its_limits(lengths: list[int], budget: int, 
         assert rows is None or len(group) <= rows
 
 
+@given(LENGTHS, st.integers(1, 1 << 20), st.integers(1, 1 << 20))
+def test_pairs_of_tokens_are_bounded(lengths: list[int], budget: int, pairs: int) -> None:
+    for group in plan_batches(lengths, budget, pairs=pairs):
+        longest = max(max(lengths[index] for index in group), 1)
+        assert len(group) == 1 or len(group) * longest**2 <= pairs
+
+
+def test_long_texts_on_a_gpu_make_small_batches() -> None:
+    schedule = Schedule.on_gpu()
+    assert [len(group) for group in schedule.plan([512] * 64)[0]] == [32, 32]
+    assert {len(group) for group in schedule.plan([4096] * 8)[0]} == {2}
+    assert {len(group) for group in schedule.plan([8192] * 3)[0]} == {1}
+
+
 @pytest.mark.parametrize("workers", [1, 2, 16])
 def test_padding_of_mixed_lengths_is_at_most_5_percent(workers: int) -> None:
     lengths = np.random.default_rng(0).integers(3, 513, 4000)

@@ -30,7 +30,7 @@ def _cpu_counts_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def made(tiny_bundle: Path) -> Engine:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    made.record(48)
+    made.record(48, "fp32")
     return made
 
 
@@ -58,7 +58,7 @@ def test_vector_does_not_change_with_the_next_text(made: Engine) -> None:
 
 def test_empty_texts_are_run_and_long_texts_are_not_recorded(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.isfinite(alone(made, [])).all()
-    made.record(16)
+    made.record(16, "fp32")
     monkeypatch.setattr(recorded.CudaGraphRunner, "run", lambda *_: pytest.fail("not recorded"))
     assert alone(made, [5] * 17).shape == (1, made.width_of("sentence_embedding"))
 
@@ -93,7 +93,7 @@ def test_failed_recording_is_a_provider_error(tiny_bundle: Path, monkeypatch: py
     monkeypatch.setattr(recorded.CudaGraphRunner, "run", fail)
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     with pytest.raises(ProviderError, match="leave cuda_graphs out: texts of 48 tokens cannot be recorded"):
-        made.record(48)
+        made.record(48, "fp32")
 
 
 def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypat
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     monkeypatch.setattr(graph_file, "create_session", create_here)
     monkeypatch.setattr(recorded.CudaGraphRunner, "_run", run_here)
-    made.record(48)
+    made.record(48, "fp32")
     threads = [threading.Thread(target=alone, args=(made, [5, 6])) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -130,7 +130,7 @@ def test_replay_that_gives_another_vector_is_a_provider_error(
     monkeypatch.setattr(recorded.CudaGraphRunner, "_run", lambda self, slot, feed: run(self, slot, feed)[:, ::-1])
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     with pytest.raises(ProviderError, match="another vector when it is replayed as a CUDA graph"):
-        made.record(48)
+        made.record(48, "fp32")
 
 
 def test_provider_option_enable_cuda_graph_is_refused(tiny_bundle: Path) -> None:

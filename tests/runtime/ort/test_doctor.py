@@ -55,6 +55,10 @@ def test_two_packages_of_onnxruntime_are_a_problem(monkeypatch: pytest.MonkeyPat
     result = run()
     assert result.exit_code == 1
     assert "are both installed and overwrite each other's files; pip uninstall -y" in result.stderr
+    result = run("--provider", "cpu")  # asked for what the imported one does
+    assert result.exit_code == 0
+    assert "are both installed and overwrite each other's files; the one that is imported is 1." in result.stdout
+    assert result.stderr == ""
 
 
 def test_missing_onnxruntime_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

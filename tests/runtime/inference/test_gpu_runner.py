@@ -1,0 +1,80 @@
+"""Test batches of which a GPU has too little memory, and the check of padding, with functions in place of a GPU."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from whiten_runtime.errors import ProviderError, WhitenError
+from whiten_runtime.inference.batching import pad_batch
+from whiten_runtime.inference.gpu_runner import check_padding, run_in_parts
+from whiten_runtime.inference.runner import Feed
+
+MEMORY = (
+    "onnxruntime failed: [ONNXRuntimeError] : 1 : FAIL : running Attention node. Available memory of 0 is smaller than"
+)
+
+
+def sums(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+    """Return a unit vector that depends on a text's tokens and not on its padding."""
+    total = (feed["input_ids"] * feed["attention_mask"]).sum(axis=1)
+    return np.stack([np.cos(total), np.sin(total)], axis=1).astype(np.float32)
+
+
+class Small:
+    """A GPU that takes batches of up to so many padded tokens."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.shapes = most, list[tuple[int, ...]]()
+
+    def __call__(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        self.shapes.append(feed["input_ids"].shape)
+        if feed["input_ids"].size > self.most:
+            raise WhitenError(f"{MEMORY} requested bytes of 478150656")
+        return sums(feed, values)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=1, max_size=20), st.integers(9, 60))
+def test_batches_that_are_too_large_run_in_halves(ids: list[list[int]], most: int) -> None:
+    feed, gpu = pad_batch(sorted(ids, key=len, reverse=True), 0), Small(most)
+    np.testing.assert_array_equal(run_in_parts(gpu, feed, ("a",)), sums(feed, ("a",)))
+    assert sum(rows for rows, width in gpu.shapes if rows * width <= most) == len(ids)
+
+
+def test_halves_are_no_wider_than_their_texts() -> None:
+    gpu = Small(12)
+    run_in_parts(gpu, pad_batch([[1] * 8, [2] * 3, [3] * 3], 0), ("a",))
+    assert gpu.shapes == [(3, 8), (2, 8), (1, 8), (1, 3), (1, 3)]
+
+
+def test_one_text_that_is_too_long_is_an_error_that_says_so() -> None:
+    with pytest.raises(WhitenError, match="too little memory for one text of 30 tokens; export with a smaller"):
+        run_in_parts(Small(20), pad_batch([[1] * 30, [2]], 0), ("a",))
+
+
+def test_other_errors_are_passed_on_at_once() -> None:
+    calls = []
+
+    def fail(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        calls.append(len(feed["input_ids"]))
+        raise WhitenError("onnxruntime failed: CUDA failure 700: an illegal memory access was encountered")
+
+    with pytest.raises(WhitenError, match="illegal memory access"):
+        run_in_parts(fail, pad_batch([[1], [2]], 0), ("a",))
+    assert calls == [2]
+
+
+@pytest.mark.parametrize("wrong_from", [9, 127, 129, 512])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_kernel_that_misreads_padding_from_some_width_on_is_refused(wrong_from: int, precision: str) -> None:
+    def run(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        padded, width = (feed["attention_mask"] == 0).any(axis=1, keepdims=True), feed["input_ids"].shape[1]
+        return sums(feed, values) + np.float32(0.1) * (padded & (width >= wrong_from))
+
+    check_padding(sums, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+    with pytest.raises(ProviderError, match=f"padded to {wrong_from} tokens another vector than the same text alone"):
+        check_padding(run, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+    check_padding(run, 0, wrong_from - 1, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
