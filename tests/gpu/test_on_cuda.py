@@ -19,6 +19,9 @@ from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime
 
 pytestmark = pytest.mark.gpu
 
+OF_SHAPES = {"Shape", "Gather", "Concat", "Range", "Slice", "Squeeze", "Unsqueeze", "Cast", "Add", "Sub", "Mul", "Max"}
+"""Operators that onnxruntime may put on the CPU, for sizes and positions: they do not depend on the texts' tokens."""
+
 TEXTS = ["", "a", *sentences(200), "word " * 60]
 
 
@@ -33,7 +36,7 @@ def _needs_a_gpu() -> None:
         pytest.skip(why)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "gpt2", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "gpt2", "modernbert", "distilbert", "albert"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_vectors_on_cuda_pass_the_parity_gate(
@@ -50,6 +53,8 @@ def test_vectors_on_cuda_pass_the_parity_gate(
     with Encoder(tmp_path / "bundle", device="cuda") as gpu, Encoder(tmp_path / "bundle") as cpu:
         assert gpu.providers[0] == CUDA_PROVIDER
         assert gpu.placement.share(CUDA_PROVIDER) > 0.5
+        on_cpu = {name for other, names in gpu.placement.operators.items() if other != CUDA_PROVIDER for name in names}
+        assert on_cpu <= OF_SHAPES, on_cpu
         assert gate.passes(gpu.verify())
         assert gate.passes(compare(gpu.encode(TEXTS), cpu.encode(TEXTS)))
         alone = np.stack([gpu.encode(text) for text in TEXTS])
@@ -82,6 +87,22 @@ def test_single_text_requests_replayed_by_cuda_graphs_pass_the_gate(
             for _ in range(3):
                 assert gate.passes(compare(np.stack(list(threads.map(graphs.encode, TEXTS))), want))
         assert gate.passes(compare(graphs.encode(TEXTS), want))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_batches_that_are_too_large_for_the_memory_run_in_parts(
+    checkpoint: Callable[..., Path], tmp_path: Path, target: str
+) -> None:
+    recipe = Recipe.of(
+        str(checkpoint("bert", 4)),
+        target=target,  # type: ignore[arg-type]
+        max_sentences=600,
+    )
+    export_bundle(recipe, tmp_path / "bundle")
+    texts = ["word " * 60] * 3000
+    small = [(CUDA_PROVIDER, {"gpu_mem_limit": 24 << 20})]
+    with Encoder(tmp_path / "bundle", small) as gpu, Encoder(tmp_path / "bundle") as cpu:
+        assert GATES["fp32"].passes(compare(gpu.encode(texts)[::100], cpu.encode(texts[::100])))
 
 
 def test_strict_normalisations_are_not_less_accurate(checkpoint: Callable[..., Path], tmp_path: Path) -> None:

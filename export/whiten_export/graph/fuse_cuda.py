@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.tape import Tape
 
 from whiten_export.graph.attention_lengths import MASKS, use_lengths
 from whiten_export.graph.builder import constant
@@ -50,6 +51,7 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
     for value, (name, kind, shape) in zip(model.graph.outputs, outputs, strict=True):
         value.name, value.type, value.shape = name, kind, shape
     _fold_concatenations(model)
+    _give_positions_to_each_text(model)
     attentions = [node for node in model.graph if node.domain == CONTRIB and node.op_type in MASKS]
     use_lengths(model, attentions, lambda bias: _says_padding(model, bias, longest))
     RemoveUnusedNodesPass()(model)
@@ -79,6 +81,28 @@ def _fold_concatenations(model: ir.Model) -> None:
         ir.convenience.replace_all_uses_with(result, constant(model.graph, f"joined.{result.name}", joined))
         model.graph.remove(node, safe=True)
     RemoveUnusedNodesPass()(model)
+
+
+def _give_positions_to_each_text(model: ir.Model) -> None:
+    """Repeat the positions of rotary embeddings for each text: onnxruntime's operator refuses one row for all.
+
+    Newer versions of transformers trace positions of each text; up to 5.17 they trace one row.
+    """
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    spread: dict[ir.Value, ir.Value] = {}
+    for node in list(model.graph):
+        if node.domain != CONTRIB or node.op_type != "RotaryEmbedding":
+            continue
+        positions = node.inputs[1]
+        assert positions is not None
+        if positions.shape is None or len(positions.shape) != 2 or positions.shape[0] != 1:
+            continue
+        if positions not in spread:
+            tape = Tape()
+            spread[positions] = tape.op("Expand", [positions, tape.op("Shape", [ids])])
+            spread[positions].type = positions.type
+            model.graph.insert_before(node, tape.nodes)
+        node.replace_input_with(1, spread[positions])
 
 
 def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
