@@ -100,7 +100,7 @@ def test_batches_that_are_too_large_for_the_memory_run_in_parts(
     )
     export_bundle(recipe, tmp_path / "bundle")
     texts = ["word " * 60] * 3000
-    small = [(CUDA_PROVIDER, {"gpu_mem_limit": 24 << 20})]
+    small = [(CUDA_PROVIDER, {"gpu_mem_limit": 48 << 20})]
     with Encoder(tmp_path / "bundle", small) as gpu, Encoder(tmp_path / "bundle") as cpu:
         assert GATES["fp32"].passes(compare(gpu.encode(texts)[::100], cpu.encode(texts[::100])))
 

@@ -27,7 +27,7 @@ def split_gemms(model: ir.Model) -> None:
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         if node.op_type != "Gemm" or any(attributes.get(name, 1) != 1 for name in ("alpha", "beta")):
             continue
-        if attributes.get("transA", 0) or len(node.inputs) < 3 or node.inputs[2] is None:
+        if attributes.get("transA", 0):
             continue
         tape = Tape()
         weight = node.inputs[1]
@@ -35,7 +35,10 @@ def split_gemms(model: ir.Model) -> None:
         if attributes.get("transB", 0):
             weight = tape.op("Transpose", [weight], {"perm": [1, 0]})
         result = node.outputs[0]
-        value = tape.op("Add", [tape.op("MatMul", [node.inputs[0], weight]), node.inputs[2]])
+        value = tape.op("MatMul", [node.inputs[0], weight])
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if bias is not None:  # exporters leave out one of zeros
+            value = tape.op("Add", [value, bias])
         value.type, value.shape = result.type, result.shape
         model.graph.insert_before(node, tape.nodes)
         ir.convenience.replace_all_uses_with(result, value)

@@ -1,8 +1,9 @@
 """Run batches on NVIDIA GPUs: large batches, few at a time, and CUDA graphs for single-text requests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class GpuRunner:
         self._options = options
         self._pad_token_id = pad_token_id
         self._session = ForkSafeSession(lambda: graph.create_session(None))
-        self._turns = BoundedSemaphore(self.schedule.workers)  # shared by all callers: each batch takes GPU memory
+        self._turns = Turns(self.schedule.workers)  # shared by all callers: each batch takes GPU memory
         self._cuda_graphs: ForkSafeSession | None = None
 
     def session(self) -> Any:
@@ -116,8 +117,47 @@ class GpuRunner:
             self._cuda_graphs.close()
 
     def _run_batch(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        with self._turns:
-            return run_in_parts(partial(run_session, self._session), feed, values)
+        run = partial(run_session, self._session)
+        try:
+            with self._turns.shared():
+                return run(feed, values)
+        except WhitenError as error:
+            if not is_out_of_memory(error):
+                raise
+        with self._turns.alone():
+            return run_in_parts(run, feed, values)
+
+
+class Turns:
+    """Lets a number of batches run at once, or one alone. Thread-safe.
+
+    Args:
+        most: maximum number of batches that run at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._free = most, BoundedSemaphore(most)
+        self._gathering = Lock()  # two that each hold a part of the turns would wait for each other
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Wait for a turn, for the time of a block."""
+        with self._free:
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other batch runs, and let none begin, for the time of a block."""
+        with ExitStack() as turns:
+            with self._gathering:
+                for _ in range(self._most):
+                    turns.enter_context(self._free)
+            yield
+
+
+def is_out_of_memory(error: WhitenError) -> bool:
+    """Return whether onnxruntime says that the GPU had too little memory for a run."""
+    return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def run_in_parts(run: RunBatch, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
@@ -135,7 +175,7 @@ def run_in_parts(run: RunBatch, feed: Feed, values: Sequence[str]) -> NDArray[np
         return run(feed, values)
     except WhitenError as error:
         texts = len(feed["input_ids"])
-        if not any(words in str(error) for words in _OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         if texts == 1:
             tokens = feed["input_ids"].shape[1]

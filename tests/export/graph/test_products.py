@@ -42,6 +42,16 @@ def test_gemm_becomes_matmul_and_add(turned: int) -> None:
     np.testing.assert_allclose(run(model, x), want, rtol=1e-5, atol=1e-5)
 
 
+def test_gemm_without_bias_becomes_matmul() -> None:
+    """Exporters leave out a bias of zeros."""
+    model = graph("t = Gemm<transB = 1>(x, w) y = Identity(t)", w=WEIGHT)
+    x = GENERATOR.normal(size=(5, WIDTH)).astype(np.float32)
+    want = run(model, x)
+    plain_products(model)
+    assert [node.op_type for node in model.graph] == ["MatMul", "Identity"]
+    np.testing.assert_allclose(run(model, x), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("options", ["alpha = 0.5", "beta = 2.0", "transA = 1"])
 def test_gemm_that_does_more_is_left(options: str) -> None:
     model = graph(f"t = Gemm<transB = 1, {options}>(x, w, b) y = Identity(t)", w=WEIGHT, b=BIAS)

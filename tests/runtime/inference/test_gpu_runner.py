@@ -1,5 +1,7 @@
 """Test batches of which a GPU has too little memory, and the check of padding, with functions in place of a GPU."""
 
+import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.inference.batching import pad_batch
-from whiten_runtime.inference.gpu_runner import check_padding, run_in_parts
+from whiten_runtime.inference.gpu_runner import Turns, check_padding, run_in_parts
 from whiten_runtime.inference.runner import Feed
 
 MEMORY = (
@@ -53,6 +55,27 @@ def test_halves_are_no_wider_than_their_texts() -> None:
 def test_one_text_that_is_too_long_is_an_error_that_says_so() -> None:
     with pytest.raises(WhitenError, match="too little memory for one text of 30 tokens; export with a smaller"):
         run_in_parts(Small(20), pad_batch([[1] * 30, [2]], 0), ("a",))
+
+
+def test_batch_that_runs_alone_waits_for_the_others() -> None:
+    turns, running, seen = Turns(2), list[str](), list[tuple[str, ...]]()
+
+    def work(name: str) -> None:
+        for _ in range(20):
+            with turns.alone() if name.startswith("alone") else turns.shared():
+                running.append(name)
+                seen.append(tuple(running))
+                time.sleep(0.0005)
+                running.remove(name)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("alone 1", "alone 2", "a", "b", "c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(seen) == 100
+    assert all(len(names) == 1 for names in seen if any(name.startswith("alone") for name in names))
+    assert max(map(len, seen)) == 2
 
 
 def test_other_errors_are_passed_on_at_once() -> None:
