@@ -110,8 +110,13 @@ def test_what_a_killed_signer_left_does_no_harm_and_is_deleted(bundle: Path, key
 @pytest.mark.parametrize(
     "name",
     [
-        *(f"{UNFINISHED}.json", UNFINISHED.upper(), ".model.sig.partial-", ".model.sigpartial-0123abcd", UNFINISHED[1:]),
-        *(f"onnx/{UNFINISHED}", ".config.json.partial-0123abcd", ".mine.sig.partial-0123abcd"),
+        *(f"{UNFINISHED}.json", UNFINISHED.upper(), UNFINISHED[1:], ".model.sig.partial-"),
+        *(
+            ".model.sigpartial-0123abcd",
+            f"onnx/{UNFINISHED}",
+            ".config.json.partial-0123abcd",
+            ".mine.sig.partial-0123abcd",
+        ),
     ],
 )
 def test_other_hidden_files_are_refused(name: str, signed: Path, keys: KeyPair) -> None:
