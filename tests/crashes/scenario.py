@@ -28,6 +28,8 @@ class Scenario:
         samples: number of calls at most that are tried, of a scenario whose runs take seconds; None for all.
         random: outputs whose bytes differ from run to run, so that a new one is known by its difference from the old.
         needs: module without which it cannot be run; "" for none.
+        replaces: whether it replaces its own output; else it refuses to run again, with exit code 2.
+        in_two_steps: whether the old output has a hidden name between two calls, until the same command puts it back.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Scenario:
     samples: int | None = None
     random: tuple[str, ...] = ()
     needs: str = ""
+    replaces: bool = True
+    in_two_steps: bool = False
 
 
 def small_windows() -> None:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -118,13 +119,32 @@ class Trial:
                 self._check_line(text, where, tally)
             if code == 0 and self._content().items() < self.new.items():
                 tally.problems.append(f"{where}: exit code 0, but the output is not the new one")
-        self._check_outputs(where, tally, error is None or code == 0)
+        self._check_outputs(where, tally)
+        self._run_again(where, tally)
+
+    def _run_again(self, where: str, tally: Tally) -> None:
+        """Check that the same command again gives the bytes of an uninterrupted run, and leaves no other file behind.
+
+        A command that has written its output, and does not replace it, refuses once: then its output is removed.
+        """
+        again = f"{where}: the same command again"
+        if not self.scenario.replaces and self._is_new():
+            code = run_in_child(self.scenario, self.folder, None, self.log)
+            if code != 2 or not self._is_new():
+                tally.problems.append(f"{again} ended with {code}, and was to refuse: {self.log.read_text()[-600:]}")
+            for output in self.scenario.outputs:
+                shutil.rmtree(self.folder / output)
         code = run_in_child(self.scenario, self.folder, None, self.log)
         if code:
-            tally.problems.append(f"{where}: the same command again ended with {code}: {self.log.read_text()[-600:]}")
+            tally.problems.append(f"{again} ended with {code}: {self.log.read_text()[-600:]}")
         elif (found := self._content()) != self.new:
             names = sorted({name for name, _ in found.items() ^ self.new.items()})
-            tally.problems.append(f"{where}: after the same command again, other files: {names}")
+            tally.problems.append(f"{again} made other files: {names}")
+
+    def _is_new(self) -> bool:
+        """Return whether all outputs are the new ones."""
+        now = self._content()
+        return all(part_of(now, output) == part_of(self.new, output) for output in self.scenario.outputs)
 
     def _check_line(self, text: str, where: str, tally: Tally) -> None:
         lines = [line for line in text.splitlines() if "error:" in line]
@@ -133,14 +153,16 @@ class Trial:
         if not good or ".partial-" in lines[0] or "Traceback" in text:
             tally.problems.append(f"{where}: not one line that names the file: {text[-600:]}")
 
-    def _check_outputs(self, where: str, tally: Tally, killed: bool) -> None:
+    def _check_outputs(self, where: str, tally: Tally) -> None:
         now = self._content()
         for output in self.scenario.outputs:
             found = part_of(now, output)
             known = (part_of(self.old, output), part_of(self.new, output))
             if output == "store":  # it is filled in place, and says how far it is whole
                 known = (*known, found)
-            if found not in known and not (found == {} and known[0] == {}):
+            if found == {} and self.scenario.in_two_steps and self._is_put_aside(output, now):
+                known = (*known, found)
+            if found not in known:
                 tally.problems.append(f"{where}: {output} is neither the old nor the new one: {sorted(found)}")
                 continue
             tally.whole += 1
@@ -150,6 +172,14 @@ class Trial:
                 except Exception as error:
                     tally.problems.append(f"{where}: {output} does not open: {type(error).__name__}: {error}")
             self._check_sidecar(output, found == known[0], now, where, tally)
+
+    def _is_put_aside(self, output: str, now: Content) -> bool:
+        """Return whether the old output is whole under a hidden name."""
+        hidden = [name.rstrip("/") for name in now if fnmatch(name, f".{output}.replaced-????????/")]
+        old = part_of(self.old, output)
+        return len(hidden) == 1 and part_of(now, hidden[0]) == {
+            f"{hidden[0]}{name.removeprefix(output)}": digest for name, digest in old.items()
+        }
 
     def _check_sidecar(self, output: str, is_old: bool, now: Content, where: str, tally: Tally) -> None:
         """Check that no metadata of other vectors stands beside a .npy file."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from support.bundles import edit_manifest, rewrite_file
 from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, WHITENING_FILE
+from whiten_runtime.bundle.graph_claims import POSITIONS
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.space import space_id
@@ -17,17 +18,20 @@ if TYPE_CHECKING:  # onnx is not installed beside every runtime that is tested
     from onnx import GraphProto, ModelProto, NodeProto
 
 _PROMPTS, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
+_LENGTH = "sentence_bert_config.json"
 
 
 def change_bundle(bundle: Path, **fields: Any) -> None:
     """Change fields of a manifest, and make the other files of the bundle agree with them.
 
-    `whitening=None` takes the whitening out of the graph; `normalize=True` ends the graph with a division by the norm;
-    `include_prompt=False` makes it leave out of the pooling the tokens whose mask is 2.
+    `whitening=None` takes the whitening out of the graph, and another record of it changes nothing but what is said of
+    it; `normalize=True` ends the graph with a division by the norm; `include_prompt=False` makes it leave out of the
+    pooling the tokens whose mask is 2; `max_seq_length` cuts the graph's table of positions.
     """
-    if "whitening" in fields:
-        assert fields["whitening"] is None, "no other whitening is put in"
+    if "whitening" in fields and fields["whitening"] is None:
         _remove_whitening(bundle)
+    if "max_seq_length" in fields:
+        _shorten(bundle, fields["max_seq_length"])
     if fields.get("normalize"):
         _normalize(bundle)
     if fields.get("include_prompt") is False:
@@ -66,7 +70,8 @@ def _tell_clients(bundle: Path, manifest: Manifest) -> None:
     told = {name: text for name, text in manifest.prompts.items() if manifest.include_prompt and "{text}" not in text}
     default = manifest.default_prompt_name if manifest.default_prompt_name in told else None
     prompts = {"prompts": told, "default_prompt_name": default, "similarity_fn_name": manifest.similarity_fn_name}
-    for name, fields in ((_PROMPTS, prompts), (_TOKENIZER, {"truncation_side": manifest.truncation_side})):
+    side, length = {"truncation_side": manifest.truncation_side}, {"max_seq_length": manifest.max_seq_length}
+    for name, fields in ((_PROMPTS, prompts), (_TOKENIZER, side), (_LENGTH, length)):
         content = json.loads((bundle / name).read_bytes())
         if content | fields != content:
             rewrite_file(bundle, name, json.dumps(content | fields).encode())
@@ -92,6 +97,16 @@ def _remove_whitening(bundle: Path) -> None:
     (bundle / WHITENING_FILE).unlink()
     edit_manifest(bundle, lambda manifest: manifest["files"].pop(WHITENING_FILE))
     edit_manifest(bundle, lambda manifest: manifest.update(whitening=None))
+
+
+def _shorten(bundle: Path, length: int) -> None:
+    """Cut the table of positions that an export folded."""
+    from onnx import numpy_helper
+
+    model = _load(bundle)
+    (table,) = (one for one in model.graph.initializer if one.name in POSITIONS)
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:length].copy(), table.name))
+    _save(bundle, model)
 
 
 def _normalize(bundle: Path) -> None:

@@ -1,6 +1,7 @@
 """Run mutants of a bundle in processes that are watched, and count what becomes of them."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ LONGEST = 10.0
 """Seconds that a mutant may take."""
 
 _STARTUP = 60.0
+
+_TESTS = Path(__file__).parents[1]
 
 
 @dataclass
@@ -77,13 +80,16 @@ def _run_process(
     """Run a process, and return the number it was at, what it found, and how it ended, if not well."""
     arguments = [bundle, other, folder, first, end, step]
     command = [sys.executable, "-m", "support.mutant_worker", *map(str, arguments)]
+    path = os.pathsep.join([str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     begun: int | None = None
     records: list[dict[str, Any]] = []
     last = time.monotonic() + _STARTUP
     hung = threading.Event()
     with (
         TemporaryFile("w+", errors="replace") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | {"PYTHONPATH": path}
+        ) as process,
     ):
 
         def watch() -> None:

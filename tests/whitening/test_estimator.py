@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -62,6 +63,18 @@ def test_works_with_clone_and_pipeline() -> None:
     assert pipeline.fit(vectors, labels)[0].weight_.shape == (6, 2)
     with pytest.raises(UsageError, match="no parameter 'k'"):
         copied.set_params(k=3)
+
+
+def test_saved_bytes_are_the_same_in_every_process(tmp_path: Path) -> None:
+    whitening = Whitening("pca", shrinkage=0.25).fit(anisotropic(50, 3))
+    path = tmp_path / "w.safetensors"
+    contents = set()
+    for _ in range(20):  # the order of metadata is random from one call to the next, in most versions of safetensors
+        whitening.save(path)
+        contents.add(path.read_bytes())
+    assert len(contents) == 1
+    with safe_open(path, "numpy") as file:
+        assert set(file.metadata()) == {"beta", "method", "n_components", "shrinkage"}
 
 
 def test_saved_and_loaded_estimator_continues_fitting(tmp_path: Path) -> None:

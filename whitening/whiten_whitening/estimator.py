@@ -1,5 +1,6 @@
 """Whiten vectors with `Whitening`, an estimator in the style of scikit-learn, streamed and merged. numpy alone."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ class Whitening:
             WhitenError: the file cannot be written.
         """
         parameters = {name: str(value) for name, value in self.get_params().items()}
-        replace_file(Path(path), save(_moments(self).to_arrays(), metadata=parameters))
+        replace_file(Path(path), _in_order(save(_moments(self).to_arrays(), metadata=parameters)))
 
     @classmethod
     def load(cls, path: str | Path) -> "Whitening":
@@ -268,3 +269,12 @@ def _moments(whitening: Whitening) -> Moments:
         raise NotFittedError("this Whitening has seen no vectors; call fit or partial_fit first")
     moments: Moments = whitening.moments_
     return moments
+
+
+def _in_order(content: bytes) -> bytes:
+    """Return the content of a safetensors file with its metadata sorted: the package writes them in random order."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    return content[:8] + text.ljust(length) + content[8 + length :]

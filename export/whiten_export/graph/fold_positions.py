@@ -16,6 +16,9 @@ from onnx_ir.tape import Tape
 from whiten_export.graph.builder import constant
 from whiten_export.graph.partial_run import PartialRun
 
+PREFIX = "whiten_positions"
+"""Prefix of the names of the nodes that are added: part of the network, and so of its precision."""
+
 _MOST = 1 << 24
 """Maximum number of weights that a summand may depend on."""
 
@@ -53,7 +56,7 @@ def fold_positions(model: ir.Model, longest: int) -> int:
     root = whole.producer()
     assert root is not None
     for index, node in enumerate(tape.nodes):  # onnx_ir's own names depend on how the graph came to be
-        node.name = f"whiten_positions_{index}"
+        node.name = f"{PREFIX}_{index}"
         for output in node.outputs:
             output.name = f"whiten.positions_{index}"
     model.graph.insert_before(root, tape.nodes)

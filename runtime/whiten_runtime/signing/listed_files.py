@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
-from whiten_runtime.bundle.signature import SIGNATURE_FILE, UNSIGNED_FILES
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.signature import SIGNATURE_FILE, UNSIGNED_FILES, unlisted_files
 from whiten_runtime.errors import SignatureError
+from whiten_runtime.files.replacing import is_partial_of
 
 _SHOWN = 5
 """Number of names that a message has at most."""
@@ -68,6 +70,25 @@ class ListedFiles:
     def add_ignored_paths(self, *, model_path: Path, paths: Iterable[str | PathLike[str]]) -> None:
         """Ignore what the signature says was ignored; what it has to cover is checked in `hash`."""
         self._config.add_ignored_paths(model_path=model_path, paths=paths)
+
+
+def foreign_files(root: Path, manifest: Manifest, signature: Path) -> tuple[str, ...]:
+    """Return the POSIX paths, sorted, of files in a bundle's folder that no signature may pass over.
+
+    These are all that `unlisted_files` returns, but signatures that a killed process has not finished: their hidden
+    files are of no use to any program, and the next signature deletes them.
+
+    Args:
+        root: the bundle's directory.
+        manifest: its manifest.
+        signature: file of the signature, which may have any name.
+    """
+    signatures = (root / SIGNATURE_FILE, signature)
+    return tuple(
+        name
+        for name in unlisted_files(root, manifest, signature)
+        if not any(is_partial_of(root / name, target) for target in signatures)
+    )
 
 
 class _Envelope(msgspec.Struct):

@@ -4,12 +4,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.signature import SIGNATURE_FILE, signed_files, unlisted_files
+from whiten_runtime.bundle.signature import SIGNATURE_FILE, signed_files
 from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.signing.keys import check_private_key
-from whiten_runtime.signing.listed_files import ListedFiles, some_names
+from whiten_runtime.signing.listed_files import ListedFiles, foreign_files, some_names
 
 
 def sign_bundle(
@@ -40,7 +40,7 @@ def sign_bundle(
         from model_signing import signing
     check_private_key(private, passphrase)
     bundle = open_bundle(root)
-    if others := unlisted_files(root, bundle.manifest, target):
+    if others := foreign_files(root, bundle.manifest, target):
         raise BundleError(
             f"{root}: holds {some_names(others)}, which whiten.json does not list, and a check of the signature would "
             "refuse; move it elsewhere, and sign again"

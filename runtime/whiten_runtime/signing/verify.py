@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.bundle.reading import read_file, why_not_read
-from whiten_runtime.bundle.signature import SIGNATURE_FILE, signed_files, unlisted_files
+from whiten_runtime.bundle.signature import SIGNATURE_FILE, signed_files
 from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError
 from whiten_runtime.hub.locating import fetch_signature, locate_bundle
 from whiten_runtime.signing.keys import public_key_id
-from whiten_runtime.signing.listed_files import ListedFiles, changed_files, is_signature, some_names
+from whiten_runtime.signing.listed_files import ListedFiles, changed_files, foreign_files, is_signature, some_names
 
 _LARGEST = 1 << 24
 """Size in bytes of the largest signature that is read; those of bundles have some kilobytes."""
@@ -84,7 +84,7 @@ def verify_signature(
 
     Raises:
         SignatureError: the bundle is not signed, or not by this author, or a file is not as it was signed, or one in
-            the folder was not signed (but README.md, model.sig, .git* and .cache).
+            the folder was not signed (but README.md, model.sig and its unfinished copies, .git* and .cache).
         BundleError: not a bundle.
         UsageError: the key cannot be used, or neither a key nor an identity is given, or both are.
         WhitenError: sigstore cannot be reached.
@@ -105,7 +105,7 @@ def verify_signature(
     manifest = read_manifest(root)
     file = _signature_of(path, root, revision) if signature is None else path_of("signature", signature)
     content = _content(root, file)
-    files = ListedFiles(root, (*signed_files(manifest), *unlisted_files(root, manifest, file)))
+    files = ListedFiles(root, (*signed_files(manifest), *foreign_files(root, manifest, file)))
     config.set_hashing_config(files).set_ignore_unsigned_files(True)
     _verify(config, files, _Asked(root, file, content, signer))
     return Signature(file, signer, files.found[MANIFEST_FILE])

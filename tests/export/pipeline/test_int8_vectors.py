@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from support.agreeing import change_bundle
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke as run
 from support.cli import ok
@@ -261,7 +262,7 @@ def test_refit_refuses_other_similarities(make: Callable[..., Path], other_file:
     from whiten_runtime.commands.main import whiten
 
     copy = copy_bundle(make(), tmp_path)
-    edit_manifest(copy, lambda content: content.update(similarity_fn_name="dot"))
+    change_bundle(copy, similarity_fn_name="dot")
     options = ("--corpus", other_file, "--vectors", "int8", "--out", tmp_path / "b")
     result = run(whiten, "refit", copy, *options)
     assert (result.exit_code, "int8 keep cosines alone" in result.stderr) == (2, True), result.stderr

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
@@ -12,6 +13,9 @@ from support.cli import ok
 from support.corpus import sentences
 from support.word_vectors import write_word_vectors
 from whiten_export.commands.export import export
+from whiten_runtime import BundleError
+from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.commands.main import whiten
 
 
@@ -94,13 +98,16 @@ def test_statistics_of_other_word_frequencies_are_refused(tmp_path: Path) -> Non
 
 
 def test_probes_of_another_width_are_refused(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
-
     copy = copy_bundle(tiny_bundle, tmp_path)
     probes = load_file(copy / "probes.safetensors")
+    count, width = probes["unwhitened"].shape
     probes["unwhitened"] = np.ascontiguousarray(probes["unwhitened"][:, :7])
     rewrite_file(copy, "probes.safetensors", save(probes))
     result = run(whiten, "refit", copy, "--corpus", other_file, "--out", tmp_path / "new")
-    assert (result.exit_code, "its probes hold vectors" in result.stderr) == (1, True)
+    want = f"unwhitened_dimension is {width}, but probes.safetensors holds unwhitened of F64 [{count}, 7]"
+    assert (result.exit_code, want in result.stderr) == (1, True), result.stderr
+    with pytest.raises(BundleError, match="its probes hold vectors of shape"):
+        read_probes(open_bundle(copy))
 
 
 def test_fit_and_refit_refuse_bundles_of_vectors(tmp_path: Path, other_file: Path) -> None:
