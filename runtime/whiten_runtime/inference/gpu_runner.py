@@ -190,8 +190,8 @@ def run_in_parts(run: RunBatch, feed: Feed, values: Sequence[str]) -> NDArray[np
 
 def _narrowed(feed: Feed) -> Feed:
     """Return a batch without the columns in which no text has a token."""
-    used = feed["attention_mask"].any(axis=0)
-    width = max(1, int(used.nonzero()[0].max(initial=-1)) + 1)
+    used = np.flatnonzero((feed["attention_mask"] != 0).sum(axis=0))
+    width = int(used.max(initial=0)) + 1
     return {name: rows[:, :width] for name, rows in feed.items()}
 
 
