@@ -89,6 +89,7 @@ class CpuRunner:
         Raises:
             WhitenError: onnxruntime fails.
         """
+        self.check_open()
         for session in {self._wide, self._narrow} if self._on_cpu else ():
             if session.alive:
                 session.trim(feed)

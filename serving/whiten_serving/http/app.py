@@ -56,6 +56,7 @@ class App:
         self.state = state or State(ready=True)
         self.metrics.attach(models, self.state)
         self._ids, self._tokens = Workers("whiten-ids"), Workers("whiten-tokens")
+        self._inputs: Inputs | None = None
         self.options = options or HttpOptions()
         self._span = make_span()
         itself = Route("GET", "/openapi.json", "openai", self._describe, "This description", AnyJson)
@@ -69,9 +70,9 @@ class App:
 
     @options.setter
     def options(self, options: HttpOptions) -> None:
-        inputs = Inputs(options, self._ids)
+        self._inputs = Inputs(options, self._ids, self._inputs)
         self._options = options
-        self._service = Service(self.models, options, self.metrics, self.state, inputs, self._tokens)
+        self._service = Service(self.models, options, self.metrics, self.state, self._inputs, self._tokens)
         self._keys = Keys(options.api_keys)
         self._cors = Cors(options.cors_origins)
         self._description: bytes | None = None
