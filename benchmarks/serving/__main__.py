@@ -59,9 +59,11 @@ def main() -> None:
         help="Folder of its model of each bundle, as `peers` has.",
     )
     parser.add_argument("--peer-file", default="onnx/model_qint8_avx512_vnni.onnx")
-    parser.add_argument("--overload", type=float, default=0.0, help="Seconds of three times the capacity.")
+    parser.add_argument(
+        "--overload", type=float, default=0.0, help="Seconds of three times the capacity, of the first bundle."
+    )
     parser.add_argument("--starts", type=int, default=5, help="Starts of each server; their median counts.")
-    parser.add_argument("--long", type=int, default=0, help="Requests after which the growth of memory is measured.")
+    parser.add_argument("--long", type=int, default=0, help="Requests over which the first's memory may grow.")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("table.md"))
     arguments = parser.parse_args()
     texts = [line for line in arguments.texts.read_text("utf-8").splitlines() if line.strip()]
@@ -99,12 +101,12 @@ def _measure(arguments: argparse.Namespace, bundle: Path, model: Path | None, te
             sizes = (starts[name][1], found["VmRSS"], found["VmHWM"])
             memory = " | ".join(f"{size / 1e6:.0f} MB" for size in sizes)
             lines.append(f"| {name} | {spread(starts[name][0], 2)} s | {memory} |")
-        if arguments.long:
+        if arguments.long and bundle is arguments.bundles[0]:
             lines += ["", _growth(servers[_WHITEN], texts, arguments.long)]
     finally:
         for server in servers.values():
             server.stop()
-    if arguments.overload:
+    if arguments.overload and bundle is arguments.bundles[0]:
         lines += ["", _overload(arguments, bundle, texts, threads)]
     return lines
 
