@@ -1,5 +1,6 @@
 """Start and stop the servers that are compared."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -39,6 +40,11 @@ class Server:
     def memory(self) -> dict[str, int]:
         """Return bytes by field of /proc/PID/status."""
         return memory(self._process.pid)
+
+    def cpu_seconds(self) -> float:
+        """Return the seconds of the processor that it has used so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """End it."""

@@ -179,13 +179,15 @@ class AsyncEncoder:
         seconds = until - time.monotonic()
         mailbox = self._mailbox()
         answered = mailbox.expect(request)
+        timer = None if until == math.inf else mailbox.loop.call_later(seconds, _end, answered)
         try:
             self.batcher.queue(request)
-            async with asyncio.timeout(None if until == math.inf else seconds):
-                await answered
+            await answered
         except TimeoutError:
             raise DeadlineExceededError(f"not computed within {max(seconds, 0):.3g} s") from None
         finally:
+            if timer is not None:
+                timer.cancel()
             mailbox.forget(request)
             self.batcher.cancel(request)
         if request.error is not None:
@@ -244,6 +246,12 @@ class AsyncEncoder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _end(answered: "asyncio.Future[None]") -> None:
+    """End a wait that has lasted too long."""
+    if not answered.done():
+        answered.set_exception(TimeoutError())
 
 
 def _characters(texts: object, prompt: str | None) -> int:

@@ -49,6 +49,7 @@ class CpuRunner:
         budget = tuning.token_budget
         self.schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1, budget)
         self._graph = graph
+        self._on_cpu = options.on_cpu
         self._little_work = tuning.little_work
         self._wide = ForkSafeSession(lambda: graph.create_session(1 if lookup else None))
         self._shared = 1 < self.schedule.workers <= tuning.most_sharing and not self._little(_USUAL_TOKENS)
@@ -78,6 +79,20 @@ class CpuRunner:
             self._wide.release()
         session = self._usable(self._narrow, self._wide)
         return lambda feed, values: run_session(session, feed, values)
+
+    def trim(self, feed: Feed) -> None:
+        """Give memory back that runs so far took.
+
+        Args:
+            feed: a small batch, which is run.
+
+        Raises:
+            WhitenError: onnxruntime fails.
+        """
+        self.check_open()
+        for session in {self._wide, self._narrow} if self._on_cpu else ():
+            if session.alive:
+                session.trim(feed)
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""

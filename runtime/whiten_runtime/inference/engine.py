@@ -144,6 +144,11 @@ class Engine:
         """Return a function that runs one of several batches at a time, each called in its own thread."""
         return self._runner.concurrent()
 
+    def trim(self) -> None:
+        """Give memory back that runs so far took, where the runner can: a CPU's."""
+        if isinstance(self._runner, CpuRunner):
+            self._runner.trim(self.feed([[self._pad_token_id]]))
+
     def feed(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> Feed:
         """Pad the token ids of one batch.
 

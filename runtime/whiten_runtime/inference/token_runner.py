@@ -64,3 +64,13 @@ class TokenRunner:
             self._process, self._run_beside = os.getpid(), self._engine.beside()
         feed = self._engine.feed(ids, prompt_tokens)
         return self._engine.run_batch(feed) if alone else self._run_beside(feed, (OUTPUT,))
+
+    def trim(self) -> None:
+        """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.
+
+        Call it after a proof or a very long text. It runs a text of one token.
+
+        Raises:
+            WhitenError: onnxruntime fails, or the encoder was closed.
+        """
+        self._engine.trim()

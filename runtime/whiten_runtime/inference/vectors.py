@@ -96,11 +96,15 @@ def check_given(vectors: NDArray[np.float32], name: str, offset: int = 0) -> Non
     Raises:
         BundleError: one does; the message has the first index.
     """
+    if bad := rows_not_finite(vectors):
+        raise not_finite(name, offset + min(bad))
+
+
+def rows_not_finite(vectors: NDArray[np.float32]) -> set[int]:
+    """Return the indices of the rows of [n, k], contiguous, that hold an infinite number or NaN."""
     if math.isfinite(np.vdot(vectors, vectors)):  # half the time of isfinite; a sum of squares may overflow
-        return
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        raise not_finite(name, offset + int(finite.argmin()))
+        return set()
+    return set(np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist())
 
 
 def not_finite(name: str, index: int) -> BundleError:

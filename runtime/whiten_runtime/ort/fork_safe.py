@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
+from whiten_runtime.ort.providers import import_onnxruntime
 
 
 class ForkSafeSession:
@@ -65,6 +66,19 @@ class ForkSafeSession:
         if reason:
             raise _failed(reason)
         return results
+
+    def trim(self, feed: Mapping[str, NDArray[Any]]) -> None:
+        """Run the graph once, and give back all memory that the session's arena holds and does not use after that.
+
+        Raises:
+            WhitenError: onnxruntime fails.
+        """
+        options = import_onnxruntime().RunOptions()
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        try:
+            self.get().run(None, dict(feed), options)
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise _failed(str(error)) from error
 
     def get(self) -> Any:
         """Return the session of this process, created if necessary.

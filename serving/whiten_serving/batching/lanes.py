@@ -7,17 +7,15 @@ from dataclasses import replace
 from threading import Condition, RLock, Thread, current_thread
 from weakref import WeakSet
 
-import numpy as np
-from numpy.typing import NDArray
-
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.inference.token_runner import TokenRunner
-from whiten_runtime.inference.vectors import not_finite
 from whiten_serving.batching.batch import Batch
 from whiten_serving.batching.bounds import Bounds
 from whiten_serving.batching.counters import BatchRun, Counters, Stats
 from whiten_serving.batching.delivery import call, deliver
+from whiten_serving.batching.open_requests import OpenRequests
+from whiten_serving.batching.outcomes import Outcomes
 from whiten_serving.batching.processes import follow_process
 from whiten_serving.batching.queue import Queue
 from whiten_serving.batching.rate import Rate
@@ -63,13 +61,14 @@ class Lanes:
     def reset(self) -> None:
         """Forget threads and requests, which are the parent's in a forked child."""
         lock = RLock()
-        self._changed, self._emptied = Condition(lock), Condition(lock)
+        self._changed = Condition(lock)
         self._threads: list[Thread] = []
         self._queue = Queue()
         self._rate = Rate()
         self._counters = Counters()
         self._busy = 0
-        self._open: dict[TokenRunner, set[Request]] = {}
+        self._open = OpenRequests(lock)
+        self._outcomes = Outcomes(lock, self._queue, self._open, self._counters)
 
     def check_open(self, runner: TokenRunner) -> None:
         """Raise WhitenError if requests of a runner are not taken any more."""
@@ -78,8 +77,7 @@ class Lanes:
 
     def check_room(self, tokens: int = 1) -> None:
         """Raise OverloadedError if work of so many tokens would be refused now: nothing need be tokenised for that."""
-        with self._changed:
-            self._check_room(tokens)
+        self._check_room(tokens)
 
     def submit(self, request: Request) -> None:
         """Queue a request of at least one text. One that is larger than the bounds is taken if nothing waits.
@@ -94,14 +92,16 @@ class Lanes:
             self._start()
             request.submitted = time.monotonic()
             self._queue.add(request)
-            self._open.setdefault(request.runner, set()).add(request)
+            self._open.add(request)
             self._changed.notify()
 
     def cancel(self, request: Request) -> None:
         """Forget a request whose caller has gone; does nothing if it has its outcome."""
+        if request.gone:
+            return
         with self._changed:
-            if request in self._open.get(request.runner, ()):
-                self._settle(request)
+            if request in self._open:
+                self._open.settle(request)
                 self._counters.departed += request.waiting > 0
                 self._queue.drop(request)
 
@@ -122,7 +122,7 @@ class Lanes:
         """
         with self._changed:
             self._closed = True
-            abandoned = [] if wait else self._abandoned(list(self._open))
+            abandoned = [] if wait else self._abandoned(self._open.runners)
             self._changed.notify_all()
         deliver(abandoned)
         while running := [lane for lane in self._threads if lane.is_alive() and lane is not current_thread()]:
@@ -142,18 +142,20 @@ class Lanes:
         deliver(abandoned)
         with self._changed:
             if current_thread() not in self._threads:
-                self._emptied.wait_for(lambda: runner not in self._open)
+                self._open.wait_for_none(runner)
 
     def _check_open(self, runner: TokenRunner) -> None:
         if self._closed or runner in self._ended:
             raise WhitenError("the batcher is closed; create a new one")
 
     def _check_room(self, tokens: int) -> None:
+        """Check that work of so many tokens may wait. Numbers are read without the lock, which may be held for long."""
         waiting = self._queue.tokens
         try:
             self.bounds.check(waiting, tokens, self._rate.seconds_for(waiting, self.count))
         except OverloadedError:
-            self._counters.rejected += 1
+            with self._changed:
+                self._counters.rejected += 1
             raise
 
     def _start(self) -> None:
@@ -187,7 +189,7 @@ class Lanes:
         start = time.perf_counter()
         computed = False
         try:
-            computed = self._compute(batch, alone)
+            computed = self._outcomes.compute(batch, alone)
         finally:
             end = time.perf_counter()
             with self._changed:
@@ -227,10 +229,11 @@ class Lanes:
         try:
             return self._taken(late)
         except Exception as error:  # memory is short
-            self._queue, waiting = Queue(), [each for some in self._open.values() for each in some if each.waiting]
+            waiting = self._open.waiting(self._open.runners)
+            self._queue.clear()
             for request in waiting:
                 request.waiting = 0
-                late += self._failed(request, error)
+                late += self._outcomes.failed(request, error)
             return None
 
     def _taken(self, late: list[Request]) -> Batch | None:
@@ -246,77 +249,11 @@ class Lanes:
             for request in overdue:
                 self._counters.late += 1
                 seconds = request.deadline - request.submitted
-                late += self._failed(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
+                late += self._outcomes.failed(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
         return None
-
-    def _compute(self, batch: Batch, alone: bool) -> bool:
-        """Compute a batch, or its texts one by one if it fails; return whether it did not fail."""
-        try:
-            vectors = batch.run(alone)
-        except Exception as error:
-            if len(batch.items) == 1:
-                self._fail(batch, error)
-            else:  # a text must not fail the requests that share its batch
-                for part in batch.singles():
-                    if not part.items[0].request.gone:
-                        self._compute(part, alone)
-            return False
-        try:
-            self._give(batch, vectors)
-        except Exception as error:  # memory is short
-            self._fail(batch, error)
-        return True
-
-    def _fail(self, batch: Batch, error: Exception) -> None:
-        """Give the requests of a batch an error."""
-        with self._changed:
-            ended = [each for request, _ in batch.by_request() for each in self._failed(request, error)]
-        deliver(ended)
-
-    def _give(self, batch: Batch, vectors: NDArray[np.float32]) -> None:
-        """Give vectors to their requests, and deliver those that are complete."""
-        finite = np.all(np.isfinite(vectors), axis=1)
-        failed: list[Request] = []
-        complete: list[Request] = []
-        with self._changed:
-            self._counters.add(batch)
-            for request, rows in batch.by_request():
-                if request.gone:
-                    continue
-                try:
-                    indices = [batch.items[row].index for row in rows]
-                    if not finite[rows].all():
-                        bad = indices[int(np.argmin(finite[rows]))]
-                        failed += self._failed(request, not_finite("texts", bad))
-                    elif request.keep(indices, vectors[rows]):
-                        self._settle(request)
-                        complete.append(request)
-                except Exception as error:  # memory is short
-                    failed += self._failed(request, error)
-        for request in complete:
-            request.complete()
-        deliver(failed + complete)
-
-    def _failed(self, request: Request, error: Exception) -> list[Request]:
-        """Give a request an error and forget its texts; return it to be delivered, or nothing if it had its outcome."""
-        self._queue.drop(request)
-        if request.gone:
-            return []
-        self._settle(request)
-        request.error = error
-        return [request]
-
-    def _settle(self, request: Request) -> None:
-        """Note that a request has its outcome, or that its caller has gone; it may never have been queued."""
-        request.gone = True
-        others = self._open.get(request.runner, set())
-        others.discard(request)
-        if not others:
-            self._open.pop(request.runner, None)
-            self._emptied.notify_all()
 
     def _abandoned(self, runners: Iterable[TokenRunner]) -> list[Request]:
         """Fail the requests that wait; return them to be delivered."""
-        waiting = [request for runner in runners for request in self._open.get(runner, ()) if request.waiting]
+        waiting = self._open.waiting(runners)
         why = "the batcher was closed before this was computed"
-        return [ended for request in waiting for ended in self._failed(request, WhitenError(why))]
+        return [ended for request in waiting for ended in self._outcomes.failed(request, WhitenError(why))]

@@ -2,8 +2,9 @@
 
 from collections import deque
 
-from whiten_runtime.inference.batching import plan_batches, token_budget, workers_for
+from whiten_runtime.inference.batching import token_budget, workers_for
 from whiten_serving.batching.batch import Batch, Item
+from whiten_serving.batching.grouping import grouped
 from whiten_serving.batching.request import Request
 
 WINDOW = 256
@@ -26,6 +27,10 @@ class Queue:
 
     def __init__(self, window: int = WINDOW) -> None:
         self._size = window
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything that waits."""
         self._planned: deque[Batch] = deque()
         self._rest: deque[Request] = deque()
         self._dropped = 0  # of the rest
@@ -106,8 +111,8 @@ def _planned(window: list[Item], idle: int, budget: int) -> list[Batch]:
         places.setdefault(item.request.key, []).append(place)
     for same in places.values():
         lengths = [window[place].length for place in same]
-        share = token_budget(lengths, workers_for(lengths, idle), budget)
-        for group in plan_batches(lengths, share):
-            rows = sorted(same[index] for index in group.tolist())
+        workers = workers_for(lengths, idle)
+        for group in grouped(lengths, budget if workers == 1 else token_budget(lengths, workers, budget)):
+            rows = sorted(same[index] for index in group)
             batches.append((rows[0], Batch.of([window[row] for row in rows])))
     return [batch for _, batch in sorted(batches, key=lambda entry: entry[0])]

@@ -24,6 +24,9 @@ from whiten_serving.http.workers import Workers
 
 LOGGER = logging.getLogger("whiten.serving")
 
+_ONE_PART = 65_536
+"""Bytes of an answer that are sent as one part: copying them takes less time than to send them in several."""
+
 GONE = 499
 """Status, in logs and metrics, of requests whose caller had gone before the answer."""
 
@@ -53,6 +56,7 @@ class App:
         self.state = state or State(ready=True)
         self.metrics.attach(models, self.state)
         self._ids, self._tokens = Workers("whiten-ids"), Workers("whiten-tokens")
+        self._inputs: Inputs | None = None
         self.options = options or HttpOptions()
         self._span = make_span()
         itself = Route("GET", "/openapi.json", "openai", self._describe, "This description", AnyJson)
@@ -66,9 +70,9 @@ class App:
 
     @options.setter
     def options(self, options: HttpOptions) -> None:
-        inputs = Inputs(options, self._ids)
+        self._inputs = Inputs(options, self._ids, self._inputs)
         self._options = options
-        self._service = Service(self.models, options, self.metrics, self.state, inputs, self._tokens)
+        self._service = Service(self.models, options, self.metrics, self.state, self._inputs, self._tokens)
         self._keys = Keys(options.api_keys)
         self._cors = Cors(options.cors_origins)
         self._description: bytes | None = None
@@ -178,9 +182,12 @@ def _refused(call: Call, error: ApiError, dialect: Dialect) -> Reply:
 
 async def _send(send: Send, call: Call, reply: Reply, headers: list[tuple[bytes, bytes]]) -> None:
     parts = reply.parts
+    size = sum(map(len, parts))
+    if size <= _ONE_PART:
+        parts = [b"".join(parts)]
     if reply.status != HTTPStatus.NO_CONTENT:
         headers.append((b"content-type", reply.content_type))
-        headers.append((b"content-length", b"%d" % sum(map(len, parts))))
+        headers.append((b"content-length", b"%d" % size))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if call.method == "HEAD":
         parts = [b""]

@@ -4,6 +4,7 @@ import asyncio
 
 from whiten_serving.http.bodies import Bodies
 from whiten_serving.http.call import Call
+from whiten_serving.http.eager import Begun
 from whiten_serving.http.errors import ApiError, ClientGoneError
 
 
@@ -42,9 +43,12 @@ async def read_body(call: Call, bodies: Bodies, most: int, most_together: int, s
         ApiError: it is larger than `most` bytes, there is no room for it, or it is not there after so many seconds.
         ClientGoneError: the caller went before it was complete.
     """
+    reading = Begun(_read(call, bodies, most, most_together))
+    if reading.done:
+        return reading.result
     try:
         async with asyncio.timeout(seconds):
-            return await _read(call, bodies, most, most_together)
+            return await reading
     except TimeoutError:
         message = f"the body was not complete after {seconds:g} s; send it faster, or fewer texts at once"
         raise ApiError("body_timeout", message) from None

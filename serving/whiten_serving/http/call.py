@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qs
 
+from whiten_runtime.ort.process import after_fork_in_child
 from whiten_serving.http.errors import ApiError, Headers
 
 Scope = MutableMapping[str, Any]
@@ -23,9 +24,24 @@ _ID = re.compile(rb"[!-~]{1,128}")
 _FIELDS = 100
 """Fields of a query string at most."""
 
-_PREFIX, _NUMBERS = token_hex(8), count(1)
-"""Beginning of new ids, and their numbers. Random ids would ask the system each time, which gives the interpreter away
-to the lanes' threads and may wait milliseconds for it."""
+_NUMBERS = count(1)
+"""Numbers of new ids. Random ids would ask the system each time, which gives the interpreter away to the lanes' threads
+and may wait milliseconds for it."""
+
+
+class _Prefix:
+    """Holds the beginning of new ids, which a forked child does not share."""
+
+    text: str
+
+    @classmethod
+    def renew(cls) -> None:
+        """Choose another one."""
+        cls.text = f"{token_hex(8)}-{os.getpid():x}"
+
+
+_Prefix.renew()
+after_fork_in_child(_Prefix.renew)
 
 
 @dataclass(slots=True)
@@ -83,7 +99,7 @@ class Call:
         """Return the request of an ASGI scope."""
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
-        name = given.decode("ascii") if _ID.fullmatch(given) else f"{_PREFIX}-{os.getpid():x}-{next(_NUMBERS):x}"
+        name = given.decode("ascii") if _ID.fullmatch(given) else f"{_Prefix.text}-{next(_NUMBERS):x}"
         return cls(scope, receive, scope["method"], path_of(scope), headers, name, time.monotonic())
 
     @property

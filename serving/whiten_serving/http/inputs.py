@@ -29,14 +29,17 @@ class Inputs:
     Args:
         options: bounds, and what is done with token ids and empty texts.
         workers: threads in which token ids are turned back into texts.
+        before: what checked them so far, whose file of token ids is kept if it is still the same.
 
     Raises:
         DataError: the file of token ids cannot be read.
     """
 
-    def __init__(self, options: HttpOptions, workers: Workers) -> None:
+    def __init__(self, options: HttpOptions, workers: Workers, before: "Inputs | None" = None) -> None:
         self._options, self._workers = options, workers
-        self._file = TiktokenFile(options.token_file) if options.token_file is not None else None
+        self._file: TiktokenFile | None = TiktokenFile.opened(
+            options.token_file, before._file if before is not None else None
+        )
 
     async def texts(self, call: Call, given: Input, encoder: Encoder, param: str) -> list[str]:
         """Return the texts of a request. Token ids are turned back in another thread.

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Lock
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -12,25 +13,24 @@ from whiten_serving.http.about import version
 from whiten_serving.http.call import Call
 from whiten_serving.http.models import Models
 from whiten_serving.http.state import State
+from whiten_serving.http.tallies import Buckets, Histograms, Total, Totals
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_SERIES = 4096
-"""Number of different (route, model, status) that are remembered."""
 
 
 @dataclass(frozen=True)
 class _Bound:
     """Holds the metrics of one route and model, looked up once."""
 
-    seconds: Histogram
-    tokenize: Histogram
-    queue: Histogram
-    run: Histogram
-    texts: Counter
-    tokens: Counter
-    truncated: Counter
+    seconds: Buckets
+    tokenize: Buckets
+    queue: Buckets
+    run: Buckets
+    texts: Total
+    tokens: Total
+    truncated: Total
 
 
 class Metrics:
@@ -47,35 +47,41 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.content_type = CONTENT_TYPE_LATEST.encode()
         named = ("route", "model")
-        self._requests = self._counter("requests", "Requests that were answered.", (*named, "status"))
-        self._seconds = self._histogram("request_seconds", "Time from a request to its answer.", _SECONDS, named)
-        self._tokenize = self._histogram("tokenize_seconds", "Time of tokenising a request.", _SECONDS, ("model",))
-        self._queue = self._histogram("queue_seconds", "Time that a request waited in the queue.", _SECONDS, ("model",))
-        self._run = self._histogram(
-            "run_seconds", "Time from a request's first batch to its last.", _SECONDS, ("model",)
-        )
-        self._texts = self._counter("texts", "Texts of answered requests.", ("model",))
-        self._tokens = self._counter("tokens", "Tokens of answered requests.", ("model",))
-        self._truncated = self._counter("truncated", "Texts that were cut.", ("model",))
-        self._batch_texts = self._histogram("batch_texts", "Texts of a batch.", _TEXTS)
-        self._batch_tokens = self._histogram("batch_tokens", "Tokens of a batch, without padding.", _TOKENS)
-        self._batch_seconds = self._histogram("batch_seconds", "Time of a batch.", _SECONDS)
+        model = ("model",)
+        self._requests = Totals("requests", "Requests that were answered.", (*named, "status"))
+        self._seconds = Histograms("request_seconds", "Time from a request to its answer.", _SECONDS, named)
+        self._tokenize = Histograms("tokenize_seconds", "Time of tokenising a request.", _SECONDS, model)
+        self._queue = Histograms("queue_seconds", "Time that a request waited in the queue.", _SECONDS, model)
+        self._run = Histograms("run_seconds", "Time from a request's first batch to its last.", _SECONDS, model)
+        self._texts = Totals("texts", "Texts of answered requests.", model)
+        self._tokens = Totals("tokens", "Tokens of answered requests.", model)
+        self._truncated = Totals("truncated", "Texts that were cut.", model)
+        self._batch_texts = Histograms("batch_texts", "Texts of a batch.", _TEXTS)
+        self._batch_tokens = Histograms("batch_tokens", "Tokens of a batch, without padding.", _TOKENS)
+        self._batch_seconds = Histograms("batch_seconds", "Time of a batch.", _SECONDS)
+        of_requests = (self._requests, self._seconds, self._tokenize, self._queue, self._run)
+        of_texts = (self._texts, self._tokens, self._truncated)
+        of_batches = (self._batch_texts, self._batch_tokens, self._batch_seconds)
+        self._all: tuple[Totals | Histograms, ...] = (*of_requests, *of_texts, *of_batches)
+        self._batches = Lock()
         self._bound: dict[tuple[str, str], _Bound] = {}
-        self._counted: dict[tuple[str, str, int], Counter] = {}
+        self._counted: dict[tuple[str, str, int], Total] = {}
         self._attached = False
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
-    def _counter(self, name: str, what: str, labels: tuple[str, ...]) -> Counter:
-        return Counter(f"whiten_{name}", what, labels, registry=self.registry)
-
-    def _histogram(self, name: str, what: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
-        return Histogram(f"whiten_{name}", what, labels, buckets=buckets, registry=self.registry)
+    def collect(self) -> Iterator[Metric]:
+        """Yield what was counted; the registry calls this."""
+        with self._batches:
+            for one in self._all:
+                yield from one.collect()
 
     def watch(self, run: BatchRun) -> None:
         """Count a batch; called in the lanes' threads."""
-        self._batch_texts.observe(run.texts)
-        self._batch_tokens.observe(run.tokens)
-        self._batch_seconds.observe(run.seconds)
+        with self._batches:
+            self._batch_texts.of().add(run.texts)
+            self._batch_tokens.of().add(run.tokens)
+            self._batch_seconds.of().add(run.seconds)
 
     def attach(self, models: Models, state: State) -> None:
         """Show what waits and runs in the models' lanes, and the server's state. Only the first call has an effect."""
@@ -88,29 +94,29 @@ class Metrics:
         key = call.route, call.model, call.status
         counter = self._counted.get(key)
         if counter is None:
-            counter = self._requests.labels(*map(str, key))
-            if len(self._counted) < _SERIES:
-                self._counted[key] = counter
-        counter.inc()
+            counter = self._counted[key] = self._requests.of(*map(str, key))
+        counter.add()
         bound = self._bound.get(key[:2]) or self._bind(call.route, call.model)
-        bound.seconds.observe(seconds)
+        bound.seconds.add(seconds)
         if call.status == 200 and call.texts:
-            bound.texts.inc(call.texts)
-            bound.tokens.inc(call.tokens)
+            bound.texts.add(call.texts)
+            bound.tokens.add(call.tokens)
             if call.truncated:
-                bound.truncated.inc(call.truncated)
+                bound.truncated.add(call.truncated)
             if call.run_seconds:
-                bound.tokenize.observe(call.tokenize_seconds)
-                bound.queue.observe(call.queue_seconds)
-                bound.run.observe(call.run_seconds)
+                bound.tokenize.add(call.tokenize_seconds)
+                bound.queue.add(call.queue_seconds)
+                bound.run.add(call.run_seconds)
 
     def _bind(self, route: str, model: str) -> _Bound:
-        of_model = (self._tokenize, self._queue, self._run)
-        counters = (self._texts, self._tokens, self._truncated)
         bound = _Bound(
-            self._seconds.labels(route, model),
-            *(one.labels(model) for one in of_model),
-            *(one.labels(model) for one in counters),
+            self._seconds.of(route, model),
+            self._tokenize.of(model),
+            self._queue.of(model),
+            self._run.of(model),
+            self._texts.of(model),
+            self._tokens.of(model),
+            self._truncated.of(model),
         )
         self._bound[route, model] = bound
         return bound

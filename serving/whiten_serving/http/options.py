@@ -12,6 +12,9 @@ OnLong = Literal["truncate", "error"]
 OnEmpty = Literal["embed", "error"]
 AccessLog = Literal["text", "json", "off"]
 
+LONGEST = 604_800
+"""Seconds of a duration at most, a week: timers take no more than some months."""
+
 
 @dataclass(frozen=True)
 class HttpOptions:
@@ -96,8 +99,8 @@ class HttpOptions:
 
 
 def _check_seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise UsageError(f"{name} is {value!r}; wanted seconds greater than 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST:
+        raise UsageError(f"{name} is {value!r}; wanted seconds greater than 0, at most {LONGEST}")
 
 
 def _check_strings(name: str, values: object) -> None:

@@ -20,10 +20,11 @@ class TiktokenFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self._stamp = _stamp(path)
         try:
             lines = path.read_bytes().splitlines()
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); wanted tiktoken's file of ranks") from error
+            raise _unreadable(path, error) from error
         self._tokens: dict[int, bytes] = {}
         for number, line in enumerate(lines, 1):
             if line:
@@ -33,6 +34,17 @@ class TiktokenFile:
                 self._tokens[rank] = token
         if not self._tokens:
             raise DataError(f"{path}: holds no token; wanted tiktoken's file of ranks")
+
+    @classmethod
+    def opened(cls, path: Path | None, before: "TiktokenFile | None" = None) -> "TiktokenFile | None":
+        """Return the contents of a file, those that were read before if it is still the same; None for no file.
+
+        Raises:
+            DataError: it cannot be read, or is not of this format.
+        """
+        if path is None:
+            return None
+        return before if before is not None and before._stamp == _stamp(path) else cls(path)
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -56,6 +68,23 @@ class TiktokenFile:
             return _whole(joined).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(f"the token ids are not those of a text (byte {error.start} is not UTF-8)") from None
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    """Return what changes when a file is replaced or written.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read ({error.strerror}); wanted tiktoken's file of ranks")
 
 
 def _token(line: bytes, where: str) -> tuple[bytes, int]:

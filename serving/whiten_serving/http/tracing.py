@@ -1,18 +1,33 @@
-"""Tell OpenTelemetry of requests, if it is installed; otherwise nothing of it is imported."""
+"""Tell OpenTelemetry of requests, if the process has set it up; otherwise nothing of it is imported."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.util import find_spec
 
 from whiten_serving.http.call import Call
 
 Span = Callable[[Call], AbstractContextManager[None]]
 """Function that returns a context for the time of a request, which is described when it ends."""
 
+_NOTHING = nullcontext()
+
 
 def make_span() -> Span:
-    """Return what makes spans; where OpenTelemetry is not installed, it does nothing."""
-    return _spans() if find_spec("opentelemetry") is not None else lambda call: nullcontext()
+    """Return what makes spans; while nobody has set a provider of tracers, whose spans they are, it does nothing.
+
+    A span that nobody gets would cost each request as much as its metrics.
+    """
+    made: Span | None = None
+
+    def span(call: Call) -> AbstractContextManager[None]:
+        nonlocal made
+        trace = sys.modules.get("opentelemetry.trace")
+        if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            return _NOTHING
+        made = made or _spans()
+        return made(call)
+
+    return span
 
 
 def _spans() -> Span:

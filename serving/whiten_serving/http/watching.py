@@ -7,8 +7,9 @@ from types import TracebackType
 from whiten_serving.http.call import Receive
 from whiten_serving.http.errors import ClientGoneError
 
-PATIENCE = 0.02
-"""Seconds that a request runs before anybody watches whether its caller has gone: most are answered before."""
+PATIENCE = 0.2
+"""Seconds that a request runs before anybody watches whether its caller has gone: most are answered before, and a
+watcher costs a request more than its JSON."""
 
 
 class Watched(AbstractAsyncContextManager[None]):

@@ -30,18 +30,35 @@ class _Refused(Exception):  # noqa: N818 - it never leaves the parser
 class _Transport:
     """Is what a request writes its answer to; closing it lets the connection linger if more of the request comes.
 
+    The head of an answer waits for the beginning of its body: written by themselves, they would be two calls of the
+    system, and two packets.
+
     Args:
         protocol: protocol of the connection.
+        cycle: the request.
     """
 
-    def __init__(self, protocol: "GuardedProtocol") -> None:
+    def __init__(self, protocol: "GuardedProtocol", cycle: Any) -> None:
         self._protocol = protocol
-        self.write = protocol.transport.write
+        self._cycle = cycle
+        self._bodiless = cycle.scope["method"] == "HEAD"
+        self._head: bytes | None = None
+        self._begun = False
+
+    def write(self, data: bytes) -> None:
+        if not self._begun and self._cycle.response_started and not self._bodiless:
+            self._begun, self._head = True, data
+            return
+        if self._head is not None:
+            data, self._head = self._head + data, None
+        self._protocol.transport.write(data)
 
     def is_closing(self) -> bool:
         return bool(self._protocol.transport.is_closing())
 
     def close(self) -> None:
+        if self._head is not None:
+            self.write(b"")
         self._protocol.end()
 
 
@@ -120,7 +137,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._expect(self.guards.stall_seconds)
         super().on_headers_complete()
-        self.cycle.transport = _Transport(self)  # type: ignore[assignment]
+        self.cycle.transport = _Transport(self, self.cycle)  # type: ignore[assignment]
         if self.guards.draining:
             self.cycle.keep_alive = False
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import sys
@@ -31,6 +32,10 @@ from whiten_serving.server.sockets import Listeners, bind, port_in_use
 from whiten_serving.server.tls import certificate
 from whiten_serving.settings.models import ModelChoice
 from whiten_serving.settings.table import Settings, told
+
+_SWITCH = 0.0001
+"""Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, a lane that has computed a
+batch waits for many requests of the event loop's thread: on two cores, 10 % fewer texts/s of all-MiniLM-L6-v2."""
 
 _CLOSING = 1.0
 """Seconds for models, and then for threads, to end after the grace."""
@@ -148,6 +153,8 @@ class Process:
 
     def _started(self) -> None:
         """Say that requests are answered."""
+        _collect_seldom()
+        sys.setswitchinterval(_SWITCH)
         self._state.ready = True
         agreements = {one.name: one.agreement for one in self._opened if one.agreement is not None}
         models = list(self._models)
@@ -217,6 +224,16 @@ class Process:
     def _reload_certificate(self) -> None:
         if self._certificate is not None:
             self._certificate.reload()
+
+
+def _collect_seldom() -> None:
+    """Leave what lives as long as the process out of collections of garbage, and collect less often.
+
+    Requests leave next to no cycles behind, and each allocates so much that looking for some took 5 % of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _end_soon(listeners: Listeners) -> None:

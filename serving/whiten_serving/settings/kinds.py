@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from whiten_serving.http.options import LONGEST
+
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
@@ -24,6 +26,7 @@ class Kind:
         native: types of TOML, besides text, that are taken too.
         several: whether an option takes several values: repeated on the command line, a list in TOML, and separated by
             commas in the environment.
+        write: function from a value to how help and docs write it.
     """
 
     metavar: str
@@ -31,6 +34,7 @@ class Kind:
     parse: Callable[[str], Any]
     native: tuple[type, ...] = ()
     several: bool = False
+    write: Callable[[Any], str] = str
 
     @property
     def flag(self) -> bool:
@@ -95,16 +99,17 @@ def whole(minimum: int, maximum: int | None = None) -> Kind:
 
 
 def seconds(minimum: float = 0.0) -> Kind:
-    """Return the kind of a duration: seconds, or a number with ms, s, m or h."""
-    least = f", at least {minimum:g} s" if minimum else ""
-    wanted = f"seconds, such as 30, 2.5, 500ms, 30s or 2m{least}"
-    return Kind("SECONDS", wanted, _within(_seconds, minimum, math.inf), native=(int, float))
+    """Return the kind of a duration: seconds, or a number with ms, s, m or h; a week at most."""
+    least = f"at least {minimum:g} s and " if minimum else ""
+    wanted = f"seconds, such as 30, 2.5, 500ms, 30s or 2m, {least}at most {LONGEST} s"
+    parse = _within(_seconds, minimum, LONGEST)
+    return Kind("SECONDS", wanted, parse, native=(int, float), write=lambda value: f"{value:g} s")
 
 
 def size(minimum: int = 1) -> Kind:
     """Return the kind of a number of bytes, or a number with KB, MB, GB, KiB, MiB or GiB."""
     wanted = f"a number of bytes, such as 1000000, 32MB or 16MiB, at least {minimum}"
-    return Kind("SIZE", wanted, _within(_size, minimum, math.inf), native=(int,))
+    return Kind("SIZE", wanted, _within(_size, minimum, math.inf), native=(int,), write=_written_size)
 
 
 def _not_empty(raw: str) -> str:
@@ -131,6 +136,13 @@ def _seconds(raw: str) -> float:
 def _size(raw: str) -> int:
     number, unit = _measured(raw)
     return round(float(number) * int(_found(_SIZES, unit.upper())))
+
+
+def _written_size(value: int) -> str:
+    """Return a number of bytes with the largest unit of which it is a whole number."""
+    units = sorted(_SIZES.items(), key=lambda entry: -entry[1])
+    unit, factor = next(entry for entry in units if value % entry[1] == 0)
+    return f"{value // factor}{unit.replace('IB', 'iB')}"
 
 
 def _measured(raw: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
 from whiten_serving.batching.bounds import MAX_QUEUE_TOKENS
+from whiten_serving.http.options import HttpOptions
 from whiten_serving.settings.kinds import Kind, choice, flag, origin, seconds, size, text, whole
 
 PREFIX = "WHITEN_SERVE_"
@@ -50,7 +51,7 @@ class Option:
 
 
 def _option(group: str, kind: Kind, default: Any, help: str, shown: str | None = None, *, told: bool = True) -> Any:
-    written = str(default) if shown is None else shown
+    written = kind.write(default) if shown is None else shown
     about = {"group": group, "kind": kind, "help": help, "shown": written, "told": told}
     return field(default=default, metadata=about)
 
@@ -94,23 +95,27 @@ class Settings:
         "10 s",
     )
 
-    max_texts: int = _option(_LIMITS, whole(1), 2048, "Texts of a request at most.")
-    max_body: int = _option(_LIMITS, size(), 32_000_000, "Bytes of a request's body at most.", "32MB")
+    max_texts: int = _option(_LIMITS, whole(1), HttpOptions.max_texts, "Texts of a request at most.")
+    max_body: int = _option(_LIMITS, size(), HttpOptions.max_body, "Bytes of a request's body at most.")
     max_waiting_body: int = _option(
         _LIMITS,
         size(),
-        64_000_000,
+        HttpOptions.max_waiting_body,
         "Bytes of all bodies that are read or whose requests wait; more is answered with 429. At least --max-body.",
-        "64MB",
     )
-    max_text_chars: int = _option(_LIMITS, whole(1), 1_000_000, "Characters of a text at most.")
+    max_text_chars: int = _option(_LIMITS, whole(1), HttpOptions.max_text_chars, "Characters of a text at most.")
     timeout: float = _option(
-        _LIMITS, seconds(0.001), 60.0, "Time until a request is answered with 504; x-timeout-ms shortens it.", "60 s"
+        _LIMITS,
+        seconds(0.001),
+        HttpOptions.timeout,
+        "Time until a request is answered with 504; x-timeout-ms shortens it.",
     )
     max_connections: int = _option(
         _LIMITS, whole(1), 8192, "Connections at most, or as many as the limit of open files allows, if that is fewer."
     )
-    max_headers: int = _option(_LIMITS, size(1024), 32_768, "Bytes of a request's line and headers at most.", "32KiB")
+    max_headers: int = _option(
+        _LIMITS, size(1024), HttpOptions.max_headers, "Bytes of a request's line and headers at most."
+    )
     header_timeout: float = _option(
         _LIMITS,
         seconds(0.001),
@@ -121,9 +126,8 @@ class Settings:
     body_timeout: float = _option(
         _LIMITS,
         seconds(0.001),
-        30.0,
+        HttpOptions.body_timeout,
         "Time in which a body must arrive, and in which a client must take some of its answer.",
-        "30 s",
     )
     keep_alive: float = _option(
         _LIMITS, seconds(), 75.0, "Time that a connection may be idle; more than that of proxies before it.", "75 s"
@@ -132,18 +136,23 @@ class Settings:
     token_ids: str = _option(
         _TEXTS,
         Kind("reject|own|cl100k=FILE", "reject, own or cl100k=FILE", lambda raw: _token_ids(raw)),
-        "reject",
+        HttpOptions.token_ids,
         "Token ids in place of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
         "tiktoken's file of cl100k_base, whose ids LangChain sends.",
     )
     on_long: str = _option(
-        _TEXTS, choice("truncate", "error"), "truncate", "Texts that are too long: truncate and count them, or 400."
+        _TEXTS,
+        choice("truncate", "error"),
+        HttpOptions.on_long,
+        "Texts that are too long: truncate and count them, or 400.",
     )
-    empty: str = _option(_TEXTS, choice("embed", "error"), "embed", "Empty texts: embed them, or 400 as OpenAI does.")
+    empty: str = _option(
+        _TEXTS, choice("embed", "error"), HttpOptions.empty, "Empty texts: embed them, or 400 as OpenAI does."
+    )
     normalize: bool | None = _option(
         _TEXTS,
         flag(),
-        None,
+        HttpOptions.normalize,
         "Divide vectors by their L2 norm, or do not, where a request does not say.",
         "as each route's clients expect",
     )
@@ -151,7 +160,9 @@ class Settings:
     api_key_file: str | None = _option(
         _ACCESS, text("FILE"), None, "File of keys, one a line, one of which each request must have.", "", told=False
     )
-    metrics_need_key: bool = _option(_ACCESS, flag(), False, "Let /metrics need a key too, if there are keys.", "off")
+    metrics_need_key: bool = _option(
+        _ACCESS, flag(), HttpOptions.metrics_need_key, "Let /metrics need a key too, if there are keys.", "off"
+    )
     cors_origin: tuple[str, ...] = _option(
         _ACCESS, origin(), (), "Origin whose pages may call; repeatable; * for all.", ""
     )

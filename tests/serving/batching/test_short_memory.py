@@ -29,7 +29,7 @@ def computed_now(lanes: Lanes, runner: FakeRunner) -> None:
 def test_planning_fails(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes, runner, ended = Lanes(count, 16), FakeRunner(), Ended()
     with monkeypatch.context() as patched:
-        patched.setattr(queue_module, "plan_batches", short)
+        patched.setattr(queue_module, "grouped", short)
         requests = [request_of(runner, [1], [2, 3], deliver=ended) for _ in range(3)]
         for request in requests:
             lanes.submit(request)
@@ -48,7 +48,7 @@ def test_planning_fails_while_others_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert runner.begun.acquire(timeout=30)
     late = Ended()
     with monkeypatch.context() as patched:
-        patched.setattr(queue_module, "plan_batches", short)
+        patched.setattr(queue_module, "grouped", short)
         failing = request_of(runner, [1], deliver=late)
         lanes.submit(failing)
         late.wait(1)

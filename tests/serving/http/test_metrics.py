@@ -40,6 +40,24 @@ def test_every_name_is_there(app: Any) -> None:
     assert any(name.startswith("process_") for name in families)
 
 
+def test_buckets_hold_what_is_up_to_their_bounds() -> None:
+    metrics = Metrics()
+    for tokens in (1, 16, 17, 20_000):
+        metrics.watch(BatchRun(2, tokens, 0, 0.25))
+    found = read(metrics.page())
+    counts = {"16.0": 2, "32.0": 3, "16384.0": 3, "+Inf": 4}
+    for bound, count in counts.items():
+        assert value(found, "whiten_batch_tokens_bucket", le=bound) == count
+    assert value(found, "whiten_batch_tokens_count") == 4
+    assert value(found, "whiten_batch_tokens_sum") == 20_034
+    assert value(found, "whiten_batch_seconds_sum") == 1.0
+
+
+def test_no_series_tells_when_another_was_made(app: Any) -> None:
+    asked(app, "POST", "/v1/embeddings", {"input": "a"})
+    assert b"_created" not in asked(app, "GET", "/metrics").body
+
+
 def test_requests_are_counted(app: Any) -> None:
     texts = ["a", "b", "word " * 300]
     tokens = asked(app, "POST", "/v1/embeddings", {"input": texts}).json()["usage"]["total_tokens"]

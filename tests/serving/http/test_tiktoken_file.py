@@ -138,3 +138,16 @@ def test_one_or_two_of_the_options_that_belong_together() -> None:
     for options in ({"token_ids": "cl100k"}, {"token_file": Path("x")}, {"token_ids": "own", "token_file": Path("x")}):
         with pytest.raises(UsageError, match="token_file"):
             HttpOptions.of(options)
+
+
+def test_a_file_is_read_again_only_if_it_has_changed(tmp_path: Path) -> None:
+    path = write(tmp_path / "ranks")
+    first = TiktokenFile.opened(path)
+    assert TiktokenFile.opened(path, first) is first
+    assert TiktokenFile.opened(None, first) is None
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    (tmp_path / "new").replace(path)
+    assert TiktokenFile.opened(path, first) is not first
+    path.unlink()
+    with pytest.raises(DataError, match="cannot be read"):
+        TiktokenFile.opened(path, first)
