@@ -35,7 +35,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def main() -> None:
     """Read work, then numbers of items, until stdin is closed."""
-    told, source = _channel()
+    told = _channel()
     unwind_on_sigterm()
     silence_log()
     _ignore_interrupts()
@@ -47,10 +47,10 @@ def main() -> None:
     try:
         pyarrow, _ = import_parquet()
         pyarrow.set_cpu_count(1)
-        do = opened(msgspec.json.decode(source.readline(), type=Work))
+        do = opened(msgspec.json.decode(sys.stdin.buffer.readline(), type=Work))
         tell(kind="ready")
         busy = threading.Event()
-        for item in _items(source, busy):
+        for item in _items(busy):
             do(item, lambda count: tell(kind="advance", count=count))
             busy.clear()
             tell(kind="done")
@@ -62,13 +62,15 @@ def main() -> None:
         pass  # the driver is gone
     except Exception as error:
         tell(kind="failed", message=f"unexpected {type(error).__name__}: {error}", code=1)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the driver ends those that have told it of a failure
 
 
-def _channel() -> tuple[BinaryIO, BinaryIO]:
-    """Return what is told to and read from; what others print on stdout goes to stderr."""
+def _channel() -> BinaryIO:
+    """Return what is told to; what others print on stdout goes to stderr."""
     told = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    return told, sys.stdin.buffer
+    return told
 
 
 def _ignore_interrupts() -> None:
@@ -76,12 +78,13 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _items(source: BinaryIO, busy: threading.Event) -> Iterator[int]:
+def _items(busy: threading.Event) -> Iterator[int]:
     """Yield items as they come in, until the driver closes stdin.
 
     If it does so in the middle of an item, it was killed: the process then ends, and removes its unfinished file.
     """
     arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    source = os.fdopen(os.dup(0), "rb", buffering=0)  # a buffer has a lock, which a thread may hold when all ends
 
     def read() -> None:
         for line in iter(source.readline, b""):
