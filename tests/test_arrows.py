@@ -44,7 +44,7 @@ ROOMS = {
     ),
     "whiten_scale": (
         *("places", "records", "inputs", "plan", "job", "vectors", "shard", "checking", "fitting", "tasks", "worker"),
-        *("workers", "ray_data", "ray_serve", "commands"),
+        *("workers", "ray_cluster", "ray_serve", "commands"),
     ),
 }
 """The rooms of a package from the ground up: each imports only those before it."""

@@ -119,7 +119,7 @@ def _is_hidden(name: str) -> bool:
 def _entry(system: Any, info: dict[str, Any], name: str) -> Entry:
     changed = next((info[key] for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified") if info.get(key)), "")
     url = str(system.unstrip_protocol(info["name"])).removeprefix("file://")
-    return Entry(url, name, int(info["size"]), str(changed))
+    return Entry(url, name, int(info["size"] or 0), str(changed))
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import msgspec
 
+from whiten_runtime.errors import UsageError
 from whiten_scale.fitting import RangeFitter, ranges_of
-from whiten_scale.job import Job
+from whiten_scale.job import Job, bundle_hash
 from whiten_scale.places import Folder
 from whiten_scale.shard import embed_shard
 from whiten_scale.vectors import VectorChoice, Vectors
@@ -59,15 +60,27 @@ def opened(work: Work) -> Doer:
     """Open the bundle, and return what does items.
 
     Raises:
-        WhitenError: the bundle cannot be opened, or gives no such vectors.
+        WhitenError: the bundle cannot be opened, gives no such vectors, or was replaced.
     """
     bundle, job = Path(work.bundle), work.job
     if work.vectors is None:
         fitter = RangeFitter(bundle)
+        _check_same(bundle, job)
         return lambda item, advance: fitter.fit(job, item, Path(work.out), advance)
     vectors, out = Vectors(bundle, work.vectors), Folder(work.out)
+    _check_same(bundle, job)
 
     def embed(item: int, advance: Advance) -> None:
         embed_shard(vectors, job, item, out, work.record_errors, advance)
 
     return embed
+
+
+def _check_same(bundle: Path, job: Job) -> None:
+    """Check that a bundle that was opened is the one of the job.
+
+    Raises:
+        UsageError: it was replaced since the job began.
+    """
+    if bundle_hash(bundle) != job.bundle_sha256:
+        raise UsageError(f"{bundle}: is not the bundle that the job began with; put that back, or name another --out")

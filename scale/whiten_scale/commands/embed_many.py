@@ -99,6 +99,7 @@ def embed_many(
     choice.check()
     path, folder = locate_bundle(bundle).absolute(), Folder(out)
     columns = ColumnChoice(column, id_column, keep)
+    columns.check()
     job = planned(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
     everything = range(len(job.plan.shards))
     if plan_only:
@@ -113,7 +114,7 @@ def embed_many(
     whole = len(records) == len(everything)
     wrong = write_errors(folder, records) if whole or shard is None else 0
     if verified:
-        with progress("verified", job.plan.starts[-1], 1) as advance:
+        with progress("verified", job.plan.starts[-1], "one thread") as advance:
             totals = verify(job, folder, records, advance)
     else:
         totals = Totals.of(records[number] for number in sorted(records))
@@ -130,12 +131,12 @@ def _do(work: Work, todo: list[int], there: int, workers: int | None, ray: str |
     if not todo:
         return
     count = check_workers(workers, len(todo), default_threads())
-    with progress("embedded", sum(map(work.records, todo)), count) as advance:
+    with progress("embedded", sum(map(work.records, todo)), f"{count} workers" if ray is None else "Ray") as advance:
         if ray is None:
             run_items(work, todo, count, advance)
             return
         with needing("ray"):
-            from whiten_scale.ray_data import run_on_ray
+            from whiten_scale.ray_cluster import run_on_ray
         run_on_ray(work, todo, ray, workers, advance)
 
 

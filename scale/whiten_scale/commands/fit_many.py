@@ -63,12 +63,12 @@ def fit_many(
         say(f"{len(mine) - len(todo):,} ranges are there already; {len(todo):,} are left")
     if todo:
         count = check_workers(workers, len(todo), default_threads())
-        with progress("fitted", sum(map(work.records, todo)), count) as advance:
+        with progress("fitted", sum(map(work.records, todo)), f"{count} workers" if ray is None else "Ray") as advance:
             if ray is None:
                 run_items(work, todo, count, advance)
             else:
                 with needing("ray"):
-                    from whiten_scale.ray_data import run_on_ray
+                    from whiten_scale.ray_cluster import run_on_ray
                 run_on_ray(work, todo, ray, workers, advance)
     missing = sum(not (parts / range_name(number)).is_file() for number in everything)
     if missing:

@@ -14,13 +14,13 @@ _SECONDS = 30.0
 
 
 @contextmanager
-def progress(what: str, total: int, workers: int) -> Iterator[Advance]:
-    """Show how many of `total` records are done; the function that is yielded may be called from any thread."""
+def progress(what: str, total: int, by: str) -> Iterator[Advance]:
+    """Show how many of `total` records are done, and by whom; what is yielded may be called from any thread."""
     lock = threading.Lock()
     if sys.stderr.isatty():
         from tqdm import tqdm
 
-        with tqdm(total=total, unit=" records", desc=f"{workers} workers", leave=False, smoothing=0.05) as bar:
+        with tqdm(total=total, unit=" records", desc=by, leave=False, smoothing=0.05) as bar:
 
             def update(count: int) -> None:
                 with lock:
@@ -38,6 +38,6 @@ def progress(what: str, total: int, workers: int) -> Iterator[Advance]:
             if now - last < _SECONDS:
                 return
             last, rate = now, max(done, 0) / (now - begin)
-            say(f"{what} {done:,} of {total:,} records, {rate:,.0f} a second, {workers} workers")
+            say(f"{what} {done:,} of {total:,} records, {rate:,.0f} a second, {by}")
 
     yield count_up

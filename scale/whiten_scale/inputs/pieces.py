@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from whiten_runtime.errors import UsageError
+
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 LINE_COLUMN = "text"
@@ -69,6 +71,19 @@ class ColumnChoice(msgspec.Struct, frozen=True):
     column: str | None = None
     id: str | None = None
     keep: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Check that no column that is carried has the name of one that is written.
+
+        Raises:
+            UsageError: one has.
+        """
+        written = ("embedding", "code", *(() if self.id else ("file", "row")))
+        for name in self.carried:
+            if name in written:
+                raise UsageError(
+                    f"'{name}' is a column that is written itself; rename that of the input, or leave it out"
+                )
 
     @property
     def carried(self) -> tuple[str, ...]:

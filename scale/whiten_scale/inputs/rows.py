@@ -29,6 +29,8 @@ _LOOKED_AT = 1000
 """Records of a .jsonl file in which a value is looked for that tells the type of a column."""
 
 _LARGEST = 1 << 63
+_EXACT = 1 << 53
+"""Largest whole number that float64 holds exactly, as do all below it."""
 
 Values = dict[str, Any]
 
@@ -188,7 +190,8 @@ def _carried(row: Values, field: Any) -> Any:
         if field.nullable:
             return None
         raise WrongRowError(f"has no id at '{field.name}'")
-    if _arrow_type(value) != str(field.type) and not (type(value) is int and str(field.type) == "double"):
+    exact = type(value) is int and str(field.type) == "double" and abs(value) <= _EXACT
+    if _arrow_type(value) != str(field.type) and not exact:
         raise WrongRowError(f"holds {_type(value)} at '{field.name}'; wanted {field.type}, as in the first row")
     return encodable(value) if isinstance(value, str) else value
 

@@ -256,6 +256,7 @@ REFUSED = [
     (("--bits", "2"), "--bits and --dims are for --type codes, not float32"),
     (("--type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
     (("--id", "key"), "has no column 'key'"),
+    (("--keep", "row"), "'row' is a column that is written itself"),
     (("--input", "nowhere"), "'nowhere' does not exist; check the path"),
     (("--input", "s4://bucket/key"), "'s4://bucket/key' is no path or URL that fsspec knows"),
 ]
@@ -268,6 +269,26 @@ def test_what_is_refused_before_anything_is_written(
     out = tmp_path / "out"
     code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out, *options)
     assert (code, message in said, out.exists()) == (2, True, False)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_plan_is_read_and_not_made_again(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed(tiny_bundle, filled, tmp_path / "out")
+    monkeypatch.setattr("whiten_scale.job.make_plan", None)
+    assert embed(tiny_bundle, filled, tmp_path / "out")["embedded"] == 0
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_bundle_that_is_replaced_meanwhile_is_refused(
+    tiny_bundle: Path, golden: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whiten_scale import tasks
+
+    monkeypatch.setattr(tasks, "bundle_hash", lambda path: "0" * 64)
+    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out")
+    assert (code, "is not the bundle that the job began with" in said) == (2, True)
 
 
 def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
