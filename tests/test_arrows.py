@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HOMES = {"whiten_models": "models", "whiten": "runtime", "whiten_runtime": "runtime", "whiten_whitening": "whitening"}
 HOMES |= {"whiten_export": "export", "whiten_evaluation": "evaluation", "whiten_serving": "serving"}
+HOMES |= {"whiten_scale": "scale"}
 
 PACKAGES = {
     "whiten_models": set(),
@@ -17,6 +18,12 @@ PACKAGES = {
     "whiten_export": {"whiten_models", "whiten_runtime", "whiten_whitening"},
     "whiten_evaluation": {"whiten_runtime", "whiten_whitening", "whiten_export"},  # whiten_export: SWEEP alone
     "whiten_serving": {"whiten_runtime", "whiten_whitening"},
+    "whiten_scale": {
+        "whiten_runtime",
+        "whiten_whitening",
+        "whiten_serving",
+        "whiten_export",
+    },  # whiten_export: FITS alone
     "whiten": {"whiten_runtime", "whiten_whitening", "whiten_export", "whiten_serving"},
 }
 """Packages that each package may import besides itself."""
@@ -35,10 +42,16 @@ ROOMS = {
     "whiten_serving": (
         *("errors", "batching", "batcher", "mailbox", "http", "async_encoder", "settings", "server", "commands"),
     ),
+    "whiten_scale": (
+        *("places", "records", "inputs", "plan", "job", "vectors", "shard", "checking", "fitting", "tasks", "worker"),
+        *("workers", "ray_cluster", "ray_serve", "commands"),
+    ),
 }
 """The rooms of a package from the ground up: each imports only those before it."""
 
 SWEEP = ("whiten_evaluation.sweep", "whiten_evaluation.commands.sweep")
+FITS = ("whiten_scale.fitting", "whiten_scale.commands.fit_many")
+"""Modules of whiten_scale that write statistics, whose file whiten_export.corpus defines."""
 TORCH = (
     *("whiten_export.sources.networks.", "whiten_runtime.inference.tensors"),
     "whiten.integrations.sentence_transformers",
@@ -46,7 +59,7 @@ TORCH = (
 """Modules that import torch: networks, and those that give vectors as tensors to callers who ask for them."""
 HUB = "whiten_runtime.hub."
 HEAVY = {"torch", "transformers", "onnx", "onnx_ir", "onnxscript", "huggingface_hub", "optimum", "scipy", "matplotlib"}
-LIGHT = ("whiten.", "whiten_models.", "whiten_runtime.", "whiten_serving.", "whiten_whitening.")
+LIGHT = ("whiten.", "whiten_models.", "whiten_runtime.", "whiten_scale.", "whiten_serving.", "whiten_whitening.")
 LAZY = {"whiten/__init__.py", "whiten_runtime/__init__.py", "whiten_runtime/__init__.pyi"}
 """Files whose whole purpose is to give names of packages above them, when they are first used."""
 
@@ -81,6 +94,9 @@ def test_packages(package: str) -> None:
     assert {b for _, b in found} - {package} <= PACKAGES[package]
     if package == "whiten_evaluation":
         assert all(a.startswith(SWEEP) for a, b in found if b == "whiten_export")
+    if package == "whiten_scale":
+        taken = {(a, b) for a, b in ARROWS if a.startswith("whiten_scale.") and b.startswith("whiten_export")}
+        assert all(a in FITS and b.startswith("whiten_export.corpus.") for a, b in taken)
 
 
 @pytest.mark.parametrize("package", ROOMS)

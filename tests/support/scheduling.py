@@ -5,6 +5,7 @@ import pytest
 LONGEST_FIRST = (
     "tests/clients/",
     "tests/serving/clients/",
+    "tests/scale/clusters/",
     "tests/mutants/",
     "tests/parity/test_families.py",
     "tests/parity/test_published.py",
@@ -32,6 +33,7 @@ SLOW = (
     *("tests/tools/test_wheel.py", "tests/edge/"),
     *("tests/test_support_published.py", "tests/integrations/test_sentence_transformers.py"),
     *("tests/serving/clients/", "tests/serving/server/test_overload.py"),
+    *("tests/scale/clusters/", "tests/scale/test_killed.py"),
     "tests/crashes/test_every_call.py",
     "tests/edge/",
 )

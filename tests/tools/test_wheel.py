@@ -18,7 +18,7 @@ def copy_tree(target: Path, umask: int, when: int) -> Path:
     """Copy the files of the project that the wheel is made of, with modes and times of their own."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     target.mkdir(parents=True)
-    for name in ("evaluation", "export", "models", "runtime", "whitening"):
+    for name in ("evaluation", "export", "models", "runtime", "scale", "serving", "whitening"):
         shutil.copytree(ROOT / name, target / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, target / name)

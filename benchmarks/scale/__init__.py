@@ -1,0 +1,1 @@
+"""What bulk embedding costs beside plain `encode`, one process a core."""

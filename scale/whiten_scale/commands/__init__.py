@@ -1,0 +1,1 @@
+"""Commands of bulk work."""

@@ -1,0 +1,148 @@
+"""Implement `whiten embed-many`: embed many files of texts in shards, with many processes and machines."""
+
+from dataclasses import asdict
+from typing import Any, get_args
+
+import click
+
+from whiten_runtime.checks import needing
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import bundle_argument, given_text, json_option, one_line_errors, say, warn
+from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.ort.processor import default_threads
+from whiten_scale.checking import ERRORS_FILE, Totals, finished, verify, write_errors
+from whiten_scale.commands.options import input_options
+from whiten_scale.commands.progress import progress
+from whiten_scale.inputs.pieces import ColumnChoice
+from whiten_scale.job import planned
+from whiten_scale.places import Folder
+from whiten_scale.tasks import Work
+from whiten_scale.vectors import StoredType, VectorChoice
+from whiten_scale.workers import check_workers, run_items, share_of
+
+
+@click.command("embed-many")
+@bundle_argument
+@input_options
+@click.option("--out", required=True, metavar="DIR", help="Directory or URL of the output.")
+@click.option("--id", "id_column", metavar="COLUMN", help="Column of the ids. [default: file and row of each text]")
+@click.option("--keep", multiple=True, metavar="COLUMN", help="Column to carry into the output. Repeatable.")
+@click.option(
+    "--type",
+    "stored",
+    type=click.Choice(get_args(StoredType)),
+    default="float32",
+    show_default=True,
+    help="What is stored of a text: its vector, or a code of a few bits a coordinate.",
+)
+@click.option("--bits", type=click.Choice(["1", "2", "4", "8"]), default="4", show_default=True, help="Of codes.")
+@click.option("--dims", type=click.IntRange(min=1), help="Axes of codes. [default: all]")
+@click.option("--prompt-name", metavar="NAME", callback=given_text, help="Prompt of the bundle to apply.")
+@click.option("--prompt", metavar="TEXT", callback=given_text, help='Prompt before each text; "" for none.')
+@click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
+@click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["stop", "record"]),
+    default="stop",
+    show_default=True,
+    help=f"At a row that holds no text: stop, or leave it out and list it in {ERRORS_FILE}.",
+)
+@click.option("--plan-only", is_flag=True, help="Write the plan, and stop.")
+@click.option("--verify", "verified", is_flag=True, help="At the end, read the output again: rows and hashes.")
+@json_option
+@one_line_errors
+def embed_many(
+    bundle: str,
+    inputs: tuple[str, ...],
+    column: str | None,
+    per_shard: int,
+    workers: int | None,
+    shard: str | None,
+    ray: str | None,
+    out: str,
+    id_column: str | None,
+    keep: tuple[str, ...],
+    stored: StoredType,
+    bits: str,
+    dims: int | None,
+    prompt_name: str | None,
+    prompt: str | None,
+    normalize: bool,
+    truncate_dim: int | None,
+    on_error: str,
+    plan_only: bool,
+    verified: bool,
+    as_json: bool,
+) -> None:
+    """Embed many files of texts: shards of the input become Parquet files in --out, each whole or not at all.
+
+    The plan is written to _plan.json there. The same command goes on where an earlier one ended, whatever ended it;
+    several machines share the work by --shard K/N. Files do not depend on the number of workers and machines.
+    """
+    with needing("scale"):
+        import fsspec  # noqa: F401
+        import pyarrow  # noqa: F401
+    share_of([], shard)
+    if prompt is not None and prompt_name is not None:
+        raise UsageError("--prompt and --prompt-name exclude each other; leave one out")
+    choice = VectorChoice(
+        type=stored,
+        normalize=normalize,
+        truncate_dim=truncate_dim,
+        prompt_name=prompt_name,
+        prompt=prompt,
+        bits=int(bits),
+        dims=dims,
+    )
+    choice.check()
+    path, folder = locate_bundle(bundle).absolute(), Folder(out)
+    columns = ColumnChoice(column, id_column, keep)
+    columns.check()
+    job = planned(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
+    everything = range(len(job.plan.shards))
+    if plan_only:
+        say(f"planned {job.plan.starts[-1]:,} records in {len(everything):,} shards: {folder.place('_plan.json')}")
+        return
+    mine = share_of(everything, shard)
+    there = finished(job, folder, mine)
+    todo = [number for number in mine if number not in there]
+    work = Work(job=job, bundle=str(path), out=folder.url, vectors=choice, record_errors=on_error == "record")
+    _do(work, todo, len(there), workers, ray)
+    records = finished(job, folder, everything)
+    whole = len(records) == len(everything)
+    wrong = write_errors(folder, records) if whole or shard is None else 0
+    if verified:
+        with progress("verified", job.plan.starts[-1], "one thread") as advance:
+            totals = verify(job, folder, records, advance)
+    else:
+        totals = Totals.of(records[number] for number in sorted(records))
+    _tell(totals, len(everything), wrong, folder, verified)
+    if as_json:
+        summary: dict[str, Any] = asdict(totals) | {"out": folder.url, "embedded": len(todo), "resumed": len(there)}
+        console.print_json(summary | {"planned": len(everything), "verified": verified, "key": job.key})
+
+
+def _do(work: Work, todo: list[int], there: int, workers: int | None, ray: str | None) -> None:
+    """Do what is left, on this machine or on Ray."""
+    if there:
+        say(f"{there:,} shards are there already; {len(todo):,} are left")
+    if not todo:
+        return
+    count = check_workers(workers, len(todo), default_threads())
+    with progress("embedded", sum(map(work.records, todo)), f"{count} workers" if ray is None else "Ray") as advance:
+        if ray is None:
+            run_items(work, todo, count, advance)
+            return
+        with needing("ray"):
+            from whiten_scale.ray_cluster import run_on_ray
+        run_on_ray(work, todo, ray, workers, advance)
+
+
+def _tell(totals: Totals, planned_shards: int, wrong: int, folder: Folder, verified: bool) -> None:
+    if wrong:
+        warn(f"{wrong:,} rows hold no text and were left out: {folder.place(ERRORS_FILE)}")
+    of = "" if totals.shards == planned_shards else f" of {planned_shards:,}"
+    checked = f", read again: SHA-256 {totals.sha256}" if verified else ""
+    say(f"{totals.rows:,} rows in {totals.shards:,}{of} shards in {folder.url}{checked}")

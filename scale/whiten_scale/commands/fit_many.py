@@ -1,0 +1,83 @@
+"""Implement `whiten fit-many`: fit statistics of many files of texts, with many processes and machines."""
+
+import shutil
+from pathlib import Path
+
+import click
+
+from whiten_export.corpus.statistics import save_statistics
+from whiten_runtime.checks import needing
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import bundle_argument, json_option, one_line_errors, say, warn
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.places import check_file_place
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.ort.processor import default_threads
+from whiten_scale.commands.options import input_options
+from whiten_scale.commands.progress import progress
+from whiten_scale.fitting import merge_ranges, range_name
+from whiten_scale.inputs.pieces import ColumnChoice
+from whiten_scale.job import planned
+from whiten_scale.places import Folder
+from whiten_scale.tasks import Work
+from whiten_scale.workers import check_workers, run_items, share_of
+
+
+@click.command("fit-many")
+@bundle_argument
+@input_options
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The statistics.")
+@json_option
+@one_line_errors
+def fit_many(
+    bundle: str,
+    inputs: tuple[str, ...],
+    column: str | None,
+    per_shard: int,
+    workers: int | None,
+    shard: str | None,
+    ray: str | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Embed many files of texts and write the statistics of their vectors, from which `whiten refit` makes a whitening.
+
+    Ranges of the input are fitted side by side and merged in their order, so that the statistics have the same bits for
+    every number of workers and machines. Ranges are kept in FILE.parts; the same command goes on from there.
+    """
+    with needing("scale"):
+        import fsspec  # noqa: F401
+        import pyarrow  # noqa: F401
+    share_of([], shard)
+    if not out.parent.is_dir():
+        raise UsageError(f"'{out.parent}' is not a directory; create it first")
+    check_file_place(out, "another --out")
+    path, parts = locate_bundle(bundle).absolute(), out.absolute().with_name(f"{out.name}.parts")
+    columns = ColumnChoice(column)
+    job = planned(Folder(str(parts)), "fit", path, {}, inputs, columns, per_shard, say, warn)
+    work = Work(job=job, bundle=str(path), out=str(parts))
+    everything = range(work.items)
+    mine = share_of(everything, shard)
+    todo = [number for number in mine if not (parts / range_name(number)).is_file()]
+    if len(todo) < len(mine):
+        say(f"{len(mine) - len(todo):,} ranges are there already; {len(todo):,} are left")
+    if todo:
+        count = check_workers(workers, len(todo), default_threads())
+        with progress("fitted", sum(map(work.records, todo)), f"{count} workers" if ray is None else "Ray") as advance:
+            if ray is None:
+                run_items(work, todo, count, advance)
+            else:
+                with needing("ray"):
+                    from whiten_scale.ray_cluster import run_on_ray
+                run_on_ray(work, todo, ray, workers, advance)
+    missing = sum(not (parts / range_name(number)).is_file() for number in everything)
+    if missing:
+        say(f"{missing:,} of {len(everything):,} ranges are still missing in {parts}; the last machine writes {out}")
+        return
+    statistics, origin = merge_ranges(job, parts)
+    save_statistics(out, statistics, origin)
+    if shard is None:
+        shutil.rmtree(parts)
+    say(f"wrote {out}: {statistics.moments.n:,} sentences, {len(statistics.moments.mean)} dimensions")
+    if as_json:
+        console.print_json({"out": str(out), "sentences": statistics.moments.n, "ranges": len(everything)})

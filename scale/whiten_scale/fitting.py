@@ -1,0 +1,130 @@
+"""Fit statistics of ranges of shards, and merge them in the order of the plan."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from whiten_export.corpus.fitting import embed_windows, gather
+from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
+from whiten_runtime.bundle.graph_names import unwhitened_output
+from whiten_runtime.bundle.hashing import SentenceDigest
+from whiten_runtime.bundle.manifest import CorpusRecord, read_manifest
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.ort.session import SessionOptions
+from whiten_scale.job import Job
+
+MOST_RANGES = 256
+"""Ranges of a job, at most: each has a file, of 7.5 MB with 384 dimensions, and a line in the manifest of a bundle that
+is fitted on them. They depend on the plan alone."""
+
+Advance = Callable[[int], object]
+
+
+def ranges_of(job: Job) -> list[range]:
+    """Return the shards of each range."""
+    count = len(job.plan.shards)
+    ranges = min(count, MOST_RANGES)
+    return [range(count * place // ranges, count * (place + 1) // ranges) for place in range(ranges)]
+
+
+def range_name(number: int) -> str:
+    """Return the name of the file of a range."""
+    return f"range-{number:04d}.safetensors"
+
+
+class RangeFitter:
+    """Fits statistics with one thread.
+
+    Args:
+        bundle: the bundle.
+
+    Raises:
+        WhitenError: the bundle cannot be opened.
+    """
+
+    def __init__(self, bundle: Path) -> None:
+        manifest = read_manifest(bundle)
+        self._value, self._origin = unwhitened_output(manifest), Origin.of(manifest)
+        _, self._embedder = load_bundle(bundle, SessionOptions(threads=1), value=self._value)
+
+    def close(self) -> None:
+        """Free the model."""
+        self._embedder.close()
+
+    def fit(self, job: Job, number: int, folder: Path, advance: Advance = lambda count: None) -> None:
+        """Fit the statistics of a range, and write them, unless they are there.
+
+        Raises:
+            UsageError: there is a file of another job.
+            DataError: a row holds no text, or the input cannot be read.
+            WhitenError: the file cannot be written.
+        """
+        path, shards = folder / range_name(number), ranges_of(job)[number]
+        records = sum(map(job.plan.records, shards))
+        if path.is_file():
+            load_range(job, number, folder)
+            advance(records)
+            return
+        done = job.plan.starts[shards.start]
+        sentences, digest = _sentences(job, shards), SentenceDigest()
+        statistics = Statistics.empty(self._embedder.engine.width_of(self._value))
+        with threadpool_limits(1, "blas"):
+            vectors = embed_windows(sentences, self._embedder, self._value, advance, done, digest)
+            statistics = deque(chain([statistics], gather(vectors, statistics)), 1).pop()
+        count = statistics.moments.n
+        corpus = (CorpusRecord(name=_name(job, number), sha256=digest.hexdigest(), sentences=count),)
+        found = Statistics(statistics.moments, statistics.sample, corpus).fitted_at(self._origin.precision)
+        save_statistics(path, found, self._origin)
+        advance(records - count)
+
+
+def load_range(job: Job, number: int, folder: Path) -> tuple[Statistics, Origin]:
+    """Read the statistics of a range.
+
+    Raises:
+        UsageError: they are of another job.
+        DataError: they cannot be read.
+    """
+    path = folder / range_name(number)
+    statistics, origin = load_finished(path)
+    if [record.name for record in statistics.corpus] != [_name(job, number)]:
+        raise UsageError(f"{path}: is of another job; move it away, or name another --out")
+    return statistics, origin
+
+
+def merge_ranges(job: Job, folder: Path) -> tuple[Statistics, Origin]:
+    """Return the statistics of all ranges, merged in order.
+
+    Args:
+        job: the job.
+        folder: directory with the files of the ranges.
+
+    Raises:
+        UsageError: a range is missing, or of another job.
+        DataError: a file cannot be read, or no range holds a sentence.
+    """
+    merged, origin = load_range(job, 0, folder)
+    with threadpool_limits(1, "blas"):
+        for number in range(1, len(ranges_of(job))):
+            merged = merged.merge(load_range(job, number, folder)[0])
+    if not merged.moments.n:
+        raise DataError("the input holds no sentence; give files with text in them")
+    return merged, origin
+
+
+def _name(job: Job, number: int) -> str:
+    """Return the name of a range as a corpus: its first file, and which range it is."""
+    first = job.plan.shards[ranges_of(job)[number].start][0]
+    return f"{job.plan.files[first.file].name} ({job.key[:8]}, range {number + 1} of {len(ranges_of(job))})"
+
+
+def _sentences(job: Job, shards: range) -> Iterator[str]:
+    for number in shards:
+        for chunk in job.plan.chunks(number):
+            if chunk.wrong:
+                raise chunk.wrong[0].error()
+            yield from (text for text in chunk.texts if text.strip())

@@ -1,0 +1,82 @@
+"""Test `whiten embed-many` from and to a server of S3: output as on a disk, resumed, and what is refused."""
+
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cli import ok
+from support.clusters import EMBED, environment, free_port, packages, running, started, until
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.fixture(scope="module")
+def env(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a process that has a bucket."""
+    port, log = free_port(), tmp_path_factory.mktemp("s3") / "log"
+    program = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
+    address = f"http://127.0.0.1:{port}"
+    with started([sys.executable, "-c", program], environment(packages(pytestconfig, "moto")), log):
+        until(lambda: answers(f"{address}/moto-api/data.json"), log)
+        urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+        yield environment(packages(pytestconfig, "s3"), AWS_ENDPOINT_URL=address, **keys)
+
+
+def answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url).close()
+    except OSError:
+        return False
+    return True
+
+
+def put(env: dict[str, str], name: str, content: bytes) -> None:
+    url = f"{env['AWS_ENDPOINT_URL']}/bucket/{name}"
+    urllib.request.urlopen(urllib.request.Request(url, content, method="PUT")).close()
+
+
+def get(env: dict[str, str], name: str) -> bytes:
+    with urllib.request.urlopen(f"{env['AWS_ENDPOINT_URL']}/bucket/{name}") as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def test_output_is_that_of_a_disk(
+    env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Callable[[Path], Any]
+) -> None:
+    for path in filled.iterdir():
+        put(env, f"in/{path.name}", path.read_bytes())
+    options = ("--per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--verify", "--json")
+    arguments = (tiny_bundle, "--input", "s3://bucket/in", "--out", "s3://bucket/out", *options)
+    done = running(EMBED, *arguments, env=env)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    wanted = json.loads(ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", *options).stdout)
+    assert (found["rows"], found["sha256"], found["key"]) == (400, wanted["sha256"], wanted["key"])
+    for name, content in contents(tmp_path / "out").items():
+        if name.endswith(".parquet"):
+            assert get(env, f"out/{name}") == content
+    again = running(EMBED, *arguments, env=env)
+    assert json.loads(again.stdout)["embedded"] == 0, again.stderr
+    put(env, "in/c.tsv", (filled / "c.tsv").read_bytes().replace(b"t205\t", b"t206\t"))
+    done = running(EMBED, *arguments, env=env)
+    assert (done.returncode, "(c.tsv is changed)" in done.stderr) == (2, True)
+
+
+def test_one_line_where_the_store_refuses(env: dict[str, str], tiny_bundle: Path, filled: Path) -> None:
+    cases = [
+        (("--input", "s3://nowhere/in", "--out", "s3://bucket/new"), 2, "'s3://nowhere/in' does not exist"),
+        (("--input", filled, "--out", "s3://nowhere/new"), 1, "s3://nowhere/new/_plan.json: cannot be written ("),
+    ]
+    for arguments, code, message in cases:
+        done = running(EMBED, tiny_bundle, *arguments, env=env)
+        assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+        assert "Traceback" not in done.stderr
+    assert os.environ.get("AWS_ENDPOINT_URL") != env["AWS_ENDPOINT_URL"]

@@ -1,0 +1,332 @@
+"""Test `whiten embed-many`: bytes for any number of workers, resuming, wrong rows, what is refused."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from support.cli import invoke, ok
+from whiten_runtime import Encoder
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_scale.commands import embed_many as command
+from whiten_scale.shard import embed_shard
+from whiten_whitening.codes.coder import Coder
+
+Contents = Callable[[Path], dict[str, bytes]]
+Tables = Callable[[Path], Any]
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Do items here instead of in processes of their own."""
+    from whiten_scale.tasks import Work, opened
+
+    def run(work: Work, items: list[int], workers: int, advance: Any) -> None:
+        do = opened(work)
+        for item in items:
+            do(item, advance)
+
+    monkeypatch.setattr(command, "run_items", run)
+    return
+
+
+def embed(bundle: Path, source: Path, out: Path, *options: object) -> dict[str, Any]:
+    result = ok("embed-many", bundle, "--input", source, "--out", out, "--per-shard", 64, "--json", *options)
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def refused(*arguments: object) -> tuple[int, str]:
+    result = invoke(whiten, *arguments)
+    return result.exit_code, result.stderr
+
+
+def vectors_of(table: Any, column: str = "embedding") -> Any:
+    return np.stack(table[column].to_numpy())
+
+
+def test_files_do_not_depend_on_the_number_of_workers(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents
+) -> None:
+    found = [embed(tiny_bundle, filled, tmp_path / f"{n}", "--workers", n, "--verify") for n in (1, 2, 8)]
+    assert [(one["rows"], one["shards"], one["blank"]) for one in found] == [(400, 10, 99)] * 3
+    assert len({one["sha256"] for one in found}) == 1
+    first, second, eighth = (contents(tmp_path / name) for name in ("1", "2", "8"))
+    assert first == second == eighth
+    assert sorted(first)[:2] == ["_plan.json", "part-000000.parquet"]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_every_text_has_its_vector(
+    tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables
+) -> None:
+    embed(tiny_bundle, filled, tmp_path / "out", "--id", "id", "--keep", "text", "--keep", "topic")
+    table = table_of(tmp_path / "out")
+    assert table.schema.names == ["id", "text", "topic", "embedding"]
+    texts = [text for file in sorted(filled.iterdir()) for text in read_texts(file, "text")]
+    assert table["text"].to_pylist() == texts
+    letters = {"c": "news", "j": "sport", "t": "talk", "p": "film"}
+    assert table["topic"].to_pylist() == [letters[one[0]] for one in table["id"].to_pylist()]
+    assert table["id"].to_pylist() == [f"{'cjtp'[number // 100]}{number}" for number in range(400)]
+    np.testing.assert_allclose(vectors_of(table), tiny.encode(texts), atol=1e-5)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_files_and_rows_stand_for_ids(tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables) -> None:
+    embed(tiny_bundle, filled, tmp_path / "out")
+    table = table_of(tmp_path / "out")
+    assert table.schema.names == ["file", "row", "embedding"]
+    places = list(zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True))
+    assert len(set(places)) == 400
+    assert ("b.jsonl", 199) in places
+    assert ("d.parquet", 100) in places
+
+
+@pytest.mark.usefixtures("in_process")
+def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables) -> None:
+    got = {}
+    for stored in ("float32", "float16", "int8", "codes"):
+        embed(tiny_bundle, filled / "d.parquet", tmp_path / stored, "--type", stored, "--verify")
+        got[stored] = vectors_of(table_of(tmp_path / stored), "code" if stored == "codes" else "embedding")
+    texts = list(read_texts(filled / "d.parquet", "text"))
+    assert [got[one].dtype for one in got] == [np.float32, np.float16, np.int8, np.uint8]
+    np.testing.assert_array_equal(got["float16"], got["float32"].astype(np.float16))
+    assert np.abs(got["int8"].astype(int) - tiny.encode(texts, precision="int8")).max() <= 1
+    coder = Coder.of(tiny_bundle)
+    np.testing.assert_array_equal(got["codes"], coder.encode_codes(got["float32"]))
+    path = tmp_path / "float32" / "part-000000.parquet"
+    metadata = read_metadata(path)
+    assert metadata is not None
+    assert metadata.space == tiny.space
+    np.testing.assert_array_equal(np.concatenate(list(read_vectors(path))), got["float32"][:60])
+    assert (
+        pyarrow.parquet.read_schema(tmp_path / "codes" / "part-000000.parquet").metadata[b"whiten.coder"]
+        == coder.id.encode()
+    )
+
+
+@pytest.mark.usefixtures("in_process")
+def test_options_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables) -> None:
+    options = ("--normalize", "--truncate-dim", 5, "--prompt", "query: ")
+    embed(tiny_bundle, filled / "d.parquet", tmp_path / "out", *options)
+    texts = list(read_texts(filled / "d.parquet", "text"))
+    want = tiny.encode(texts, normalize_embeddings=True, truncate_dim=5, prompt="query: ")
+    np.testing.assert_allclose(vectors_of(table_of(tmp_path / "out")), want, atol=1e-5)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_second_run_embeds_nothing_and_a_missing_shard_alone(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents
+) -> None:
+    out = tmp_path / "out"
+    assert embed(tiny_bundle, filled, out)["embedded"] == 10
+    before = contents(out)
+    assert embed(tiny_bundle, filled, out)["embedded"] == 0
+    (out / "part-000004.parquet").unlink()
+    (out / ".part-000004.parquet.partial-0123abcd").write_bytes(b"half")
+    again = embed(tiny_bundle, filled, out, "--verify")
+    assert (again["embedded"], again["resumed"], again["rows"]) == (1, 9, 400)
+    assert contents(out) == before
+
+
+@pytest.mark.usefixtures("in_process")
+def test_machines_share_the_shards(tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents) -> None:
+    embed(tiny_bundle, filled, tmp_path / "one")
+    counts = [embed(tiny_bundle, filled, tmp_path / "many", "--shard", f"{k}/3")["embedded"] for k in (2, 3, 1)]
+    assert counts == [3, 3, 4]
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_input_may_move_but_not_change(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    from shutil import copytree
+
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    embed(tiny_bundle, filled, out)
+    copytree(filled, moved)
+    assert embed(tiny_bundle, moved, out)["embedded"] == 0
+    content = (moved / "c.tsv").read_text("utf-8")
+    (moved / "c.tsv").write_text(content.replace("t205\t", "t206\t"), "utf-8")
+    code, said = refused("embed-many", tiny_bundle, "--input", moved, "--out", out, "--per-shard", 64)
+    assert (code, "_plan.json: is of another job (c.tsv is changed); name another --out" in said) == (2, True)
+    (moved / "c.tsv").unlink()
+    assert "(c.tsv is gone)" in refused("embed-many", tiny_bundle, "--input", moved, "--out", out, "--per-shard", 64)[1]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_other_options_are_refused(tiny_bundle: Path, golden: Path, filled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    embed(tiny_bundle, filled, out)
+    common = ("--input", filled, "--out", out, "--per-shard", 64)
+    code, said = refused("embed-many", tiny_bundle, *common, "--type", "float16", "--normalize")
+    assert (code, "(normalize: False -> True; type: float32 -> float16)" in said) == (2, True)
+    assert "(bundle: " in refused("embed-many", golden / "bundle-v1-int8", *common)[1]
+    assert "(records of a shard: 64 -> 65)" in refused("embed-many", tiny_bundle, *common[:4], "--per-shard", 65)[1]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_files_of_others_are_refused_by_name(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--per-shard", 64, "--out")
+    for name in ("part-000002.parquet", "part-000010.parquet", "mine.parquet"):
+        out = tmp_path / name
+        ok(*arguments, out, "--plan-only")
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), out / name)
+        code, said = refused(*arguments, out)
+        assert (code, str(out / name) in said) == (2, True)
+        assert (out / name).exists()
+        assert len(list(out.iterdir())) == 2
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "notes.txt").touch()
+    assert "notes.txt: is there, but no _plan.json; name an empty or new --out" in refused(*arguments, full)[1]
+    (full / "notes.txt").rename(full / "_plan.json")
+    assert "_plan.json: is no plan" in refused(*arguments, full)[1]
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> Path:
+    """Files with five rows that hold no text."""
+    folder = tmp_path / "spoilt"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(b'{"text": "one"}\n{"text": NaN}\n\n{"text": "two"}\n{"text": 7}\n')
+    (folder / "b.csv").write_bytes(b'n,text\n1,"three\nfour"\n2,\xe9\n3,five,six\n4,seven\n')
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["eight", None, "nine"]}), folder / "c.parquet")
+    return folder
+
+
+WRONG = [
+    {"file": "a.jsonl", "row": 2, "reason": "holds the number nan at 'text'; wanted a string"},
+    {"file": "a.jsonl", "row": 5, "reason": "holds the number 7 at 'text'; wanted a string"},
+    {"file": "b.csv", "row": 4, "reason": "is not UTF-8 (byte 0xe9)"},
+    {"file": "b.csv", "row": 5, "reason": "has 3 columns; wanted 2"},
+    {"file": "c.parquet", "row": 2, "reason": "holds null; wanted a string"},
+]
+
+
+def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
+    tiny_bundle: Path, spoilt: Path, tmp_path: Path, table_of: Tables
+) -> None:
+    arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out", "--per-shard", 2)
+    code, said = refused(*arguments, "--workers", 1)
+    assert code == 1
+    assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it, or leave it out by" in said
+    assert not list((tmp_path / "out").glob("*.parquet"))
+    for share in ("2/2", "1/2"):
+        found = json.loads(ok(*arguments, "--on-error", "record", "--shard", share, "--json", "--workers", 2).stdout)
+    assert (found["rows"], found["blank"], found["wrong"]) == (6, 1, 5)
+    lines = (tmp_path / "out" / "_errors.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == WRONG
+    table = table_of(tmp_path / "out")
+    assert table["row"].to_pylist() == [1, 4, 2, 6, 1, 3]
+    (tmp_path / "out" / "_errors.jsonl").unlink()
+    ok(*arguments, "--verify")
+    assert len((tmp_path / "out" / "_errors.jsonl").read_text("utf-8").splitlines()) == 5
+
+
+@pytest.mark.usefixtures("in_process")
+def test_verify_finds_what_is_damaged_or_missing(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    embed(tiny_bundle, filled, out)
+    again = ("embed-many", tiny_bundle, "--input", filled, "--out", out, "--per-shard", 64, "--verify")
+    place = out / "part-000003.parquet"
+    content = bytearray(place.read_bytes())
+    vector = pyarrow.parquet.ParquetFile(place).metadata.row_group(0).column(2)
+    content[vector.data_page_offset + vector.total_compressed_size - 3] ^= 1
+    place.write_bytes(content)
+    code, said = refused(*again)
+    assert (code, f"{place}: its rows are not those that were written; delete it, and run" in said) == (1, True)
+    place.unlink()
+    assert "400 rows in 10 shards" in refused(*again)[1]
+    place.unlink()
+    assert f"{place}: is missing" in refused(*again, "--shard", "1/9")[1]
+
+
+REFUSED = [
+    (("--shard", "0/3"), "--shard is '0/3'; wanted K/N, with K from 1 to N"),
+    (("--shard", "4/3"), "--shard is '4/3'; wanted K/N, with K from 1 to N"),
+    (("--prompt", "a", "--prompt-name", "b"), "exclude each other"),
+    (("--bits", "2"), "--bits and --dims are for --type codes, not float32"),
+    (("--type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
+    (("--id", "key"), "has no column 'key'"),
+    (("--keep", "row"), "'row' is a column that is written itself"),
+    (("--input", "nowhere"), "'nowhere' does not exist; check the path"),
+    (("--input", "s4://bucket/key"), "'s4://bucket/key' is no path or URL that fsspec knows"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_is_refused_before_anything_is_written(
+    options: tuple[str, ...], message: str, tiny_bundle: Path, filled: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out, *options)
+    assert (code, message in said, out.exists()) == (2, True, False)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_plan_is_read_and_not_made_again(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed(tiny_bundle, filled, tmp_path / "out")
+    monkeypatch.setattr("whiten_scale.job.make_plan", None)
+    assert embed(tiny_bundle, filled, tmp_path / "out")["embedded"] == 0
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_bundle_that_is_replaced_meanwhile_is_refused(
+    tiny_bundle: Path, golden: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whiten_scale import tasks
+
+    monkeypatch.setattr(tasks, "bundle_hash", lambda path: "0" * 64)
+    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out")
+    assert (code, "is not the bundle that the job began with" in said) == (2, True)
+
+
+def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    arguments = ("embed-many", tiny_bundle, "--plan-only", "--out")
+    (tmp_path / "in" / "_old").mkdir(parents=True)
+    for name in ("a.txt", "notes.md", "_old/b.txt", ".c.txt"):
+        (tmp_path / "in" / name).write_text("one\n")
+    said = ok(*arguments, tmp_path / "1", "--input", tmp_path / "in").stderr
+    assert "1 files of other kinds are left out: notes.md" in said
+    assert "planned 1 records in 1 shards" in said
+    assert (
+        "two files of --input are called 'a.txt'"
+        in refused(*arguments, tmp_path / "2", "--input", tmp_path / "in", "--input", tmp_path / "in" / "a.txt")[1]
+    )
+    assert "unknown kind of file" in refused(*arguments, tmp_path / "2", "--input", tmp_path / "in" / "notes.md")[1]
+    assert "holds no file of texts" in refused(*arguments, tmp_path / "2", "--input", tmp_path / "in" / "n*.md")[1]
+    ok(*arguments, tmp_path / "3", "--input", filled / "*.parquet", "--input", tmp_path / "in" / "a.txt")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_vector_that_is_too_long_for_float16(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Encoder, "encode", lambda self, texts, **options: np.full((len(texts), 32), 1e5, np.float32))
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--type", "float16")
+    assert "beyond 65,504" in refused(*arguments)[1]
+
+
+def test_a_shard_can_be_embedded_by_any_engine(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    """The function that adapters for other engines call."""
+    from whiten_scale.job import read_job
+    from whiten_scale.places import Folder
+    from whiten_scale.vectors import VectorChoice, Vectors
+
+    out = Folder(str(tmp_path / "out"))
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--per-shard", 64, "--plan-only")
+    job, counts = read_job(out), list[int]()
+    assert job is not None
+    record = embed_shard(Vectors(tiny_bundle, VectorChoice()), job, 1, out, advance=counts.append)
+    assert sum(counts) == record.records == job.plan.records(1)
+    assert embed_shard(Vectors(tiny_bundle, VectorChoice()), job, 1, out) == record

@@ -1,0 +1,87 @@
+"""Test `whiten fit-many`: the same bits for any number of workers and machines, and nearly those of `whiten fit`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli import invoke, ok
+from whiten_export.corpus.statistics import load_finished
+from whiten_runtime.commands.main import whiten
+from whiten_scale import fitting
+from whiten_scale.fitting import ranges_of
+from whiten_scale.job import read_job
+from whiten_scale.places import Folder
+
+
+@pytest.fixture(scope="module")
+def once(tiny_bundle: Path, filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Statistics that one worker has fitted."""
+    out = tmp_path_factory.mktemp("fit") / "one"
+    ok("fit-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out", out, "--workers", 1)
+    return out
+
+
+def test_bits_do_not_depend_on_workers_and_machines(
+    tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path
+) -> None:
+    arguments = ("fit-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out")
+    found = json.loads(ok(*arguments, tmp_path / "two", "--workers", 2, "--json").stdout)
+    assert found["sentences"] == 400
+    assert (tmp_path / "two").read_bytes() == once.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["two"]
+    said = ok(*arguments, tmp_path / "three", "--workers", 2, "--shard", "2/2").stderr
+    assert "ranges are still missing" in said
+    assert not (tmp_path / "three").exists()
+    ok(*arguments, tmp_path / "three", "--workers", 1, "--shard", "1/2")
+    assert (tmp_path / "three").read_bytes() == once.read_bytes()
+
+
+def test_statistics_are_those_of_whiten_fit(tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path) -> None:
+    corpus = [part for file in sorted(filled.iterdir()) for part in ("--corpus", file)]
+    ok("fit", tiny_bundle, *corpus, "--column", "text", "--out", tmp_path / "fit")
+    (many, origin), (whole, other) = load_finished(once), load_finished(tmp_path / "fit")
+    assert origin.difference(other) is None
+    assert many.moments.n == whole.moments.n
+    for name in ("mean", "scatter", "third", "directions"):
+        np.testing.assert_allclose(getattr(many.moments, name), getattr(whole.moments, name), rtol=1e-4, atol=1e-2)
+    assert sum(record.sentences for record in many.corpus) == 400
+    assert len({record.sha256 for record in many.corpus}) == len(many.corpus) > 10
+
+
+def test_refit_takes_them(tiny_bundle: Path, once: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    ok("refit", tiny_bundle, "--stats", once, "--whitening", "pca", "--dim", 8, "--out", tmp_path / "new")
+
+
+def test_a_fit_goes_on_with_the_ranges_that_are_there(
+    tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    arguments = ("fit-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out", out)
+    ok(*arguments, "--shard", "1/2", "--workers", 1)
+    said = ok(*arguments, "--workers", 1).stderr
+    assert "ranges are there already" in said
+    assert out.read_bytes() == once.read_bytes()
+
+
+def test_ranges_hold_consecutive_shards(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok("embed-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out", tmp_path / "plan", "--plan-only")
+    job = read_job(Folder(str(tmp_path / "plan")))
+    assert job is not None
+    monkeypatch.setattr(fitting, "MOST_RANGES", 4)
+    ranges = ranges_of(job)
+    assert len(ranges) == 4
+    assert [number for one in ranges for number in one] == list(range(len(job.plan.shards)))
+
+
+def test_a_wrong_row_stops(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('"one"\n7\n')
+    source, out = tmp_path / "a.jsonl", tmp_path / "out"
+    result = invoke(whiten, "fit-many", tiny_bundle, "--input", source, "--out", out, "--workers", 1)
+    assert result.exit_code == 1
+    assert "a.jsonl: row 2 holds the number 7" in result.stderr
+    assert not out.exists()

@@ -1,0 +1,50 @@
+"""Test what docs/scale.md says: its commands exist, and its adapter for Spark gives the vectors of `encode`."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.cli import invoke
+from whiten_runtime import Encoder
+from whiten_runtime.commands.main import whiten
+
+GUIDE = Path(__file__).parents[2] / "docs" / "scale.md"
+TEXT = GUIDE.read_text("utf-8")
+PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    line.partition("  #")[0]
+    for code in re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    for line in code.splitlines()
+    if line.startswith("whiten ")
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_options_exist(line: str) -> None:
+    _, name, *arguments = shlex.split(line)
+    help_text = invoke(whiten, name, "--help").stdout
+    assert len(COMMANDS) > 6
+    for argument in arguments:
+        if argument.startswith("--"):
+            assert argument in help_text
+
+
+def test_the_adapter_for_spark(tiny: Encoder, tiny_bundle: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    (code,) = [code for code in PYTHON if "mapInPandas" in code]
+    assert len(code.strip().splitlines()) <= 30
+    names: dict[str, Any] = {}
+    exec(compile(code, str(GUIDE), "exec"), names)
+    names["BUNDLE"] = str(tiny_bundle)
+    texts = [f"Text number {number}." for number in range(10)]
+    frames = [
+        pandas.DataFrame({"id": list(map(str, part)), "text": [texts[one] for one in part]}) for part in ([1, 2], [5])
+    ]
+    found = pandas.concat(list(names["embed"](iter(frames))))
+    assert found["id"].tolist() == ["1", "2", "5"]
+    np.testing.assert_allclose(np.stack(found["embedding"]), tiny.encode([texts[1], texts[2], texts[5]]), atol=1e-5)
+    names["encoder"].close()

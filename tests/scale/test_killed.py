@@ -1,0 +1,102 @@
+"""Kill workers and drivers at seeded moments: no row is lost or doubled, no file is half, and bytes are the same."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from support.cli import ok
+
+COMMAND = "from whiten_runtime.commands import console; from whiten_scale.commands.embed_many import embed_many; "
+COMMAND += "console.run(embed_many)"
+MOMENTS = 20
+LONGEST = 4.0
+"""Seconds after which a process is killed, at most: the whole job takes longer."""
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 24,000 texts, which take some seconds."""
+    from support.corpus import sentences
+
+    path = tmp_path_factory.mktemp("killed") / "in.jsonl"
+    texts = sentences(400)
+    rows = ({"id": number, "text": f"{texts[number % 400]} {number}"} for number in range(24_000))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def options(bundle: Path, source: Path, out: Path, workers: int) -> list[str]:
+    found = [bundle, "--input", source, "--out", out, "--per-shard", 2000, "--id", "id", "--workers", workers]
+    return list(map(str, found))
+
+
+def workers_of(driver: int) -> list[int]:
+    """Return the children of a driver."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == driver:
+                found.append(int(path.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return sorted(found)
+
+
+def whole_files(out: Path) -> int:
+    """Check that every file that has its name is whole, and return their number."""
+    found = sorted(out.glob("part-*.parquet"))
+    for path in found:
+        assert len(pyarrow.parquet.read_table(path)) == 2000
+    return len(found)
+
+
+@pytest.mark.parametrize("victim", ["worker", "driver"])
+def test_kills_lose_nothing(
+    victim: str, tiny_bundle: Path, source: Path, tmp_path: Path, contents: Callable[[Path], dict[str, bytes]]
+) -> None:
+    moments, out, killed = random.Random(24), tmp_path / "out", 0
+    deadline = time.monotonic() + 600
+    while killed < MOMENTS:
+        assert time.monotonic() < deadline
+        driver = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *options(tiny_bundle, source, out, 2)], stderr=subprocess.DEVNULL
+        )
+        until = time.monotonic() + moments.uniform(0.3, LONGEST)
+        while time.monotonic() < until and driver.poll() is None:
+            time.sleep(0.01)
+        victims = [driver.pid] if victim == "driver" else workers_of(driver.pid)[:1]
+        if driver.poll() is None and victims:
+            os.kill(victims[0], signal.SIGKILL)
+            killed += 1
+            whole_files(out)
+        if victim == "worker":
+            while driver.poll() is None and killed < MOMENTS and time.monotonic() < deadline:
+                time.sleep(moments.uniform(0.1, 1.0))
+                for one in workers_of(driver.pid)[:1]:
+                    os.kill(one, signal.SIGKILL)
+                    killed += 1
+        if victim == "driver" or killed == MOMENTS:
+            driver.kill()
+        driver.wait(60)
+        if out.exists() and whole_files(out) == 12:
+            moved = out.with_name(f"whole-{killed}")
+            out.rename(moved)
+    found = ok("embed-many", *options(tiny_bundle, source, out, 2), "--verify", "--json")
+    assert json.loads(found.stdout)["rows"] == 24_000
+    ids = [one for path in sorted(out.glob("*.parquet")) for one in pyarrow.parquet.read_table(path)["id"].to_pylist()]
+    assert ids == list(range(24_000))
+    ok("embed-many", *options(tiny_bundle, source, tmp_path / "one", 1))
+    wanted = contents(tmp_path / "one")
+    for folder in (out, *tmp_path.glob("whole-*")):
+        assert contents(folder) == wanted

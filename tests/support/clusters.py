@@ -1,0 +1,89 @@
+"""Clusters and stores of the tests: packages of their own, processes that end with the session."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.environments import installed_packages
+
+HERE = Path(__file__).parents[1] / "scale" / "clusters"
+
+EMBED = "from whiten_scale.commands.embed_many import embed_many as command"
+FIT = "from whiten_scale.commands.fit_many import fit_many as command"
+
+
+def packages(config: pytest.Config, name: str) -> Path:
+    """Return a folder with the packages of a file of requirements."""
+    return installed_packages(config, f"scale-{name}", HERE / f"{name}.txt", "--no-deps")
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    """Return the environment of a process that has further packages."""
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
+
+
+def running(code: str, *arguments: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of `whiten` in a process of its own."""
+    program = f"from whiten_runtime.commands import console; {code}; console.run(command)"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=400)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process and all that it started, and those that they started."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents.setdefault(parent, []).append(int(path.name))
+    found = [pid]
+    for one in found:
+        found += parents.get(one, [])
+    return found
+
+
+def end_all(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Kill processes with all that they started."""
+    for process in processes:
+        for pid in descendants(process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait()
+
+
+@contextmanager
+def started(command: Sequence[object], env: dict[str, str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a process until the block ends."""
+    with log.open("wb") as file:
+        process = subprocess.Popen([str(part) for part in command], env=env, stdout=file, stderr=file)
+        try:
+            yield process
+        finally:
+            end_all([process])
+
+
+def until(condition: Callable[[], bool], log: Path, seconds: float = 180) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, log.read_text("utf-8", "replace")[-3000:]
+        time.sleep(0.2)
