@@ -53,7 +53,7 @@ def test_trial_installs_from_parts_without_an_index_and_runs_all_steps(tmp_path:
     here = subprocess.run(
         [sys.executable, "-c", "import whiten_runtime; print(whiten_runtime.__file__)"], capture_output=True, text=True
     ).stdout.strip()
-    folders = [ROOT / name for name in ("runtime", "export", "models", "whitening", "evaluation", "serving")]
+    folders = [ROOT / name for name in ("runtime", "export", "models", "whitening", "evaluation", "serving", "scale")]
     assert Path(here).is_relative_to(ROOT)
     (site / "whiten.pth").write_text("\n".join(map(str, folders)) + "\n")
     parts = tmp_path / "parts"
