@@ -11,6 +11,7 @@ from benchmarks.gpu.rivals import Rival, rate, whiten
 from benchmarks.timing import interleaved
 from whiten_runtime import Encoder
 from whiten_runtime.inference.batching import WINDOW
+from whiten_runtime.inference.gpu_runner import GpuRunner, Turns
 
 CHANGES: dict[str, dict[str, int]] = {
     "as it is": {},
@@ -44,10 +45,14 @@ def changed_rate(rival: Rival, encoder: Encoder, texts: list[str], changes: dict
 @contextmanager
 def changed(encoder: Encoder, changes: dict[str, int]) -> Iterator[None]:
     """Change the encoder's schedule for the time of a block."""
-    engine = encoder._engine
-    usual = engine.schedule
+    engine, runner = encoder._engine, encoder._engine._runner
+    usual, turns = engine.schedule, getattr(runner, "_turns", None)
     engine.schedule = replace(usual, **changes)  # type: ignore[arg-type]
+    if isinstance(runner, GpuRunner):
+        runner._turns = Turns(engine.schedule.workers)
     try:
         yield
     finally:
         engine.schedule = usual
+        if isinstance(runner, GpuRunner) and turns is not None:
+            runner._turns = turns

@@ -39,7 +39,7 @@ def _of_model(model: str, figures: dict[str, Any], peak: float) -> list[str]:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     others = [name for name in rates if not name.startswith("whiten")]
     ratios = [f"{kind} {min(_ratio(rounds, name, kind) for name in others):.2f}" for kind in WORKLOADS]
-    lines += ["", f"{OURS} against the best of the others: {', '.join(ratios)}.", ""]
+    lines += ["", f"{OURS} against the best of the others, median of the rounds' ratios: {', '.join(ratios)}.", ""]
     lines += ["What the runtime chooses, and other choices (fp16, texts/s):", ""]
     lines += [f"| | {' | '.join(WORKLOADS)} |", "|---" * (len(WORKLOADS) + 1) + "|"]
     for name, found in figures["choices"].items():

@@ -9,6 +9,7 @@ a query, which softmax takes away again. That of the values is added to every me
 goes into the bias after the next matrix product.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def use_lengths(model: ir.Model, nodes: Sequence[ir.Node], only_padding: Callabl
         parts = _projections(model, node)
         kind = ir.DataType.INT32 if parts is None else ir.DataType.INT64
         if kind not in lengths:
-            lengths[kind] = _lengths(model, nodes[0], kind)
+            lengths[kind] = _lengths(model, node, kind)
         if parts is None:
             node.replace_input_with(bias_at, None)
             node.replace_input_with(at, lengths[kind])
@@ -102,14 +103,16 @@ def _projections(model: ir.Model, node: ir.Node) -> tuple[_Part, _Part, _Part] |
             return None
         if node.inputs[_BIAS_AT[node.op_type]] is not None and bias is None:
             return None
+        if bias is not None and bias.size != 3 * (_width(values[2]) or 0):
+            return None
         biases = [None] * 3 if bias is None else np.split(bias, 3)
         return tuple(_without_bias(value, extra) for value, extra in zip(values, biases, strict=True))  # type: ignore
     weights = _numbers(node.inputs[1])
     if weights is None or bias is None or ("qkv_hidden_sizes" in node.attributes and not _equal_sizes(node)):
         return None
     tape, parts = Tape(), []
-    for name, matrix, vector in zip("qkv", np.split(weights, 3, axis=1), np.split(bias, 3), strict=True):
-        weight = constant(model.graph, f"{node.name}.{name}.weight", np.ascontiguousarray(matrix))
+    for matrix, vector in zip(np.split(weights, 3, axis=1), np.split(bias, 3), strict=True):
+        weight = _constant(model, np.ascontiguousarray(matrix))
         product = tape.op("MatMul", [node.inputs[0], weight])
         parts.append(_Part(_typed(product), vector))
     model.graph.insert_before(node, tape.nodes)
@@ -126,7 +129,7 @@ def _without_bias(value: Any, extra: _Bias | None) -> _Part:
     if node is not None and node.op_type == "Add" and len(list(value.uses())) == 1:
         for product, bias in (node.inputs, node.inputs[::-1]):
             numbers = _numbers(bias)
-            if numbers is not None and numbers.ndim == 1 and product.producer() is not None:
+            if numbers is not None and numbers.shape == (_width(value),) and product.producer() is not None:
                 return _Part(product, numbers if extra is None else numbers + extra)
     return _Part(value, extra)
 
@@ -138,14 +141,12 @@ def _replace(model: ir.Model, node: ir.Node, parts: tuple[_Part, _Part, _Part], 
     folded = values.bias is None or _fold_into_next(model, node.outputs[0], values.bias)
     tape = Tape()
 
-    def biased(part: _Part, name: str) -> ir.Value:
+    def biased(part: _Part) -> ir.Value:
         if part.bias is None:
             return part.product
-        return _typed(
-            tape.op("Add", [part.product, constant(model.graph, f"{node.name}.{name}.bias", part.bias.copy())])
-        )
+        return _typed(tape.op("Add", [part.product, _constant(model, part.bias)]))
 
-    ends = [biased(queries, "q"), keys.product, values.product if folded else biased(values, "v")]
+    ends = [biased(queries), keys.product, values.product if folded else biased(values)]
     attributes: dict[str, int | float] = {"q_num_heads": heads, "kv_num_heads": heads}
     if scale:
         attributes["scale"] = scale
@@ -166,16 +167,16 @@ def _fold_into_next(model: ir.Model, means: ir.Value, bias: _Bias) -> bool:
     matrix = _numbers(product.inputs[1]) if product is not None else None
     if product is None or matrix is None or matrix.ndim != 2:
         return False
-    name, added = f"{product.name}.values.bias", bias.astype(np.float64) @ matrix.astype(np.float64)
+    added = bias.astype(np.float64) @ matrix.astype(np.float64)
     uses = list(product.outputs[0].uses())
     if len(uses) != 1 or product.outputs[0].is_graph_output():
         return False
     (user, index) = uses[0]
     at = 4 if user.op_type == "SkipLayerNormalization" and index < 2 else 1 - index if user.op_type == "Add" else None
     old = _numbers(user.inputs[at]) if at is not None and at < len(user.inputs) else None
-    if at is None or old is None or old.ndim != 1:
+    if at is None or old is None or old.shape != added.shape:
         return False
-    user.replace_input_with(at, constant(model.graph, name, (old + added).astype(np.float32)))
+    user.replace_input_with(at, _constant(model, (old + added).astype(np.float32)))
     return True
 
 
@@ -185,6 +186,19 @@ def _only_user(value: ir.Value, kind: str, index: int) -> ir.Node | None:
     if len(uses) != 1 or value.is_graph_output() or uses[0][0].op_type != kind or uses[0][1] != index:
         return None
     return uses[0][0]
+
+
+def _constant(model: ir.Model, numbers: _Bias) -> ir.Value:
+    """Return an initialiser with these numbers; equal ones are held once, as those of ALBERT's layers are."""
+    content = np.ascontiguousarray(numbers, np.float32)
+    digest = hashlib.sha256(repr(content.shape).encode() + content.tobytes()).hexdigest()
+    return constant(model.graph, f"attention.{digest[:24]}", content)
+
+
+def _width(value: ir.Value) -> int | None:
+    """Return the last dimension of a value; None where it is not known."""
+    width = value.shape[-1] if value.shape is not None and len(value.shape) else None
+    return width if isinstance(width, int) else None
 
 
 def _numbers(value: ir.Value | None) -> _Bias | None:

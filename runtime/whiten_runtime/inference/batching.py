@@ -26,7 +26,7 @@ GPU_TOKEN_BUDGET = Tuning.gpu_token_budget
 GPU_PAIRS = 1 << 25
 """Maximum number of pairs of tokens of a batch on a GPU, its texts times the square of the longest: where no fused
 kernel computes attention, the scores of a layer take 4 bytes times heads for each pair, two or three times over (1.6 GB
-with 12 heads). Batches of texts of up to 2,048 tokens are not bounded by it."""
+with 12 heads). With `GPU_TOKEN_BUDGET`, batches of texts of up to 2,048 tokens are not bounded by it."""
 
 GPU_WORKERS = 2
 """Batches that run at once on a GPU: while one copies and pads, the other computes."""

@@ -30,7 +30,10 @@ _TOLERATED: dict[Precision, float] = {"fp32": 1e-3, "fp16": 2e-2, "int8": 2e-2}
 """Distance of two vectors of one text, relative to the norm of vectors, up to which they agree. On an H100, 15 widths
 up to 512 gave at most 9e-7 in float32 and 1.2e-3 in float16; a kernel that reads padding as text gives .1 and more."""
 
-_OUT_OF_MEMORY = ("Available memory of", "Failed to allocate memory", "out of memory", "CUDA failure 2:")
+_OUT_OF_MEMORY = (
+    *("Available memory of", "Failed to allocate memory", "out of memory", "CUDA failure 2:"),
+    *("ALLOC_FAILED", "ALLOCATION_FAILED"),
+)
 """What onnxruntime's messages say when the GPU has too little memory for a run."""
 
 

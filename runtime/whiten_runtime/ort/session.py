@@ -59,8 +59,8 @@ class Tuning:
         most_sharing: threads up to which batches that run at once share a session with single batches: half the memory,
             and the same CPU time with 2 threads. With 4 and 8 threads on 2 processors it took 10 to 60 % more.
         largest_held_twice: bytes of a graph up to which a second copy is held, for batches that run at once.
-        gpu_token_budget: maximum number of padded tokens of a batch on a GPU: enough to fill an H100, where 4,096 to
-            65,536 differed by less than two runs of one of them.
+        gpu_token_budget: maximum number of padded tokens of a batch on a GPU: enough to fill an H100. Smaller ones
+            were faster on short texts and larger ones on long texts (benchmarks/gpu).
         token_budget: maximum number of padded tokens of a run on a CPU; None for the default, which depends on how
             many runs go side by side.
     """

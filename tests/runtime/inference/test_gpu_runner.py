@@ -75,7 +75,22 @@ def test_batch_that_runs_alone_waits_for_the_others() -> None:
         thread.join(60)
     assert len(seen) == 100
     assert all(len(names) == 1 for names in seen if any(name.startswith("alone") for name in names))
-    assert max(map(len, seen)) == 2
+    assert max(map(len, seen)) <= 2
+
+
+def test_two_batches_run_at_once() -> None:
+    turns, both = Turns(2), threading.Barrier(2)
+
+    def work() -> None:
+        with turns.shared():
+            both.wait(60)  # raises if the other does not come
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert not both.broken
 
 
 def test_other_errors_are_passed_on_at_once() -> None:
