@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
@@ -72,8 +73,9 @@ def main() -> None:
             count = arguments.workers
             return _cost([[_PLAIN, arguments.bundle, file, number, count] for number in range(count)])
 
-        candidates = {f"embed-many, {stored}": partial(many, stored) for stored in arguments.types}
-        found = interleaved({"encode": plain, **candidates}, arguments.rounds)
+        candidates: dict[str, Callable[[], Cost]] = {"encode": plain}
+        candidates |= {f"embed-many, {stored}": partial(many, stored) for stored in arguments.types}
+        found = interleaved(candidates, arguments.rounds)
         size = file.stat().st_size / arguments.count
     runs = f"medians of {arguments.rounds} interleaved rounds"
     rows = [_row(name, costs, found["encode"], arguments.count) for name, costs in found.items()]

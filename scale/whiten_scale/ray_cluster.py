@@ -30,17 +30,17 @@ def run_on_ray(
     import ray
 
     try:
-        ray.init(address, runtime_env={"env_vars": ONE_THREAD}, log_to_driver=False, logging_level="ERROR")
-        do, content = ray.remote(num_cpus=1, max_retries=ATTEMPTS)(_done), ray.put(msgspec.json.encode(work))
-        items, running = iter(todo), set[Any]()
-        while True:
-            at_once = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
-            running |= {do.remote(content, item) for item in islice(items, max(0, at_once - len(running)))}
-            if not running:
-                return
-            for task in ray.wait(list(running))[0]:
-                advance(ray.get(task))
-                running.remove(task)
+        with ray.init(address, runtime_env={"env_vars": ONE_THREAD}, log_to_driver=False, logging_level="ERROR"):
+            do, content = ray.remote(num_cpus=1, max_retries=ATTEMPTS)(_done), ray.put(msgspec.json.encode(work))
+            items, running = iter(todo), set[Any]()
+            while True:
+                at_once = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
+                running |= {do.remote(content, item) for item in islice(items, max(0, at_once - len(running)))}
+                if not running:
+                    return
+                for task in ray.wait(list(running))[0]:
+                    advance(ray.get(task))
+                    running.remove(task)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
         own, said = getattr(error, "cause", None), " ".join(str(error).split())[-500:]
         raise own if isinstance(own, WhitenError) else WhitenError(f"Ray failed: {said}") from error

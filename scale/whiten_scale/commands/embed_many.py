@@ -10,8 +10,8 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, given_text, json_option, one_line_errors, say, warn
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.processor import default_threads
 from whiten_scale.checking import ERRORS_FILE, Totals, finished, verify, write_errors
+from whiten_scale.commands.doing import do_items
 from whiten_scale.commands.options import input_options
 from whiten_scale.commands.progress import progress
 from whiten_scale.inputs.pieces import ColumnChoice
@@ -19,7 +19,7 @@ from whiten_scale.job import planned
 from whiten_scale.places import Folder
 from whiten_scale.tasks import Work
 from whiten_scale.vectors import StoredType, VectorChoice
-from whiten_scale.workers import check_workers, run_items, share_of
+from whiten_scale.workers import share_of
 
 
 @click.command("embed-many")
@@ -109,7 +109,9 @@ def embed_many(
     there = finished(job, folder, mine)
     todo = [number for number in mine if number not in there]
     work = Work(job=job, bundle=str(path), out=folder.url, vectors=choice, record_errors=on_error == "record")
-    _do(work, todo, len(there), workers, ray)
+    if there:
+        say(f"{len(there):,} shards are there already; {len(todo):,} are left")
+    do_items("embedded", work, todo, workers, ray)
     records = finished(job, folder, everything)
     whole = len(records) == len(everything)
     wrong = write_errors(folder, records) if whole or shard is None else 0
@@ -122,22 +124,6 @@ def embed_many(
     if as_json:
         summary: dict[str, Any] = asdict(totals) | {"out": folder.url, "embedded": len(todo), "resumed": len(there)}
         console.print_json(summary | {"planned": len(everything), "verified": verified, "key": job.key})
-
-
-def _do(work: Work, todo: list[int], there: int, workers: int | None, ray: str | None) -> None:
-    """Do what is left, on this machine or on Ray."""
-    if there:
-        say(f"{there:,} shards are there already; {len(todo):,} are left")
-    if not todo:
-        return
-    count = check_workers(workers, len(todo), default_threads())
-    with progress("embedded", sum(map(work.records, todo)), f"{count} workers" if ray is None else "Ray") as advance:
-        if ray is None:
-            run_items(work, todo, count, advance)
-            return
-        with needing("ray"):
-            from whiten_scale.ray_cluster import run_on_ray
-        run_on_ray(work, todo, ray, workers, advance)
 
 
 def _tell(totals: Totals, planned_shards: int, wrong: int, folder: Folder, verified: bool) -> None:

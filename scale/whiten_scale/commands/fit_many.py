@@ -12,15 +12,14 @@ from whiten_runtime.commands.console import bundle_argument, json_option, one_li
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.places import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.processor import default_threads
+from whiten_scale.commands.doing import do_items
 from whiten_scale.commands.options import input_options
-from whiten_scale.commands.progress import progress
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.inputs.pieces import ColumnChoice
 from whiten_scale.job import planned
 from whiten_scale.places import Folder
 from whiten_scale.tasks import Work
-from whiten_scale.workers import check_workers, run_items, share_of
+from whiten_scale.workers import share_of
 
 
 @click.command("fit-many")
@@ -61,15 +60,7 @@ def fit_many(
     todo = [number for number in mine if not (parts / range_name(number)).is_file()]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo):,} ranges are there already; {len(todo):,} are left")
-    if todo:
-        count = check_workers(workers, len(todo), default_threads())
-        with progress("fitted", sum(map(work.records, todo)), f"{count} workers" if ray is None else "Ray") as advance:
-            if ray is None:
-                run_items(work, todo, count, advance)
-            else:
-                with needing("ray"):
-                    from whiten_scale.ray_cluster import run_on_ray
-                run_on_ray(work, todo, ray, workers, advance)
+    do_items("fitted", work, todo, workers, ray)
     missing = sum(not (parts / range_name(number)).is_file() for number in everything)
     if missing:
         say(f"{missing:,} of {len(everything):,} ranges are still missing in {parts}; the last machine writes {out}")

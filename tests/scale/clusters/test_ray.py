@@ -141,6 +141,6 @@ def test_ray_serve(cluster: Cluster, tiny: Encoder, tiny_bundle: Path) -> None:
     command = [sys.executable, "-c", SERVED, cluster.address, str(tiny_bundle), str(free_port())]
     done = subprocess.run(command, env=cluster.env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    found, texts = json.loads(done.stdout), ["A text.", "Another."]
+    found, texts = json.loads(done.stdout.splitlines()[-1]), ["A text.", "Another."]
     np.testing.assert_allclose(found["handle"], tiny.encode(texts, normalize_embeddings=True), atol=1e-5)
     np.testing.assert_allclose(found["http"], tiny.encode(texts), atol=1e-4)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,35 +25,30 @@ def env(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -
     address = f"http://127.0.0.1:{port}"
     with started([sys.executable, "-c", program], environment(packages(pytestconfig, "moto")), log):
         until(lambda: answers(f"{address}/moto-api/data.json"), log)
-        urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
+        urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT"), timeout=60).close()
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
         yield environment(packages(pytestconfig, "s3"), AWS_ENDPOINT_URL=address, **keys)
 
 
 def answers(url: str) -> bool:
     try:
-        urllib.request.urlopen(url).close()
+        urllib.request.urlopen(url, timeout=60).close()
     except OSError:
         return False
     return True
 
 
-def put(env: dict[str, str], name: str, content: bytes) -> None:
-    url = f"{env['AWS_ENDPOINT_URL']}/bucket/{name}"
-    urllib.request.urlopen(urllib.request.Request(url, content, method="PUT")).close()
-
-
-def get(env: dict[str, str], name: str) -> bytes:
-    with urllib.request.urlopen(f"{env['AWS_ENDPOINT_URL']}/bucket/{name}") as answer:
-        content: bytes = answer.read()
-    return content
+def copy(env: dict[str, str], call: str) -> None:
+    """Copy files with fsspec's own client."""
+    program = f"import s3fs; s3fs.S3FileSystem().{call}"
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_output_is_that_of_a_disk(
     env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Callable[[Path], Any]
 ) -> None:
-    for path in filled.iterdir():
-        put(env, f"in/{path.name}", path.read_bytes())
+    copy(env, f"put('{filled}/', 'bucket/in/', recursive=True)")
     options = ("--per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--verify", "--json")
     arguments = (tiny_bundle, "--input", "s3://bucket/in", "--out", "s3://bucket/out", *options)
     done = running(EMBED, *arguments, env=env)
@@ -60,12 +56,14 @@ def test_output_is_that_of_a_disk(
     found = json.loads(done.stdout)
     wanted = json.loads(ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", *options).stdout)
     assert (found["rows"], found["sha256"], found["key"]) == (400, wanted["sha256"], wanted["key"])
+    copy(env, f"get('bucket/out/', '{tmp_path}/fetched/', recursive=True)")
     for name, content in contents(tmp_path / "out").items():
         if name.endswith(".parquet"):
-            assert get(env, f"out/{name}") == content
+            assert (tmp_path / "fetched" / name).read_bytes() == content
     again = running(EMBED, *arguments, env=env)
     assert json.loads(again.stdout)["embedded"] == 0, again.stderr
-    put(env, "in/c.tsv", (filled / "c.tsv").read_bytes().replace(b"t205\t", b"t206\t"))
+    changed = (filled / "c.tsv").read_bytes().replace(b"t205\t", b"t206\t")
+    copy(env, f"pipe_file('bucket/in/c.tsv', {changed!r})")
     done = running(EMBED, *arguments, env=env)
     assert (done.returncode, "(c.tsv is changed)" in done.stderr) == (2, True)
 

@@ -16,7 +16,7 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
-from whiten_scale.commands import embed_many as command
+from whiten_scale.commands import doing
 from whiten_scale.shard import embed_shard
 from whiten_whitening.codes.coder import Coder
 
@@ -34,7 +34,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for item in items:
             do(item, advance)
 
-    monkeypatch.setattr(command, "run_items", run)
+    monkeypatch.setattr(doing, "run_items", run)
     return
 
 
