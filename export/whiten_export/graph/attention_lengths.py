@@ -195,9 +195,9 @@ def _constant(model: ir.Model, numbers: _Bias) -> ir.Value:
     return constant(model.graph, f"attention.{digest[:24]}", content)
 
 
-def _width(value: ir.Value) -> int | None:
+def _width(value: ir.Value | None) -> int | None:
     """Return the last dimension of a value; None where it is not known."""
-    width = value.shape[-1] if value.shape is not None and len(value.shape) else None
+    width = value.shape[-1] if value is not None and value.shape is not None and len(value.shape) else None
     return width if isinstance(width, int) else None
 
 
