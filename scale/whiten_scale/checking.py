@@ -49,6 +49,11 @@ class Totals:
         return cls(len(found), *counts, digest)
 
 
+def count_there(job: Job, out: Folder) -> int:
+    """Return the number of shards whose files are there, by their names alone."""
+    return len(out.names() & set(map(shard_name, range(len(job.plan.shards)))))
+
+
 def finished(job: Job, out: Folder, numbers: Iterable[int]) -> dict[int, ShardRecord]:
     """Return the descriptions of those shards whose files are there, by number.
 

@@ -10,7 +10,7 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, given_text, json_option, one_line_errors, say, warn
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.checking import ERRORS_FILE, Totals, finished, verify, write_errors
+from whiten_scale.checking import ERRORS_FILE, Totals, count_there, finished, verify, write_errors
 from whiten_scale.commands.doing import do_items
 from whiten_scale.commands.options import input_options
 from whiten_scale.commands.progress import progress
@@ -112,8 +112,8 @@ def embed_many(
     if there:
         say(f"{len(there):,} shards are there already; {len(todo):,} are left")
     do_items("embedded", work, todo, workers, ray)
-    records = finished(job, folder, everything)
-    whole = len(records) == len(everything)
+    whole = count_there(job, folder) == len(everything)
+    records = finished(job, folder, everything if whole or verified or shard is None else mine)
     wrong = write_errors(folder, records) if whole or shard is None else 0
     if verified:
         with progress("verified", job.plan.starts[-1], "one thread") as advance:
