@@ -255,26 +255,26 @@ def test_one_failing_batch_fails_the_call(tiny_bundle: Path) -> None:
 def test_padding_check_refuses_other_and_nan_vectors(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     for longest in (1, 2, 5, 9, 12, 48):
-        made.check_padding(longest)
+        made.check_padding(longest, "fp32")
     run = made.run_batch
 
     def blind(feed: dict[str, np.ndarray], values: tuple[str, ...]) -> np.ndarray:
         return run({**feed, "attention_mask": np.ones_like(feed["attention_mask"])}, values)
 
     monkeypatch.setattr(made, "run_batch", blind)
-    with pytest.raises(ProviderError, match="gives a padded text another vector than the same text alone"):
-        made.check_padding(48)
+    with pytest.raises(ProviderError, match="gives a text that is padded to 9 tokens another vector than the same text alone"):
+        made.check_padding(48, "fp32")
     monkeypatch.setattr(made, "run_batch", lambda feed, values: np.full((len(feed["input_ids"]), 8), np.nan))
     with pytest.raises(ProviderError, match="nan of the norm away"):
-        made.check_padding(48)
+        made.check_padding(48, "fp32")
 
 
 def test_padding_is_checked_on_loading_for_cuda(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[tuple[int, str]] = []
-    monkeypatch.setattr(Engine, "check_padding", lambda self, longest, value: checked.append((longest, value)))
+    checked: list[tuple[int, str, str]] = []
+    monkeypatch.setattr(Engine, "check_padding", lambda self, *what: checked.append(what))
     monkeypatch.setattr(loading, "CUDA_PROVIDER", "CPUExecutionProvider")
     loading.load_bundle(tiny_bundle, value=UNWHITENED_OUTPUT)
-    assert checked == [(48, UNWHITENED_OUTPUT)]
+    assert checked == [(48, "fp32", UNWHITENED_OUTPUT)]
 
 
 def test_number_of_concurrent_gpu_runs_is_limited(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
