@@ -1,6 +1,7 @@
 """Read, list and write files of any file system that fsspec knows: disks, S3, Google Cloud Storage, HTTP, others."""
 
 import io
+import os
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from whiten_runtime.checks import needing
+from whiten_runtime.checks import encodable, needing
 from whiten_runtime.errors import DataError, UsageError, WhitenError
 from whiten_runtime.files.replacing import replacing
 from whiten_runtime.files.writable import PARTIAL, cannot_write
@@ -60,7 +61,7 @@ def file_system(url: str) -> tuple[Any, str]:
 def local_path(url: str) -> Path | None:
     """Return the path of a file of this machine's own file systems; None for a URL of another."""
     if "://" not in url:
-        return Path(url)
+        return Path(url).expanduser()
     return Path(url.removeprefix("file://")) if url.startswith("file://") else None
 
 
@@ -97,6 +98,8 @@ def find(url: str) -> list[Entry]:
         if "*" in path:
             found = {one: info for one, info in system.glob(path, detail=True).items() if info["type"] == "file"}
             entries = [_entry(system, info, one.rpartition("/")[2]) for one, info in found.items()]
+        elif (local := local_path(url)) is not None and local.is_dir():
+            entries = [_entry(system, system.info(str(local / name)), name) for name in _names_below(local)]
         elif system.isdir(path):
             top = path.rstrip("/") + "/"
             named = ((_below(one, top), info) for one, info in system.find(path, detail=True).items())
@@ -108,6 +111,24 @@ def find(url: str) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
+def _names_below(folder: Path) -> list[str]:
+    """Return the files below a directory, links followed. One that cannot be read, or leads round, is an error."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
+
+    found, above = [], {folder.resolve()}
+    for top, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
+        for path in (Path(top, name) for name in folders):
+            if path.is_symlink():
+                if path.resolve() in above or folder.resolve().is_relative_to(path.resolve()):
+                    raise DataError(f"{path}: is a link to {path.resolve()}, whose files are there already; remove it")
+                above.add(path.resolve())
+        found += [Path(top, name).relative_to(folder).as_posix() for name in files if not _is_hidden(name)]
+    return found
+
+
 def _below(path: str, top: str) -> str:
     return path.removeprefix(top).removeprefix(top.lstrip("/"))
 
@@ -117,6 +138,8 @@ def _is_hidden(name: str) -> bool:
 
 
 def _entry(system: Any, info: dict[str, Any], name: str) -> Entry:
+    if encodable(name) != name:
+        raise UsageError(f"{name!r} is a name of a file that is not UTF-8; rename it")
     changed = next((info[key] for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified") if info.get(key)), "")
     url = str(system.unstrip_protocol(info["name"])).removeprefix("file://")
     return Entry(url, name, int(info["size"] or 0), str(changed))

@@ -90,7 +90,7 @@ def listed(inputs: Sequence[str]) -> tuple[list[Entry], list[str]]:
         for entry in find(given):
             if kind_of(entry.name) is not None:
                 found.append(entry)
-            elif entry.url.rstrip("/").endswith(given.rstrip("/")):
+            elif entry.name == given.rstrip("/").rpartition("/")[2]:
                 raise UsageError(
                     f"'{given}': unknown kind of file; wanted {', '.join(get_args(Kind))}, or one with .gz"
                 )

@@ -19,7 +19,10 @@ class WrongRow(msgspec.Struct, frozen=True):
 
     def error(self) -> DataError:
         """Return the error that names the file and the row."""
-        return DataError(f"{self.file}: row {self.row} {self.reason}; correct it, or leave it out by --on-error record")
+        return DataError(
+            f"{self.file}: row {self.row} {self.reason}; correct it and name another --out, or leave it out by "
+            "--on-error record of embed-many"
+        )
 
 
 class WrongRowError(Exception):

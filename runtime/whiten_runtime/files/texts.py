@@ -89,7 +89,7 @@ def _read_txt(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
 
 
 def _read_jsonl(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
-    key = column
+    key, lone = column, False
     for number, line in enumerate(_lines(stream, name), 1):
         if not line.strip():
             continue
@@ -98,6 +98,13 @@ def _read_jsonl(stream: BinaryIO, name: str, column: str | None) -> Iterator[str
         except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{name}: line {number} is not JSON ({error})") from None
         if isinstance(row, dict):
+            if key is None and len(row) == 1:
+                lone = not row.keys() & set(USUAL_COLUMNS)
+            elif lone and len(row) > 1:  # the first line lacked keys, perhaps that of the text
+                raise UsageError(
+                    f"'{name}' has only '{key}' in its first line and {_quoted(list(row))} in line {number}; choose "
+                    "one with --column"
+                )
             key = choose_column(key, list(row), name)
             row = row[key]
         if not isinstance(row, str):

@@ -8,17 +8,17 @@ import click
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, given_text, json_option, one_line_errors, say, warn
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.checking import ERRORS_FILE, Totals, count_there, finished, verify, write_errors
 from whiten_scale.commands.doing import do_items
 from whiten_scale.commands.options import input_options
 from whiten_scale.commands.progress import progress
 from whiten_scale.inputs.pieces import ColumnChoice
-from whiten_scale.job import planned
+from whiten_scale.job import PLAN_FILE, planned
 from whiten_scale.places import Folder
 from whiten_scale.tasks import Work
-from whiten_scale.vectors import StoredType, VectorChoice
+from whiten_scale.vectors import StoredType, VectorChoice, Vectors
 from whiten_scale.workers import share_of
 
 
@@ -100,6 +100,8 @@ def embed_many(
     path, folder = locate_bundle(bundle).absolute(), Folder(out)
     columns = ColumnChoice(column, id_column, keep)
     columns.check()
+    if not folder.has(PLAN_FILE):
+        Vectors(path, choice).close()  # options that the bundle refuses leave no plan
     job = planned(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
     everything = range(len(job.plan.shards))
     if plan_only:
@@ -113,6 +115,8 @@ def embed_many(
         say(f"{len(there):,} shards are there already; {len(todo):,} are left")
     do_items("embedded", work, todo, workers, ray)
     whole = count_there(job, folder) == len(everything)
+    if not whole and shard is None:
+        raise WhitenError(f"{folder.url}: lacks shards that were written; was something deleted? Run the command again")
     records = finished(job, folder, everything if whole or verified or shard is None else mine)
     wrong = write_errors(folder, records) if whole or shard is None else 0
     if verified:

@@ -1,6 +1,6 @@
 """Implement `whiten fit-many`: fit statistics of many files of texts, with many processes and machines."""
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -16,7 +16,7 @@ from whiten_scale.commands.doing import do_items
 from whiten_scale.commands.options import input_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.inputs.pieces import ColumnChoice
-from whiten_scale.job import planned
+from whiten_scale.job import PLAN_FILE, planned
 from whiten_scale.places import Folder
 from whiten_scale.tasks import Work
 from whiten_scale.workers import share_of
@@ -68,7 +68,15 @@ def fit_many(
     statistics, origin = merge_ranges(job, parts)
     save_statistics(out, statistics, origin)
     if shard is None:
-        shutil.rmtree(parts)
+        _remove(parts, len(everything))
     say(f"wrote {out}: {statistics.moments.n:,} sentences, {len(statistics.moments.mean)} dimensions")
     if as_json:
         console.print_json({"out": str(out), "sentences": statistics.moments.n, "ranges": len(everything)})
+
+
+def _remove(parts: Path, ranges: int) -> None:
+    """Delete the files of a job, and their directory unless somebody else has put files there."""
+    for name in (PLAN_FILE, *map(range_name, range(ranges))):
+        (parts / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        parts.rmdir()

@@ -216,7 +216,7 @@ def _only_lines(choice: ColumnChoice, name: str) -> tuple[str, ...]:
 
 
 def _describe_objects(stream: BinaryIO, name: str, choice: ColumnChoice) -> Described:
-    """Take columns and types from the first object of a .jsonl file."""
+    """Take columns and types from the first objects of a .jsonl file; a row that lacks a column is a wrong row."""
     pyarrow, _ = import_parquet()
     rows = list(_objects(stream, name))
     stream.seek(0)
@@ -224,7 +224,9 @@ def _describe_objects(stream: BinaryIO, name: str, choice: ColumnChoice) -> Desc
         carried = _only_lines(choice, name)
         return Described(None, None, pyarrow.schema([(one, pyarrow.string()) for one in carried]))
     objects = [row for row in rows if isinstance(row, dict)]
-    keys = list(objects[0]) if objects else []
+    keys = list(dict.fromkeys(key for row in objects for key in row))
+    if strange := next((key for key in keys if encodable(key) != key), None):
+        raise UsageError(f"'{name}' has the key {strange!r}, which UTF-8 cannot hold; rename it")
     column = choose_column(choice.column, keys, name) if keys else choice.column
     fields = []
     for one in choice.carried:

@@ -1,6 +1,7 @@
 """Test `whiten embed-many`: bytes for any number of workers, resuming, wrong rows, what is refused."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,7 @@ def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
     arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out", "--per-shard", 2)
     code, said = refused(*arguments, "--workers", 1)
     assert code == 1
-    assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it, or leave it out by" in said
+    assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it and name another" in said
     assert not list((tmp_path / "out").glob("*.parquet"))
     for share in ("2/2", "1/2"):
         found = json.loads(ok(*arguments, "--on-error", "record", "--shard", share, "--json", "--workers", 2).stdout)
@@ -258,6 +259,9 @@ REFUSED = [
     (("--id", "key"), "has no column 'key'"),
     (("--keep", "row"), "'row' is a column that is written itself"),
     (("--input", "nowhere"), "'nowhere' does not exist; check the path"),
+    (("--prompt-name", "zz"), "zz"),
+    (("--truncate-dim", 9999), "9999"),
+    (("--type", "codes", "--dims", 9999), "9999"),
     (("--input", "s4://bucket/key"), "'s4://bucket/key' is no path or URL that fsspec knows"),
 ]
 
@@ -289,6 +293,64 @@ def test_a_bundle_that_is_replaced_meanwhile_is_refused(
     monkeypatch.setattr(tasks, "bundle_hash", lambda path: "0" * 64)
     code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out")
     assert (code, "is not the bundle that the job began with" in said) == (2, True)
+
+
+def test_first_object_without_the_text_is_a_wrong_row(tiny_bundle: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"id": "a1"}\n{"id": "a2", "text": "second"}\n{"id": "a3", "text": "third"}\n')
+    code, said = refused("embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "out", "--id", "id")
+    assert (code, "a.jsonl: row 1 " in said) == (1, True), said
+    code, said = refused("embed", tiny_bundle, "--input", source)
+    assert (code, "has only 'id' in its first line and 'id', 'text' in line 2" in said) == (2, True), said
+
+
+def test_directories_that_are_links_are_followed_and_closed_ones_refused(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
+    plan = ("embed-many", tiny_bundle, "--plan-only", "--input", tmp_path / "in", "--out")
+    assert "planned 2 records" in ok(*plan, tmp_path / "1").stderr
+    (tmp_path / "elsewhere" / "round").symlink_to(tmp_path / "in")
+    code, said = refused(*plan, tmp_path / "2")
+    assert (code, "whose files are there already" in said) == (1, True), said
+    (tmp_path / "elsewhere" / "round").unlink()
+
+    def scandir(path: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", scandir)
+    code, said = refused(*plan, tmp_path / "3")
+    assert (code, "cannot be read (Permission denied)" in said) == (1, True), said
+
+
+def test_directory_named_like_the_end_of_a_file_of_another_kind(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("json").mkdir()
+    Path("json/a.txt").write_text("one\n")
+    Path("json/meta.json").write_text("{}")
+    said = ok("embed-many", tiny_bundle, "--plan-only", "--out", "o", "--input", "json").stderr
+    assert "1 files of other kinds are left out: meta.json" in said
+
+
+@pytest.mark.usefixtures("in_process")
+def test_home_is_one_place(tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", "~/vectors", "--verify")
+    assert (tmp_path / "home" / "vectors" / "_plan.json").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+def test_names_that_are_not_utf8_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Path(os.fsdecode(bytes(tmp_path / "in") + b"/\xff.txt")).write_text("one\n")
+    code, said = refused("embed-many", tiny_bundle, "--input", tmp_path / "in", "--out", tmp_path / "out")
+    assert (code, "is a name of a file that is not UTF-8; rename it" in said) == (2, True), said
 
 
 def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:

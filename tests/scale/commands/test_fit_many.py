@@ -23,6 +23,16 @@ def once(tiny_bundle: Path, filled: Path, tmp_path_factory: pytest.TempPathFacto
     return out
 
 
+def test_files_of_others_in_the_directory_of_parts_stay(tiny_bundle: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "a.txt", tmp_path / "a.stats"
+    source.write_text("".join(f"sentence number {index}\n" for index in range(40)))
+    parts = tmp_path / "a.stats.parts"
+    parts.mkdir()
+    (parts / ".keep").write_text("mine")
+    ok("fit-many", tiny_bundle, "--input", source, "--out", out, "--workers", 1)
+    assert [path.name for path in parts.iterdir()] == [".keep"]
+
+
 def test_bits_do_not_depend_on_workers_and_machines(
     tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path
 ) -> None:
