@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processor
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gc
+import signal
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -22,6 +23,9 @@ from support.corpus import sentences
 from support.once import once, shared_folder
 from support.scheduling import by_time, is_slow, unit_of
 from whiten_runtime import Encoder
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background, as processes of tests would be then
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("busy machines", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("busy machines")
