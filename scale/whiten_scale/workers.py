@@ -117,8 +117,8 @@ class _Pool:
         with self._lock:
             return self._todo.popleft() if self._todo and not self._stopped else None
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        """Start a process, and wait until it has opened the bundle."""
+    def _start(self, attempt: int = 1) -> "subprocess.Popen[bytes]":
+        """Start a process, and wait until it has opened the bundle; start another where a signal ends it before."""
         environment = {**os.environ, **ONE_THREAD}
         pipe = subprocess.PIPE
         with self._lock:
@@ -134,6 +134,8 @@ class _Pool:
         except BaseException as error:
             code = self._end(process)
             if isinstance(error, _KilledError | BrokenPipeError):
+                if code < 0 and attempt < ATTEMPTS:
+                    return self._start(attempt + 1)
                 raise WhitenError(
                     f"a worker ended with {_shown(code)} before it began; see its message above"
                 ) from error

@@ -66,6 +66,18 @@ def test_a_killed_worker_is_replaced(work: Work, tmp_path: Path) -> None:
     assert not children()
 
 
+def test_a_worker_that_is_killed_before_it_begins_is_replaced(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = f"import os, pathlib; path = pathlib.Path({str(tmp_path / 'killed')!r})\n"
+    once += "if not path.exists(): path.touch(); os.kill(os.getpid(), 9)\n"
+    once += "import runpy; runpy.run_module('whiten_scale.worker', run_name='__main__')"
+    monkeypatch.setattr(workers, "_COMMAND", (sys.executable, "-c", once))
+    run_items(work, [0], 1)
+    assert (tmp_path / "killed").exists()
+    assert finished(work.job, Folder(work.out), [0])[0].rows > 0
+
+
 @needs_proc
 def test_an_item_that_kills_its_workers_is_told(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     stopper = 'import sys, os; sys.stdin.readline(); print(\'{"kind": "ready"}\', flush=True); '
