@@ -10,6 +10,7 @@ LONGEST_FIRST = (
     "tests/parity/test_families.py",
     "tests/parity/test_published.py",
     "tests/export/graph/test_fuse_cuda.py",
+    "tests/crashes/test_every_call.py",
     "tests/export/sources/test_adapter.py",
     "tests/evaluation/sweep/",
     "tests/export/",
@@ -35,7 +36,6 @@ SLOW = (
     *("tests/serving/clients/", "tests/serving/server/test_overload.py"),
     *("tests/scale/clusters/", "tests/scale/test_killed.py"),
     "tests/crashes/test_every_call.py",
-    "tests/edge/",
 )
 """Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
 
@@ -46,6 +46,8 @@ BY_FAMILY = (
 )
 """Files whose tests take a family of networks or models as their first parameter, and share nothing between them."""
 
+ALONE = ("tests/crashes/test_every_call.py",)
+"""Files of long tests that start programs of their own, and share nothing with each other."""
 
 FRAMEWORKS = "tests/clients/test_frameworks.py"
 """File with an environment of its own."""
@@ -63,13 +65,15 @@ def by_time(item: pytest.Item) -> int:
 
 
 def unit_of(nodeid: str) -> str:
-    """Return what a test shares a worker process with: its file, or its family of networks.
+    """Return what a test shares a worker process with: its file, its family of networks, or nothing.
 
     All tests of other programs that share an environment go to one worker: it installs that while the others work.
     """
     file, _, rest = nodeid.partition("::")
     if file.startswith("tests/clients/") and file != FRAMEWORKS:
         return "clients"
+    if file in ALONE:
+        return nodeid
     if file in BY_FAMILY and "[" in rest:
         return f"{file} {rest.split('[')[1].rstrip(']').split('-')[0]}"
     return file
