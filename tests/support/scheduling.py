@@ -16,6 +16,9 @@ LONGEST_FIRST = (
     "tests/export/",
     "tests/parity/",
     "tests/evaluation/",
+    "tests/edge/",
+    "tests/examples/",
+    "tests/serving/",
 )
 """Files by the time they take; the others follow. Short ones at the end leave no worker without work for long."""
 
