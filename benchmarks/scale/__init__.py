@@ -1,1 +1,1 @@
-"""What bulk embedding costs beside plain `encode`, one process a core."""
+"""Measure what bulk embedding costs beside plain `encode`, one process a core."""

@@ -11,7 +11,7 @@ goes into the bias after the next matrix product.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -85,11 +85,11 @@ def _lengths(model: ir.Model, before: ir.Node, kind: ir.DataType) -> ir.Value:
     return lengths
 
 
-class _Part:
+class _Part(NamedTuple):
     """Holds queries, keys or values: a product, and the bias that is still to be added to it."""
 
-    def __init__(self, product: ir.Value, bias: _Bias | None) -> None:
-        self.product, self.bias = product, bias
+    product: ir.Value
+    bias: _Bias | None
 
 
 def _projections(model: ir.Model, node: ir.Node) -> tuple[_Part, _Part, _Part] | None:
@@ -112,8 +112,7 @@ def _projections(model: ir.Model, node: ir.Node) -> tuple[_Part, _Part, _Part] |
         return None
     tape, parts = Tape(), []
     for matrix, vector in zip(np.split(weights, 3, axis=1), np.split(bias, 3), strict=True):
-        weight = _constant(model, np.ascontiguousarray(matrix))
-        product = tape.op("MatMul", [node.inputs[0], weight])
+        product = tape.op("MatMul", [node.inputs[0], _constant(model, matrix)])
         parts.append(_Part(_typed(product), vector))
     model.graph.insert_before(node, tape.nodes)
     return parts[0], parts[1], parts[2]
