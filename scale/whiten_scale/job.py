@@ -12,7 +12,7 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_scale.inputs.pieces import ColumnChoice
 from whiten_scale.places import Entry, Folder
-from whiten_scale.plan import Plan, listed, make_plan
+from whiten_scale.plan import PER_SHARD, Plan, listed, make_plan
 
 PLAN_FILE = "_plan.json"
 
@@ -66,7 +66,7 @@ def planned(
     options: dict[str, str],
     inputs: Sequence[str],
     choice: ColumnChoice,
-    per_shard: int,
+    per_shard: int | None,
     say: Callable[[str], object] = lambda message: None,
     warn: Callable[[str], object] = lambda message: None,
 ) -> Job:
@@ -74,16 +74,32 @@ def planned(
 
     Files whose size and time are those of the plan are not read again.
 
+    Args:
+        folder: directory of the output.
+        task: what is done with each shard.
+        bundle: directory of the bundle.
+        options: options by name, as they are written.
+        inputs: directories, files and patterns.
+        choice: columns that are read.
+        per_shard: records of a shard, at most; None for those of the plan that is there, or the default.
+        say: function that tells what is done.
+        warn: function that tells what is left out.
+
     Raises:
-        UsageError: there is a plan of another input, bundle or other options, or files of no plan.
+        UsageError: there is a plan of another input, bundle or other options, or files of no plan, or the folder lies
+            in the input.
         DataError: the input cannot be read.
         WhitenError: the folder cannot be written.
     """
+    for given in inputs:
+        if task == "embed" and "*" not in given and folder.lies_in(given):
+            raise UsageError(f"--out '{folder.url}' lies in --input '{given}', and would be read; name one elsewhere")
     entries, others = listed(inputs)
     if others:
         warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
     found = read_job(folder)
     facts: dict[str, Any] = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle)}
+    per_shard = per_shard or (found.plan.per_shard if found is not None else PER_SHARD)
     same = found is not None and _is_same(found.plan, entries, choice, per_shard)
     if found is None:
         _check_empty(folder)
@@ -91,8 +107,8 @@ def planned(
     plan = found.plan if found is not None and same else make_plan(entries, choice, per_shard)
     job = Job(**facts, options=options, plan=plan)
     if found is None:
-        folder.write(PLAN_FILE, msgspec.json.encode(job) + b"\n")
-        found = job
+        created = folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n")
+        found = job if created else read_job(folder) or job
     if difference := _difference(found, job):
         raise UsageError(f"{folder.place(PLAN_FILE)}: is of another job ({difference}); name another --out")
     return job

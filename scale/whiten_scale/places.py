@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from whiten_runtime.checks import encodable, needing
 from whiten_runtime.errors import DataError, UsageError, WhitenError
-from whiten_runtime.files.replacing import replacing
+from whiten_runtime.files.replacing import hidden_file, publish_new, replacing
 from whiten_runtime.files.writable import PARTIAL, cannot_write
 
 ELSEWHERE = "another --out"
@@ -169,9 +169,14 @@ class Folder:
 
     Args:
         url: path or URL; the directory is created when the first file is written.
+
+    Raises:
+        UsageError: the path is empty, or the protocol unknown.
     """
 
     def __init__(self, url: str) -> None:
+        if not url.strip():
+            raise UsageError("--out is empty; name a directory, such as vectors")
         self.url = url.rstrip("/") or "/"
         self._system, self._path = file_system(self.url)
         self._local = local_path(self.url)
@@ -227,10 +232,7 @@ class Folder:
             WhitenError: it cannot be written; the message names it.
         """
         if self._local is not None:
-            try:
-                self._local.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise cannot_write(error, self._local, ELSEWHERE) from error
+            self._make(self._local)
             with replacing(self._local / name, ELSEWHERE) as file:
                 yield file
             return
@@ -254,11 +256,46 @@ class Folder:
         with self.writing(name) as file:
             file.write(content)
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file unless there is one of this name, and return whether it was written.
+
+        On a disk, one of several processes that do so at once writes it. On a store of objects, two that begin within
+        the same moment may both write it, the later over the earlier.
+
+        Raises:
+            WhitenError: it cannot be written.
+        """
+        if self._local is None:
+            if self.has(name):
+                return False
+            self.write(name, content)
+            return True
+        self._make(self._local)
+        target = self._local / name
+        with hidden_file(target, ELSEWHERE) as (file, temporary):
+            file.write(content)
+            return publish_new(file, temporary, target)
+
+    def lies_in(self, url: str) -> bool:
+        """Return whether this directory is another, or below it."""
+        if self._local is not None:
+            other = local_path(url)
+            return other is not None and self._local.resolve().is_relative_to(other.resolve())
+        system, path = file_system(url.rstrip("/"))
+        return type(system) is type(self._system) and f"{self._path}/".startswith(f"{path}/")
+
     def remove(self, name: str) -> None:
         """Delete a file, if there is one."""
         with reaching(self.place(name)):
             if self.has(name):
                 self._system.rm_file(f"{self._path}/{name}")
+
+    @staticmethod
+    def _make(folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(error, folder, ELSEWHERE) from error
 
     def _upload(self, source: str, target: str) -> None:
         protocol = self._system.protocol

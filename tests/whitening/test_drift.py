@@ -69,6 +69,16 @@ def test_known_shift_and_spread_are_measured(corpus: np.ndarray, bundle: Path) -
     assert monitor.update(white + 0.1).report().verdict == "drifting"
 
 
+def test_harm_by_a_shared_direction_says_what_would_fit(corpus: np.ndarray, bundle: Path) -> None:
+    """Both figures are better than without the map, so the sentence says which is still too high."""
+    white = np.random.default_rng(1).normal(size=(20000, WIDTH))
+    found = DriftMonitor(bundle).update(white + 1.2).report()
+    assert found.verdict == "hurts"
+    assert found.whitened.iso_score > found.unwhitened.iso_score
+    assert found.whitened.average_cosine < found.unwhitened.average_cosine
+    assert ", where a whitening that fits leaves less than 0.37); fit it again" in str(found)
+
+
 def test_batches_and_merged_monitors_equal_one_update(corpus: np.ndarray, bundle: Path) -> None:
     whole = DriftMonitor(bundle).update(corpus, unwhitened=True).report()
     parts = DriftMonitor(bundle), DriftMonitor(bundle)

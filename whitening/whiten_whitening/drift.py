@@ -13,7 +13,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.vectors import check_no_codes
-from whiten_whitening.isotropy import Spread, average_cosine, iso_score
+from whiten_whitening.isotropy import HURTFUL_COSINE, Spread, average_cosine, iso_score
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.stored import read_map
 
@@ -113,6 +113,13 @@ class Drift:
             and self.iso_score >= bounds.isotropy * self.expected_iso_score
         )
 
+    @property
+    def _why(self) -> str:
+        """Return why a map does harm although it spreads the vectors better than no map."""
+        if self.whitened.iso_score < self.unwhitened.iso_score:
+            return ""
+        return f", where a whitening that fits leaves less than {HURTFUL_COSINE}"
+
     def __str__(self) -> str:
         if self.corpus_n < LEAST_RATIO * self.width:
             return (
@@ -128,7 +135,7 @@ class Drift:
             "close": "these texts are like the corpus; the whitening fits them",
             "drifting": f"these texts differ from the corpus, but the whitening still fits them ({spread})",
             "far": f"these texts are unlike the corpus, but the whitening still spreads them well ({spread})",
-            "hurts": f"the whitening does these texts harm ({spread}); fit it again on them ({again})",
+            "hurts": f"the whitening does these texts harm ({spread}{self._why}); fit it again on them ({again})",
             "too few": f"{self.n} texts are too few to tell; give {LEAST_VECTORS} or more",
         }[self.verdict]
 

@@ -57,7 +57,7 @@ def embed_many(
     bundle: str,
     inputs: tuple[str, ...],
     column: str | None,
-    per_shard: int,
+    per_shard: int | None,
     workers: int | None,
     shard: str | None,
     ray: str | None,
@@ -105,7 +105,10 @@ def embed_many(
     job = planned(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
     everything = range(len(job.plan.shards))
     if plan_only:
-        say(f"planned {job.plan.starts[-1]:,} records in {len(everything):,} shards: {folder.place('_plan.json')}")
+        records = job.plan.starts[-1]
+        say(f"planned {records:,} records in {len(everything):,} shards: {folder.place(PLAN_FILE)}")
+        if as_json:
+            console.print_json({"out": folder.url, "planned": len(everything), "records": records, "key": job.key})
         return
     mine = share_of(everything, shard)
     there = finished(job, folder, mine)
@@ -117,13 +120,13 @@ def embed_many(
     whole = count_there(job, folder) == len(everything)
     if not whole and shard is None:
         raise WhitenError(f"{folder.url}: lacks shards that were written; was something deleted? Run the command again")
-    records = finished(job, folder, everything if whole or verified or shard is None else mine)
-    wrong = write_errors(folder, records) if whole or shard is None else 0
+    found = finished(job, folder, everything if whole or verified or shard is None else mine)
+    wrong = write_errors(folder, found) if whole or shard is None else 0
     if verified:
         with progress("verified", job.plan.starts[-1], "one thread") as advance:
-            totals = verify(job, folder, records, advance)
+            totals = verify(job, folder, found, advance)
     else:
-        totals = Totals.of(records[number] for number in sorted(records))
+        totals = Totals.of(found[number] for number in sorted(found))
     _tell(totals, len(everything), wrong, folder, verified)
     if as_json:
         summary: dict[str, Any] = asdict(totals) | {"out": folder.url, "embedded": len(todo), "resumed": len(there)}

@@ -32,7 +32,7 @@ def fit_many(
     bundle: str,
     inputs: tuple[str, ...],
     column: str | None,
-    per_shard: int,
+    per_shard: int | None,
     workers: int | None,
     shard: str | None,
     ray: str | None,

@@ -25,10 +25,8 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--per-shard",
             type=click.IntRange(min=1),
-            default=PER_SHARD,
-            show_default=True,
             metavar="N",
-            help="Records of a shard, at most.",
+            help=f"Records of a shard, at most. [default: those of the plan that is there, or {PER_SHARD}]",
         ),
         click.option("--workers", type=click.IntRange(min=1), help="Processes. [default: one for each usable CPU]"),
         click.option("--shard", metavar="K/N", help="The share of this machine: every Nth shard, from the Kth on."),

@@ -17,6 +17,7 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_scale import job
 from whiten_scale.commands import doing
 from whiten_scale.shard import embed_shard
 from whiten_whitening.codes.coder import Coder
@@ -190,6 +191,58 @@ def test_files_of_others_are_refused_by_name(tiny_bundle: Path, filled: Path, tm
     assert "notes.txt: is there, but no _plan.json; name an empty or new --out" in refused(*arguments, full)[1]
     (full / "notes.txt").rename(full / "_plan.json")
     assert "_plan.json: is no plan" in refused(*arguments, full)[1]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_records_of_a_shard_are_those_of_the_plan_there(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    """The command that verifies need not repeat --per-shard."""
+    out = tmp_path / "out"
+    first = embed(tiny_bundle, filled, out)
+    again = json.loads(ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--verify", "--json").stdout)
+    assert (again["planned"], again["resumed"], again["key"]) == (first["planned"], first["planned"], first["key"])
+    assert first["planned"] > 1
+
+
+def test_the_plan_alone_in_json(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    planned = embed(tiny_bundle, filled, out, "--plan-only")
+    done = embed(tiny_bundle, filled, out)
+    assert planned.pop("records") >= done["rows"]  # empty lines are records, too
+    assert planned == {name: done[name] for name in ("out", "planned", "key")}
+
+
+def test_an_output_that_lies_in_the_input_is_refused(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    """The next run would read the vectors as texts."""
+    link = tmp_path / "link"
+    link.symlink_to(filled)
+    for out in (filled, filled / "out", filled / "a" / "out", link / "out"):
+        code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
+        assert (code, f"--out '{out}' lies in --input '{filled}'" in said) == (2, True)
+        assert not (filled / "out").exists()
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", f"{filled}-out", "--plan-only")
+
+
+@pytest.mark.parametrize("out", ["", " "])
+def test_an_empty_output_is_refused(tiny_bundle: Path, filled: Path, out: str) -> None:
+    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
+    assert (code, "--out is empty" in said) == (2, True)
+
+
+def test_the_second_of_two_jobs_that_start_at_once_is_refused(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found no plan; the other has written its own before this one does."""
+    out, make_plan = tmp_path / "out", job.make_plan
+
+    def while_another_starts(*arguments: Any) -> Any:
+        monkeypatch.setattr(job, "make_plan", make_plan)
+        ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--type", "float16", "--plan-only")
+        return make_plan(*arguments)
+
+    monkeypatch.setattr(job, "make_plan", while_another_starts)
+    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
+    assert (code, "is of another job (type: float16 -> float32)" in said) == (2, True)
+    assert [path.name for path in out.iterdir()] == ["_plan.json"]
 
 
 @pytest.fixture
