@@ -42,7 +42,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sts", type=Path, metavar="DIR", help="the similarity tasks, as for `whiten eval sts`")
     parser.add_argument("--models", default=",".join(MODELS), help=f"some of {','.join(MODELS)}")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the engines at most")
-    parser.add_argument("--minutes", type=float, default=18, help="no round begins later; each model has three at least")
+    parser.add_argument(
+        "--minutes", type=float, default=18, help="no round begins later; each model has three at least"
+    )
     parser.add_argument("--quick", action="store_true", help="a dry run: few texts, one round; not for the pages")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "whiten-benchmarks")
     parser.add_argument("--out", type=Path, default=FIGURES)

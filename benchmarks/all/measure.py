@@ -79,7 +79,13 @@ def precision(cache: Path, texts: list[str], rounds: int) -> Found:
 
 
 def speed(
-    model: str, cache: Path, sentences: list[str], share: float, rounds: int, until: float, differences: dict[str, float]
+    model: str,
+    cache: Path,
+    sentences: list[str],
+    share: float,
+    rounds: int,
+    until: float,
+    differences: dict[str, float],
 ) -> Model:
     """Run the engines of one model in turn, round after round.
 

@@ -55,9 +55,7 @@ def command_of(name: str) -> str:
 
 def bench(model: str, cache: Path, sentences: list[str], share: float) -> Bench:
     """Return what runs the engines on one model, with all threads of this machine."""
-    return Bench(
-        model, cache, sentences, default_threads(), partial(interpreter, cache), share=share, chosen=WORKLOADS
-    )
+    return Bench(model, cache, sentences, default_threads(), partial(interpreter, cache), share=share, chosen=WORKLOADS)
 
 
 def engines(model: str) -> list[str]:

@@ -16,7 +16,7 @@ ROWS = (
 )
 """Label of each engine, and its names in float32 and in int8 or bfloat16."""
 
-_EMPTY = "–"
+_EMPTY = "\N{EN DASH}"
 
 
 def blocks(figures: Mapping[str, Any]) -> dict[str, str]:
@@ -37,8 +37,8 @@ def how(figures: Mapping[str, Any]) -> str:
     sentence = (
         f"Texts per second of one call with {_each(counts)} {texts}, each engine with its best settings, on "
         f"{unit['threads']} threads of {unit['model']} with {', '.join(unit['features'])}; onnxruntime "
-        f"{figures['versions']['onnxruntime']}, {figures['date']}, medians of {_each(rounds)} rounds. Ratio: whiten over "
-        "the other engine, median of the rounds."
+        f"{figures['versions']['onnxruntime']}, {figures['date']}, medians of {_each(rounds)} rounds. Ratio: whiten "
+        "over the other engine, median of the rounds."
     )
     return wrapped(sentence)
 
@@ -56,7 +56,7 @@ def speed_table(figures: Mapping[str, Any], with_peak: bool) -> str:
                 continue
             cells = [label, *_cells(result, "whiten-fp32", full), *_cells(result, "whiten-int8", small)]
             lines.append([*cells, ""] if with_peak else cells)
-    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |") for cells in lines)
+    return "\n".join("".join(f"| {cell} " if cell else "| " for cell in cells) + "|" for cells in lines)
 
 
 def rates(result: Model, engine: str, workload: str = "short") -> list[float]:

@@ -101,8 +101,12 @@ def test_every_number_that_is_edited_by_hand_is_found(copy: Path, figures: dict[
     write(copy, figures)
     path = copy / page
     whole = path.read_text("utf-8")
-    numbers = [match.span(number) for template in SENTENCES.get(page, ()) for match in pattern(template).finditer(whole)
-               for number in range(1, match.re.groups + 1)]
+    numbers = [
+        match.span(number)
+        for template in SENTENCES.get(page, ())
+        for match in pattern(template).finditer(whole)
+        for number in range(1, match.re.groups + 1)
+    ]
     for block in BLOCK.finditer(whole):
         start = block.start("body")
         numbers += [(start + found.start(), start + found.end()) for found in re.finditer(r"\d+", block["body"])]
@@ -127,7 +131,7 @@ def test_ratios_are_medians_of_the_rounds(figures: dict[str, Any]) -> None:
 
 def test_what_was_not_measured_is_a_dash(figures: dict[str, Any]) -> None:
     lines = speed_table(figures, with_peak=False).splitlines()
-    assert [line for line in lines if line.startswith("| OpenVINO")][0].endswith("| – | |")
+    assert next(line for line in lines if line.startswith("| OpenVINO")).endswith("| – | |")
     assert not any(line.startswith("| fastembed") for line in lines)
 
 
@@ -135,7 +139,10 @@ def test_the_sentence_names_machine_day_texts_and_rounds(figures: dict[str, Any]
     figures["speed"]["bert-base"]["texts"] = TEXTS | {"short": 250}
     words = " ".join(how(figures).split())
     assert "one call with 1,000 (BERT-base: 250) sentences of the STS benchmark" in words
-    assert "on 2 threads of Chip with AVX2, VNNI; onnxruntime 9.9.9, 2030-01-02, medians of 3 (BERT-base: 2) rounds" in words
+    assert (
+        "on 2 threads of Chip with AVX2, VNNI; onnxruntime 9.9.9, 2030-01-02, medians of 3 (BERT-base: 2) rounds"
+        in words
+    )
     figures["texts"]["source"] = "mine.txt"
     assert "sentences of mine.txt" in how(figures)
 
