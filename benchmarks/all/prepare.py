@@ -81,6 +81,7 @@ def prepare(models: list[str], cache: Path, sentences: list[str]) -> dict[str, A
         found = {"source": source, "differences": {}, "versions": {}}
         for precision in PRECISIONS:
             _export(bundle(cache, precision), precision)
+        file.write_text(json.dumps(found, indent=1) + "\n")
     for model in models:
         if model in found["differences"]:
             continue
