@@ -13,6 +13,13 @@ from pathlib import Path
 from benchmarks.machine import made_by
 
 
+def measure(bundle: str, texts: str, use: str) -> dict[str, float]:
+    """Return the figures of one new process, in megabytes but for its growth; see `benchmarks.memory.process`."""
+    command = [sys.executable, "-m", "benchmarks.memory.process", bundle, texts, use]
+    figures: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return figures
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
@@ -23,10 +30,7 @@ def main() -> None:
     print("| bundle | imported | loaded | peak, 50 texts one by one | peak, 1,000 in one call | growth |")
     print("|---|---|---|---|---|---|")
     for bundle in arguments.bundles:
-        figures = {}
-        for use in ("one", "many", "long"):
-            command = [sys.executable, "-m", "benchmarks.memory.process", bundle, arguments.texts, use]
-            figures[use] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        figures = {use: measure(bundle, arguments.texts, use) for use in ("one", "many", "long")}
         one, many = figures["one"], figures["many"]
         megabytes = " | ".join(
             f"{value:.0f} MB" for value in (one["imported"], one["loaded"], one["peak"], many["peak"])

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from benchmarks.machine import kind, machine
 from benchmarks.peers.engines import MAX_TOKENS, NEEDS
-from benchmarks.peers.report import write_report
+from benchmarks.peers.report import WORKLOADS, Model, write_report
 from benchmarks.timing import interleaved, seconds
 from benchmarks.workloads import checkpoint, long_passages, plain_tokenizer, workloads
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
@@ -71,13 +72,59 @@ def python(cache: Path, engine: str) -> str:
     return str(binary)
 
 
+def engines_of(model: str, chosen: tuple[str, ...] = ("",)) -> list[str]:
+    """Return the engines to measure, whiten-fp32 first, without bfloat16 where the processor does not have it.
+
+    Args:
+        model: of `ENGINES`.
+        chosen: beginnings of the others' names.
+    """
+    engines = ["whiten-fp32", *(name for name in ENGINES[model][1:] if name.startswith(chosen))]
+    return [name for name in engines if BF16 in processor().features or not name.endswith("bf16")]
+
+
+def with_needed(engines: list[str]) -> list[str]:
+    """Return engines after those whose graphs they load: in the order in which to prepare them."""
+    needed = (NEEDS[engine.split("-")[0]] for engine in engines if engine.split("-")[0] in NEEDS)
+    return list(dict.fromkeys((*needed, *engines)))
+
+
+def place(refused: bool = False) -> str:
+    """Return the processor and its kind, the name of a machine in figures.json.
+
+    Args:
+        refused: whether AMX was refused to the engines.
+    """
+    return f"{processor().model or 'processor'}, {kind(refused)}{', AMX refused' if refused else ''}"
+
+
 class Bench:
-    """Run the engines on one model and one set of texts."""
+    """Run the engines on one model and one set of texts.
+
+    Args:
+        model: of `ENGINES`.
+        cache: folder for checkpoints and what engines load.
+        sentences: texts to draw from.
+        threads: threads of each engine.
+        interpreter: gives the Python of an engine's environment.
+        without_amx: whether to refuse AMX to all engines.
+        share: share of the texts.
+        chosen: workloads; single texts are needed for the cold start.
+    """
 
     def __init__(
-        self, model: str, cache: Path, sentences: list[str], threads: int, without_amx: bool, share: float
+        self,
+        model: str,
+        cache: Path,
+        sentences: list[str],
+        threads: int,
+        interpreter: Callable[[str], str],
+        without_amx: bool = False,
+        share: float = 1,
+        chosen: Sequence[str] = tuple(WORKLOADS),
     ) -> None:
-        self.model, self.threads, self.cache = model, threads, cache
+        self.model, self.threads, self.python = model, threads, interpreter
+        self.refused = without_amx and "AMX" in processor().features
         self.wrapper = ["-m", "benchmarks.peers.without_amx"] if without_amx else []
         self.folder = cache / model
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +133,7 @@ class Bench:
         texts = workloads(model, sentences, tokenizer)
         self.texts = {name: texts[name] for name in ("short", "mixed")}
         self.texts |= {"long": long_passages(model, sentences, tokenizer), "one": texts["one"]}
-        self.texts = {name: items[: max(1, round(share * len(items)))] for name, items in self.texts.items()}
+        self.texts = {name: self.texts[name][: max(1, round(share * len(self.texts[name])))] for name in chosen}
         self.tokens = {
             name: float(np.mean([min(len(row.ids), MAX_TOKENS) for row in tokenizer.encode_batch(texts)]))
             for name, texts in self.texts.items()
@@ -95,7 +142,7 @@ class Bench:
 
     def worker(self, action: str, engine: str, *more: str) -> str:
         """Run `worker.py` in the engine's environment, and return what it printed."""
-        command = [python(self.cache, engine), *self.wrapper, "-m", "benchmarks.peers.worker", action, engine]
+        command = [self.python(engine), *self.wrapper, "-m", "benchmarks.peers.worker", action, engine]
         command += [
             str(self.checkpoint),
             str(self.folder / engine),
@@ -142,7 +189,7 @@ class Bench:
 
     def peak(self) -> Figures:
         """Return one round's peak of the processor, by precision."""
-        command = [python(self.cache, "whiten"), *self.wrapper, "-m", "benchmarks.peers.peak", str(self.threads)]
+        command = [self.python("whiten"), *self.wrapper, "-m", "benchmarks.peers.peak", str(self.threads)]
         figures: Figures = json.loads(subprocess.run(command, capture_output=True, cwd=ROOT, check=True).stdout)
         return figures
 
@@ -151,6 +198,24 @@ class Bench:
         candidates = {engine: partial(self.measure, engine) for engine in engines} | {"peak": self.peak}
         found = interleaved(candidates, count)
         return [dict(zip(found, figures, strict=True)) for figures in zip(*found.values(), strict=True)]
+
+    def result(self, differences: dict[str, float], rounds: list[dict[str, Figures]]) -> Model:
+        """Return what figures.json keeps of a run.
+
+        Args:
+            differences: of `agree`.
+            rounds: of `rounds`.
+        """
+        amx = "AMX was refused" if self.refused else "AMX was used" if kind() == "amx" else "no AMX"
+        config = json.loads((self.checkpoint / "config.json").read_text())
+        return {
+            "machine": f"{machine()}; {amx}",
+            "threads": self.threads,
+            "tokens": self.tokens,
+            "config": {key: config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+            "differences": differences,
+            "rounds": rounds,
+        }
 
 
 def main() -> None:
@@ -173,33 +238,26 @@ def main() -> None:
         sentences = list(dict.fromkeys(read_texts(arguments.texts, arguments.column)))
     file = arguments.out / "figures.json"
     results = json.loads(file.read_text()) if file.exists() else {}
-    unit, here = processor(), kind(arguments.without_amx)
-    refused = arguments.without_amx and "AMX" in unit.features
-    results.setdefault(place := f"{unit.model or 'processor'}, {here}{', AMX refused' if refused else ''}", {})
-    used = "AMX was refused" if refused else "AMX was used" if here == "amx" else "no AMX"
+    refused = arguments.without_amx and "AMX" in processor().features
+    results.setdefault(place(refused), {})
+    cache = arguments.cache.resolve()
     for model in arguments.models.split(","):
-        chosen = tuple((arguments.engines or "").split(","))
-        engines = ["whiten-fp32", *(name for name in ENGINES[model][1:] if name.startswith(chosen))]
-        if BF16 not in unit.features:
-            engines = [name for name in engines if not name.endswith("bf16")]
+        engines = engines_of(model, tuple((arguments.engines or "").split(",")))
         bench = Bench(
-            model, arguments.cache.resolve(), sentences, arguments.threads, arguments.without_amx, arguments.share
+            model,
+            cache,
+            sentences,
+            arguments.threads,
+            partial(python, cache),
+            arguments.without_amx,
+            arguments.share,
         )
-        needed = (NEEDS[engine.split("-")[0]] for engine in engines if engine.split("-")[0] in NEEDS)
-        for engine in dict.fromkeys((*needed, *engines)):
+        for engine in with_needed(engines):
             print(f"{model}: preparing {engine}", file=sys.stderr)
             bench.worker("prepare", engine)
         differences = bench.agree(engines)
         rounds = bench.rounds(engines, arguments.rounds)
-        config = json.loads((bench.checkpoint / "config.json").read_text())
-        results[place][model] = {
-            "machine": f"{machine()}; {used}",
-            "threads": bench.threads,
-            "tokens": bench.tokens,
-            "config": {key: config[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")},
-            "differences": differences,
-            "rounds": rounds,
-        }
+        results[place(refused)][model] = bench.result(differences, rounds)
         file.write_text(json.dumps(results, indent=1) + "\n")
     write_report(results, arguments.out)
 

@@ -45,12 +45,11 @@ def measured_workloads(result: Model) -> dict[str, str]:
     return {name: title for name, title in WORKLOADS.items() if name in result["tokens"]}
 
 
-def write_report(results: dict[str, dict[str, Model]], out: Path) -> None:
-    """Write table.md and chart.png.
+def report(results: dict[str, dict[str, Model]]) -> str:
+    """Return the content of table.md.
 
     Args:
         results: results by machine and model.
-        out: folder of both files.
     """
     lines = [
         "Made by `python -m benchmarks.peers`: each engine in a process of its own, in turn, medians (lowest to "
@@ -60,7 +59,17 @@ def write_report(results: dict[str, dict[str, Model]], out: Path) -> None:
         lines.append(f"\n## {place}")
         for model, result in models.items():
             lines += [*_speeds(model, result), *_ratios(result)]
-    (out / "table.md").write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def write_report(results: dict[str, dict[str, Model]], out: Path) -> None:
+    """Write table.md and chart.png.
+
+    Args:
+        results: results by machine and model.
+        out: folder of both files.
+    """
+    (out / "table.md").write_text(report(results))
     _chart(results, out / "chart.png")
 
 

@@ -2,7 +2,7 @@
 
 Started by `benchmarks.peers`:
 `python -m benchmarks.peers.worker prepare|vectors|measure|cold ENGINE CHECKPOINT FOLDER WORKLOADS THREADS [VECTORS]`.
-`vectors` writes those of the short and the long texts to a file.
+`vectors` writes those of the short texts, and of the long ones where there are some, to a file.
 """
 
 import json
@@ -47,7 +47,8 @@ def main() -> None:
         loaded.one(texts["one"][0])
         return
     if action == "vectors":
-        np.save(vectors[0], np.concatenate([loaded.many(texts[name]) for name in ("short", "long")]).astype(np.float32))
+        rows = [loaded.many(texts[name]) for name in ("short", "long") if name in texts]
+        np.save(vectors[0], np.concatenate(rows).astype(np.float32))
         return
     print(json.dumps(measure(loaded, texts)))
 
