@@ -1,7 +1,6 @@
 """Implement `whiten embed`: embed texts, and print their vectors or write them to a file."""
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,16 +13,19 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, VectorPrecision
 from whiten_runtime.commands import console
+from whiten_runtime.commands.bars import drawn_bar
 from whiten_runtime.commands.console import (
     bundle_argument,
     given_text,
     json_option,
     one_line_errors,
     provider_option,
+    quiet_option,
     say,
     threads_option,
     warn,
 )
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.vector_options import check_other_file, force_option, header_option
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
@@ -88,52 +90,69 @@ class _Run:
         }
 
 
-@click.command()
+@command(
+    section="Embed",
+    examples=(
+        'whiten embed bundles/minilm-l0-l1 "A text." "Another text."',
+        "whiten embed bundles/minilm-l0-l1 --input texts.csv --column body --out vectors.npy",
+    ),
+)
 @bundle_argument
 @click.argument("text", nargs=-1, callback=given_text)
-@click.option(
+@heading("Input")
+@option(
     "--input",
     "input_file",
     metavar="FILE",
-    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin.",
+    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet; - for stdin. Each may end in .gz too.",
 )
-@click.option("--column", help="Column or key of the text in --input.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write vectors to .npy, .parquet or .jsonl.")
-@click.option(
+@option("--column", metavar="COLUMN", help="Column or key of the text in --input.")
+@option(
     "--prompt-name",
     metavar="NAME",
     callback=given_text,
-    help="Prompt of the bundle to apply. [default: its default prompt]",
+    help="Prompt of the bundle, such as query. [default: its default prompt]",
 )
-@click.option(
+@option(
     "--prompt",
     metavar="TEXT",
     callback=given_text,
-    help='Prompt before each text, or around it with "{text}"; "" for none.',
+    help='Prompt before each text; "" for none. With "{text}" in it, it is put around the text.',
 )
-@click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
-@click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
-@click.option(
-    "--precision",
-    type=click.Choice(get_args(VectorPrecision)),
-    default="float32",
-    show_default=True,
-    help="8 bits a coordinate, or its sign alone in a bit. Lines of JSON then begin with a header.",
-)
-@click.option("--batch-size", type=click.IntRange(min=1), help="Texts per run at most.")
-@click.option(
+@option(
     "--max-characters",
     type=click.IntRange(min=1),
+    metavar="N",
+    rare=True,
     help="Cut longer texts before they are tokenised. [default: 250 a token]",
 )
+@heading("Vectors")
+@option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
+@option("--truncate-dim", type=click.IntRange(min=1), metavar="K", help="Keep the first K coordinates only.")
+@option(
+    "--precision",
+    type=click.Choice(get_args(VectorPrecision)),
+    metavar="|".join(get_args(VectorPrecision)),
+    default="float32",
+    show_default=True,
+    help="How a coordinate is stored. In 8 bits (int8, uint8), or as its sign in one bit (binary, ubinary): lines of "
+    "JSON then begin with a header.",
+)
+@heading("Output")
+@option(
+    "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write vectors to .npy, .parquet or .jsonl."
+)
 @header_option
-@click.option("--restart", is_flag=True, help="Begin anew, whatever an interrupted run left beside --out.")
+@option("--restart", is_flag=True, help="Begin anew, whatever an interrupted run left.")
 @force_option
+@json_option
+@quiet_option
+@heading("Execution")
 @threads_option
 @provider_option
-@click.option("--tuned", is_flag=True, help="Run as whiten tune chose for this bundle on this machine.")
-@click.option("--verify", is_flag=True, help="First prove parity with the reference, as whiten verify does.")
-@json_option
+@option("--batch-size", type=click.IntRange(min=1), metavar="N", rare=True, help="Texts per run at most.")
+@option("--tuned", is_flag=True, help="Run as whiten tune chose for this machine.")
+@option("--verify", is_flag=True, help="First prove parity, as whiten verify does.")
 @one_line_errors
 def embed(
     bundle: str,
@@ -246,9 +265,7 @@ def _write_resumable(
 def _fill(
     write: Callable[[list[str], Vectors], object], windows: Iterator[tuple[list[str], Vectors]], done: int
 ) -> int:
-    from tqdm import tqdm
-
-    with tqdm(unit=" texts", leave=False, initial=done, disable=not sys.stderr.isatty()) as bar:
+    with drawn_bar("texts", None, done) as bar:
         for texts, vectors in windows:
             write(texts, vectors)
             bar.update(len(texts))

@@ -17,6 +17,7 @@ from whiten_runtime.commands.console import (
     one_line_errors,
 )
 from whiten_runtime.commands.embed import embed
+from whiten_runtime.commands.help import Command, Group, group, heading
 from whiten_runtime.commands.push import push
 from whiten_runtime.commands.sign import sign
 from whiten_runtime.commands.similarity import similarity
@@ -28,7 +29,7 @@ from whiten_runtime.hub.locating import locate_bundle
 COMMAND_GROUP = "whiten.commands"
 
 
-class _PluginGroup(click.Group):
+class _PluginGroup(Group):
     """Groups commands; subcommands may be in packages that the runtime must not import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -46,8 +47,17 @@ class _PluginGroup(click.Group):
         return None
 
 
-@click.group("whiten", cls=_PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="whiten")
+@group(
+    "whiten",
+    cls=_PluginGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    sections=("Make a bundle", "Embed", "Check", "Evaluate", "Share"),
+    examples=(
+        "whiten export minilm --layers 0,1",
+        'whiten embed bundles/minilm-l0-l1 "A text." "Another text."',
+    ),
+)
+@click.version_option(package_name="whiten", message="%(prog)s, version %(version)s")
 def whiten() -> None:
     """Compute whitened sentence embeddings with bundles that whiten-export wrote."""
 
@@ -61,8 +71,16 @@ whiten.add_command(tune)
 whiten.add_command(verify)
 
 
-@whiten.command()
+@whiten.command(
+    cls=Command,
+    section="Check",
+    examples=(
+        "whiten info bundles/minilm-l0-l1",
+        "whiten info ORG/NAME --json",
+    ),
+)
 @bundle_argument
+@heading("Output")
 @json_option
 @one_line_errors
 def info(bundle: str, as_json: bool) -> None:

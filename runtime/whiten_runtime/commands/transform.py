@@ -10,9 +10,11 @@ from whiten_runtime.commands.console import (
     json_option,
     one_line_errors,
     provider_option,
+    quiet_option,
     say,
     threads_option,
 )
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.vector_options import check_other_file, force_option, header_option
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata
@@ -22,9 +24,16 @@ from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
 
 
-@click.command()
+@command(
+    section="Embed",
+    examples=(
+        "whiten transform bundles/my-api-vectors --input vectors.npy --out whitened.npy",
+        "whiten transform bundles/my-api-vectors --input rows.parquet --column v --out w.npy",
+    ),
+)
 @bundle_argument
-@click.option(
+@heading("Input")
+@option(
     "--input",
     "input_file",
     required=True,
@@ -32,18 +41,23 @@ from whiten_runtime.vector_whitener import VectorWhitener
     metavar="FILE",
     help="Vectors: .npy, .parquet or .jsonl.",
 )
-@click.option("--column", help="Column or key of the vectors in --input.")
-@click.option(
+@option("--column", metavar="COLUMN", help="Column or key of the vectors in --input.")
+@heading("Output")
+@option(
+    "-o",
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="Write the whitened vectors to .npy, .parquet or .jsonl.",
+    metavar="FILE",
+    help="Write .npy, .parquet or .jsonl.",
 )
 @header_option
 @force_option
+@json_option
+@quiet_option
+@heading("Execution")
 @threads_option
 @provider_option
-@json_option
 @one_line_errors
 def transform(
     bundle: str,
