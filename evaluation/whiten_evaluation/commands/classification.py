@@ -114,13 +114,15 @@ class ClassificationEvaluation:
     section="Evaluate",
     examples=(
         "whiten eval classification bundles/minilm-l0-l1 --data senteval/",
-        "whiten eval classification bundles/minilm-l0-l1 --data senteval/ --tasks MR,TREC",
+        "whiten eval classification bundles/minilm-l0-l1 --data senteval/ --tasks MR",
     ),
 )
 @bundles_argument
 @heading("Data")
 @data_option
-@option("--tasks", metavar="T,T", help=f"Some of the tasks: {','.join(ALL_TASKS)}. [default: all there]")
+@option(
+    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(ALL_TASKS)}. [default: all]"
+)
 @prompt_option
 @whitening_options
 @running_options
@@ -142,8 +144,9 @@ def classification(
 ) -> None:
     """Classify sentences by logistic regression, as SentEval does.
 
-    It is trained on their vectors; scores are accuracies, times 100. MRPC has the F1 of paraphrases besides; avg is the mean accuracy of all seven tasks. CR gets a table of its own: its
-    classes are unequal, so that the majority is beside the accuracy, and the spread over its folds.
+    It is trained on their vectors; scores are accuracies, times 100. MRPC has the F1 of paraphrases besides; avg is
+    the mean accuracy of all seven tasks. CR gets a table of its own: its classes are unequal, so that the majority
+    is beside the accuracy, and the spread over its folds.
     """
     check_formats(as_json, as_csv)
     whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))

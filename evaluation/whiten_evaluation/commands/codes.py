@@ -75,7 +75,7 @@ class CodesEvaluation(StsTexts):
     section="Evaluate",
     examples=(
         "whiten eval codes bundles/minilm-l0-l1 --data sts/",
-        "whiten eval codes bundles/minilm-l0-l1 --data sts/ --bits 4 --dim 128 --out codes.svg",
+        "whiten eval codes bundles/minilm-l0-l1 --data sts/ --bits 4 --out codes.svg",
     ),
 )
 @bundles_argument
@@ -128,8 +128,9 @@ def codes(
 ) -> None:
     """Score codes of a few bytes a vector on the STS tasks.
 
-    Beside them stand float32, int8 with a scale for each vector, and signs. mean is that of the tasks, each as whiten eval sts has it; float32 is the difference to the whole vectors. Both
-    texts of a pair are coded. Kinds with a * in the column front have the best score in as few bytes.
+    Beside them stand float32, int8 with a scale for each vector, and signs. mean is that of the tasks, each as
+    whiten eval sts has it; float32 is the difference to the whole vectors. Both texts of a pair are coded. Kinds
+    with a * in the column front have the best score in as few bytes.
     """
     check_formats(as_json, as_csv)
     if beta is not None:

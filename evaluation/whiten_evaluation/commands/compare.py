@@ -97,8 +97,8 @@ class ComparisonEvaluation(StsTexts):
 @command(
     section="Evaluate",
     examples=(
-        "whiten eval compare bundles/minilm-l0-l1 bundles/minilm-l0-l1-int8 --data sts/",
-        "whiten eval compare bundles/a bundles/b --data sts/ --tasks STS-B --json",
+        "whiten eval compare bundles/base bundles/base-int8 --data sts/",
+        "whiten eval compare bundles/base ORG/NAME --data sts/ --tasks STS-B --json",
     ),
 )
 @bundles_argument
@@ -138,7 +138,8 @@ def compare(
 ) -> None:
     """Compare bundles on the similarity tasks, each with the first.
 
-    Differences have 95 % intervals. These are those of a paired bootstrap over the pairs of sentences; a star marks those without 0.
+    Differences have 95 % intervals. These are those of a paired bootstrap over the pairs of sentences; a star marks
+    those without 0.
     """
     check_formats(as_json, as_csv)
     if len(bundles) < 2:

@@ -111,18 +111,23 @@ class IsotropyEvaluation:
     section="Evaluate",
     examples=(
         "whiten eval isotropy bundles/minilm-l0-l1 --input texts.txt",
-        "whiten eval isotropy bundles/minilm-l0-l1 --data sts/ --method pca --figures figures/",
+        "whiten eval isotropy bundles/minilm-l0-l1 --data sts/ --out figures/",
     ),
 )
 @bundles_argument
 @heading("Data")
-@option("--data", type=click.Path(path_type=Path), metavar="DIR", help="The sentences of the STS tasks in DIR.")
+@option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The sentences of the STS tasks in DIR. --input is for other texts.",
+)
 @option(
     "--input",
     "inputs",
     multiple=True,
     metavar="FILE",
-    help="Texts instead: .txt, .jsonl, .csv, .tsv, .parquet. Each may end in .gz too. Repeatable.",
+    help="Texts: .txt, .jsonl, .csv, .tsv or .parquet. Each may end in .gz too. Repeatable.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the text in --input.")
 @prompt_option
@@ -132,8 +137,9 @@ class IsotropyEvaluation:
     "methods",
     multiple=True,
     type=click.Choice(get_args(Method)),
-    metavar="|".join(get_args(Method)),
-    help="Measure this whitening too. It is fitted on the texts themselves. Repeatable.",
+    metavar="NAME",
+    help=f"Measure this whitening too. One of {', '.join(get_args(Method))}. It is fitted on the texts themselves. "
+    "Repeatable.",
 )
 @option("--dim", type=click.IntRange(min=1), metavar="K", help="Leading dimensions that --method keeps.")
 @option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --method.")
@@ -146,7 +152,6 @@ class IsotropyEvaluation:
 )
 @heading("Output")
 @option(
-    "-o",
     "--out",
     "--figures",
     "figures",
@@ -174,8 +179,8 @@ def isotropy(
 ) -> None:
     """Measure isotropy of vectors before and after whitening.
 
-    The whitening is the bundle's; others may be fitted on the texts. IsoScore and partition score: 1 is isotropic; average cosine, over all pairs: 0 is. The partition score is of unit
-    vectors. Each distinct text counts once.
+    The whitening is the bundle's; others may be fitted on the texts. IsoScore and partition score: 1 is isotropic;
+    average cosine, over all pairs: 0 is. The partition score is of unit vectors. Each distinct text counts once.
     """
     check_formats(as_json, as_csv)
     if (data is None) == (not inputs):

@@ -32,7 +32,7 @@ prompt_option = option(
     "--prompt-name",
     metavar="NAME",
     callback=given_text,
-    help="Prompt of the bundle, such as query. Every text gets it. [default: its default prompt]",
+    help="Prompt of the bundle, such as query. Every text gets it. Without it, each bundle's default prompt.",
 )
 csv_option = option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 
@@ -45,19 +45,20 @@ def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--whitening",
             "source",
             type=click.Choice(get_args(SourceName)),
-            metavar="|".join(get_args(SourceName)),
+            metavar="WHICH",
             default="bundle",
             show_default=True,
-            help="Which whitening to use. The bundle's own; target is fitted on each task's own sentences, as "
+            help="bundle, target or none. The bundle's own; target is fitted on each task's own sentences, as "
             "WhiteningBERT does; or none.",
         ),
         option(
             "--method",
             type=click.Choice(get_args(Method)),
-            metavar="|".join(get_args(Method)),
+            metavar="NAME",
             default="pca",
             show_default=True,
-            help="Method of --whitening target. In full, they differ by a rotation only.",
+            help=f"Method of --whitening target. One of {', '.join(get_args(Method))}. In full, they differ by a "
+            "rotation only.",
         ),
         option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
         option(
@@ -73,7 +74,7 @@ def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="none",
             show_default=True,
             metavar="none|ledoit-wolf|oas|A",
-            help="Shrink the covariance of --whitening target. A is a weight from 0 to 1.",
+            help="Shrink its covariance. It is that of --whitening target; A is a weight from 0 to 1.",
         ),
     )
     return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)

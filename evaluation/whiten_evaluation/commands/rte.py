@@ -77,7 +77,7 @@ class EntailmentEvaluation:
     section="Evaluate",
     examples=(
         "whiten eval rte bundles/minilm-l0-l1 --data RTE/",
-        "whiten eval rte bundles/minilm-l0-l1 --data RTE/ --whitening target --threshold 0.6",
+        "whiten eval rte bundles/minilm-l0-l1 --data RTE/ --threshold 0.6",
     ),
 )
 @bundles_argument
@@ -112,7 +112,8 @@ def rte(
 ) -> None:
     """Decide entailment by the cosine of two sentences, on RTE.
 
-    The dev split is used; the score is the accuracy, times 100. majority is what always giving the more frequent answer scores; entailed, how often entailment was decided.
+    The dev split is used; the score is the accuracy, times 100. majority is what always giving the more frequent
+    answer scores; entailed, how often entailment was decided.
     """
     check_formats(as_json, as_csv)
     evaluation = EntailmentEvaluation(

@@ -26,7 +26,9 @@ from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import Method
 from whiten_whitening.shrinkage import parse_shrinkage
 
-tasks_option = option("--tasks", metavar="T,T", help=f"Some of the tasks: {','.join(SUBSETS)}. [default: all there]")
+tasks_option = option(
+    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"
+)
 
 
 class StsTexts:
@@ -94,7 +96,7 @@ class StsEvaluation(StsTexts):
     section="Evaluate",
     examples=(
         "whiten eval sts bundles/minilm-l0-l1 --data sts/",
-        "whiten eval sts bundles/minilm-l0-l1 --data sts/ --whitening target --dim 256 --csv",
+        "whiten eval sts bundles/minilm-l0-l1 --data sts/ --whitening target --csv",
     ),
 )
 @bundles_argument
@@ -122,8 +124,9 @@ def sts(
 ) -> None:
     """Correlate cosines with people's scores of similarity.
 
-    The tasks are STS-B, SICK-R and STS12 to STS16, the score is Spearman's correlation, times 100. mean averages the sub-datasets of a task alike, as WhiteningBERT's tables do; wmean weighs them by their pairs; all
-    takes them as one.
+    The tasks are STS-B, SICK-R and STS12 to STS16, the score is Spearman's correlation, times 100. mean averages
+    the sub-datasets of a task alike, as WhiteningBERT's tables do; wmean weighs them by their pairs; all takes them
+    as one.
     """
     check_formats(as_json, as_csv)
     evaluation = StsEvaluation(

@@ -39,7 +39,7 @@ _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "si
     section="Evaluate",
     examples=(
         "whiten sweep bert-base --data sts/",
-        "whiten sweep minilm --data sts/ --layers 0,1,6 --pooling mean --out sweeps/minilm",
+        "whiten sweep minilm --data sts/ --layers 0,1,6 --pooling mean",
     ),
 )
 @click.argument("model")
@@ -98,8 +98,9 @@ def sweep(
 ) -> None:
     """Score combinations of a model's layers, and write a report.
 
-    They are scored on the similarity tasks in --data, whitened and not. Texts go through the model once; every layer's vectors are kept in --cache, so that an interrupted sweep goes on
-    from there and the next one begins there. MODEL is as for whiten-export.
+    They are scored on the similarity tasks in --data, whitened and not. Texts go through the model once; every
+    layer's vectors are kept in --cache, so that an interrupted sweep goes on from there and the next one begins
+    there. MODEL is as for whiten-export.
     """
     target = out or Path("sweeps") / Path(model).resolve().name
     check_target(target, force, REPORT)

@@ -34,7 +34,7 @@ _NOT_FOR_VECTORS = (
     context_settings={"help_option_names": ["-h", "--help"]},
     examples=(
         "whiten-export minilm --layers 0,1",
-        "whiten-export bert-base --layers 1,12 --corpus mine.csv --column body",
+        "whiten-export bert-base --layers 1,12 --precision int8",
     ),
 )
 @click.argument("model", required=False)
@@ -42,22 +42,23 @@ _NOT_FOR_VECTORS = (
 @option(
     "--layers",
     metavar="L,L",
-    help="Layers to average. 0 is the embedding layer, negative ones count from the top. Without it: an embedding "
+    help="Layers to average; 0 is the embedding layer. Negative ones count from the top. Without it: an embedding "
     "model's own, else the catalogue's, else 1 and the last.",
 )
 @option(
     "--pooling",
     metavar="NAME",
-    help=f"From tokens to a text: mean, cls, last and others. One of {', '.join(get_args(PoolingMode))}: of all tokens "
-    "the mean, the first (cls), the last, the largest of each coordinate (max), a mean that weighs later ones more, the "
+    help=f"From tokens to a text: mean, cls, last, others. One of {', '.join(get_args(PoolingMode))}: of all tokens "
+    "the mean, the first (cls), the last, the largest of each coordinate (max), a mean that weighs later ones more, "
+    "the "
     "sum over the root of their number; half cls and half mean (cls_avg); the network's own pooler; of words, a mean "
     "weighed by frequency without what all sentences share (sif). Several joined by + are concatenated. "
-    "[default: the model's own, else mean]",
+    "The default is the model's own, else mean.",
 )
-@option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
+@option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
 @option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
 @option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
-@option("--device", default="cpu", show_default=True, help="Where to compute the reference: cpu, cuda or cuda:N.")
+@option("--device", default="cpu", show_default=True, help="Device to compute on, such as cuda.")
 @option(
     "--route",
     metavar="NAME",
@@ -75,14 +76,16 @@ _NOT_FOR_VECTORS = (
     "--from-vectors",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Whiten vectors from elsewhere instead. A file .npy, .parquet or .jsonl; MODEL is then the name of the bundle.",
+    help="Whiten vectors from elsewhere instead. A file .npy, .parquet or .jsonl; MODEL is then the name of the "
+    "bundle.",
 )
 @heading("Whitening")
 @option(
     "--whitening",
     type=click.Choice([*get_args(Method), "auto", "none"]),
     metavar="METHOD",
-    help=f"Whitening at the end of the graph, such as pca, auto, none. One of {', '.join(get_args(Method))}, auto and "
+    help=f"Method, such as pca, auto or none. It is the last step of the graph. One of "
+    f"{', '.join(get_args(Method))}, auto and "
     "none. auto is decided by what can be measured, and tells the reason. The default is auto; none for an embedding "
     "model of which neither layers nor a whitening are named; pca with --beta or --shrinkage.",
 )
@@ -91,7 +94,8 @@ _NOT_FOR_VECTORS = (
     "--corpus",
     multiple=True,
     metavar="FILE",
-    help="Sentences to fit it on, best like yours. Files of .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
+    help="Sentences to fit on. Best are sentences like yours. Files of .txt, .jsonl, .csv, .tsv, .parquet (.gz). "
+    "Repeatable. "
     f"[default: {BUILTIN_CORPUS}]",
 )
 @option(
@@ -103,7 +107,7 @@ _NOT_FOR_VECTORS = (
     "--max-sentences",
     type=int,
     metavar="N",
-    help="Use N sentences, spread over the corpus. [default: as many as move the map]",
+    help="Use N sentences, spread over the corpus. Without it, as many as move the map.",
 )
 @option(
     "--all-sentences",
@@ -148,13 +152,16 @@ _NOT_FOR_VECTORS = (
     type=click.Choice(get_args(Precision)),
     default="fp32",
     show_default=True,
-    metavar="|".join(get_args(Precision)),
-    help="int8: a quarter of the size, faster on CPUs. fp16: half the size, computed in on CUDA alone.",
+    metavar="TYPE",
+    help="fp32, fp16 or int8. int8: a quarter of the size, about twice as fast on CPUs. fp16: half the size; "
+    "computed in "
+    "on CUDA alone.",
 )
 @option(
     "--normalize/--no-normalize",
     default=None,
-    help="L2-normalise inside the graph. [default: as a model that is exported as published does, else not]",
+    help="L2-normalise inside the graph. The default is as an embedding model does that is exported as published, "
+    "else not.",
 )
 @option(
     "--vectors",
@@ -173,7 +180,7 @@ _NOT_FOR_VECTORS = (
     show_default=True,
     metavar="|".join(get_args(Outputs)),
     rare=True,
-    help="both: the graph gives the vector before whitening too.",
+    help="Vectors that the graph gives. With both, it gives the vector before whitening too.",
 )
 @option(
     "--target",
@@ -181,7 +188,8 @@ _NOT_FOR_VECTORS = (
     default="cpu",
     show_default=True,
     metavar="|".join(get_args(Target)),
-    help="cuda: operators fused for NVIDIA's GPUs. With fp16, the network then computes in it.",
+    help="Where the graph will run. With cuda, operators are fused for NVIDIA's GPUs; with fp16 besides, the network "
+    "computes in it.",
 )
 @heading("Output")
 @option(
@@ -189,7 +197,7 @@ _NOT_FOR_VECTORS = (
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The bundle's directory. [default: bundles/NAME-l1-l6]",
+    help="Directory of the bundle. The default is bundles/NAME-l1-l6 and the like.",
 )
 @option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option
@@ -212,9 +220,10 @@ def export(
     as_json: bool,
     **choices: Any,
 ) -> None:
-    """Export MODEL to a bundle: one ONNX graph from token ids to sentence vectors.
+    """Export a model to a bundle with one ONNX graph.
 
-    The bundle has the tokenizer and the proof that it computes what the model computes.
+    The graph leads from token ids to sentence vectors. Beside it are the tokenizer and the proof that it computes what
+    the model computes.
 
     MODEL is a name of the catalogue (see `whiten models`), a directory written by save_pretrained, by optimum-cli
     export onnx or by peft (a LoRA adapter), a file of word vectors in GloVe's text format, or a hub id.

@@ -73,8 +73,8 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @command(
     section="Make a bundle",
     examples=(
-        "whiten fit bundles/minilm-l0-l1 --corpus mine.csv --column body --out mine.stats",
-        "whiten fit bundles/minilm-l0-l1 --corpus builtin:english-1 --out english.stats",
+        "whiten fit bundles/minilm-l0-l1 --corpus mine.txt --out mine.stats",
+        "whiten fit bundles/minilm-l0-l1 --corpus builtin:english-1 --out en.stats",
     ),
 )
 @bundle_argument
@@ -99,10 +99,10 @@ def fit(
     restart: bool,
     as_json: bool,
 ) -> None:
-    """Fit statistics of a corpus, from which whiten refit makes a whitening.
+    """Fit statistics of a corpus, for whiten refit.
 
-    The corpus is embedded with BUNDLE. While it runs, its state is kept in FILE.partial; run it again after an interruption, and it goes on from there.
-    Statistics of parts of a corpus are put together by whiten merge.
+    The corpus is embedded with BUNDLE. While it runs, its state is kept in FILE.partial; run it again after an
+    interruption, and it goes on from there. Statistics of parts of a corpus are put together by whiten merge.
     """
     if not corpus:
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
@@ -154,8 +154,8 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @command(
     section="Make a bundle",
     examples=(
-        "whiten refit bundles/minilm-l0-l1 --corpus mine.csv --column body --out bundles/mine",
-        "whiten refit bundles/minilm-l0-l1 --stats mine.stats --dim 256 --out bundles/mine-256",
+        "whiten refit bundles/minilm-l0-l1 --corpus mine.txt --out bundles/mine",
+        "whiten refit bundles/minilm-l0-l1 --stats mine.stats --dim 256 -o bundles/b",
     ),
 )
 @bundle_argument
@@ -230,8 +230,8 @@ def refit(
 ) -> None:
     """Write BUNDLE with another whitening to NEW.
 
-    It is fitted on --corpus, or taken from --stats; PyTorch is not needed. BUNDLE may be of any precision, whitened or not. The new bundle is proven against the vectors that the reference
-    gave at export.
+    It is fitted on --corpus, or taken from --stats; PyTorch is not needed. BUNDLE may be of any precision, whitened
+    or not. The new bundle is proven against the vectors that the reference gave at export.
     """
     if bool(corpus) == (stats is not None):
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")

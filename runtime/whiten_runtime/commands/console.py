@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import msgspec
 
-from whiten_runtime.commands.help import option
+from whiten_runtime.commands.help import OTHER, heading, option
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.process import unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
@@ -164,7 +164,7 @@ def one_line_errors(command: Command) -> Command:
             _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug and report it", 1)
 
     added = option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
-    return added(guarded)  # type: ignore[return-value]
+    return heading(OTHER)(added(guarded))  # type: ignore[return-value]
 
 
 def run(command: click.Command) -> None:

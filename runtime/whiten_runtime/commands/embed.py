@@ -94,7 +94,7 @@ class _Run:
     section="Embed",
     examples=(
         'whiten embed bundles/minilm-l0-l1 "A text." "Another text."',
-        "whiten embed bundles/minilm-l0-l1 --input texts.csv --column body --out vectors.npy",
+        "whiten embed bundles/minilm-l0-l1 --input texts.txt --out vectors.npy",
     ),
 )
 @bundle_argument
@@ -104,14 +104,14 @@ class _Run:
     "--input",
     "input_file",
     metavar="FILE",
-    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet; - for stdin. Each may end in .gz too.",
+    help="Texts: .txt, .jsonl, .csv, .tsv or .parquet. Each may end in .gz too; - is stdin.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the text in --input.")
 @option(
     "--prompt-name",
     metavar="NAME",
     callback=given_text,
-    help="Prompt of the bundle, such as query. [default: its default prompt]",
+    help="Prompt of the bundle, such as query. Without it, the bundle's default prompt is applied, if it has one.",
 )
 @option(
     "--prompt",

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -55,9 +56,14 @@ def heading(name: str) -> Callable[[Decorated], Decorated]:
     return headed
 
 
-def heading_of(parameter: click.Parameter) -> str:
-    """Return the heading that an option is under."""
-    return getattr(parameter, "heading", "") or OTHER
+def grouped(parameters: Sequence[click.Parameter]) -> dict[str, list[click.Option]]:
+    """Return the options among the parameters of a command by their headings, `OTHER` last."""
+    found: dict[str, list[click.Option]] = {}
+    for one in parameters:
+        if isinstance(one, click.Option) and not one.hidden:
+            found.setdefault(getattr(one, "heading", "") or OTHER, []).append(one)
+    rest = found.pop(OTHER, [])
+    return {**found, OTHER: rest}
 
 
 def first_sentence(text: str) -> str:
@@ -81,24 +87,28 @@ class Command(click.Command):
             Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=_HELP_ALL)
         )
 
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help, for the width of the terminal, of 80 columns at most."""
+        if ctx.terminal_width is None:
+            ctx.terminal_width = max(min(shutil.get_terminal_size().columns, 80) - 2, 20)
+        return super().get_help(ctx)
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first paragraph of the text, or all of it."""
         text = inspect.cleandoc(self.help or "")
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(text if _whole(ctx) else text.split("\n\n")[0])
+            formatter.write_text(text if _HELP_ALL in ctx.meta else text.split("\n\n")[0])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their headings, with their texts in one column."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is None or (getattr(parameter, "rare", False) and not _whole(ctx)):
-                continue
-            text = record[1] if _whole(ctx) else _brief(record[1], getattr(parameter, "help", None) or "")
-            sections.setdefault(heading_of(parameter), []).append((record[0], text))
-        for name, rows in (*((key, sections[key]) for key in sections if key != OTHER), (OTHER, sections[OTHER])):
-            _write_rows(formatter, name, rows)
+        whole = _HELP_ALL in ctx.meta
+        for name, options in grouped(self.get_params(ctx)).items():
+            shown = [one for one in options if whole or not getattr(one, "rare", False)]
+            records = [(one, one.get_help_record(ctx)) for one in shown]
+            rows = [(row[0], row[1] if whole else _brief(row[1], one.help or "")) for one, row in records if row]
+            if rows:
+                _write_rows(formatter, name, rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, which are not wrapped."""
@@ -125,6 +135,11 @@ class Group(Command, click.Group):
         super().__init__(*args, **kwargs)
         self.sections = tuple(sections)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line for each command: its name and its first sentence."""
         found: dict[str, list[tuple[str, str]]] = {section: [] for section in self.sections}
@@ -133,9 +148,10 @@ class Group(Command, click.Group):
             if command is not None and not command.hidden:
                 section = getattr(command, "section", "") or "Commands"
                 found.setdefault(section, []).append((name, command.get_short_help_str(100)))
+        column = max(len(name) for rows in found.values() for name, _ in rows)
         for section, rows in found.items():
             if rows:
-                _write_rows(formatter, section, rows)
+                _write_rows(formatter, section, rows, column)
 
 
 command = partial(click.command, cls=Command)
@@ -152,10 +168,6 @@ def _show_all(ctx: click.Context, option: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _whole(ctx: click.Context) -> bool:
-    return _HELP_ALL in ctx.meta
-
-
 def _brief(shown: str, text: str) -> str:
     """Return the first sentence of an option's text and its default, of what click shows of the option."""
     items = shown[len(text) :].strip().strip("[]").split("; ")  # what click adds
@@ -166,10 +178,12 @@ def _brief(shown: str, text: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _write_rows(formatter: click.HelpFormatter, name: str, rows: Sequence[tuple[str, str]]) -> None:
+def _write_rows(
+    formatter: click.HelpFormatter, name: str, rows: Sequence[tuple[str, str]], column: int = _COLUMN
+) -> None:
     """Write rows of two columns, of which the first is as wide in every section."""
     narrow = formatter.width < _NARROW
     with formatter.section(name):
         if not narrow:
-            rows = [(first.ljust(_COLUMN), second) for first, second in rows]
-        formatter.write_dl(rows, col_max=4 if narrow else _COLUMN)
+            rows = [(first.ljust(column), second) for first, second in rows]
+        formatter.write_dl(rows, col_max=4 if narrow else column)

@@ -23,9 +23,7 @@ from whiten_runtime.hub.uploading import Destination, push_bundle
 @option("--private", is_flag=True, help="Create a private repository. One that is public is refused.")
 @option("--revision", metavar="BRANCH", help="Branch to upload to. [default: main]")
 @option("--message", metavar="TEXT", help="Message of the commit. [default: Upload NAME]")
-@option(
-    "--create/--no-create", default=True, show_default=True, help="Create the repository and the branch if need be."
-)
+@option("--create/--no-create", default=True, show_default=True, help="Create repository and branch if need be.")
 @heading("Output")
 @json_option
 @quiet_option
@@ -41,8 +39,9 @@ def push(
 ) -> None:
     """Upload a bundle to the model hub.
 
-    BUNDLE is a directory, ORG/NAME a repository. The address of the commit is printed. The hashes of the files that whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a
-    bundle then open it from there. The token is that of hf auth login, or of HF_TOKEN.
+    BUNDLE is a directory, ORG/NAME a repository. The address of the commit is printed. The hashes of the files that
+    whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a bundle then open it from
+    there. The token is that of hf auth login, or of HF_TOKEN.
     """
     done = push_bundle(bundle, Destination(parse_repository(repository, revision), private, create, message))
     say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")

@@ -40,7 +40,9 @@ _Rows = NDArray[np.float32]
 @quiet_option
 @one_line_errors
 def similarity(a: Path, b: Path, top: int | None, column: str | None, force: bool, as_json: bool) -> None:
-    """Compare the vectors of the files A and B (.npy, .parquet or .jsonl) by their cosines.
+    """Compare the vectors of two files by their cosines.
+
+    A and B are files of .npy, .parquet or .jsonl.
 
     Prints the cosine of each row of A with the same row of B, one a line. With --top, prints a line for each row of A
     and each of its nearest rows of B: row of A, row of B, cosine, separated by tabs. Rows count from 0.

@@ -27,8 +27,8 @@ from whiten_runtime.vector_whitener import VectorWhitener
 @command(
     section="Embed",
     examples=(
-        "whiten transform bundles/my-api-vectors --input vectors.npy --out whitened.npy",
-        "whiten transform bundles/my-api-vectors --input rows.parquet --column v --out w.npy",
+        "whiten transform bundles/my-api-vectors --input vectors.npy --out white.npy",
+        "whiten transform bundles/mine --input v.parquet --column v --out white.npy",
     ),
 )
 @bundle_argument
@@ -70,9 +70,10 @@ def transform(
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
-    """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote.
+    """Whiten the vectors of a file.
 
-    The file that it writes says which space its vectors are in, as those of whiten embed do.
+    BUNDLE is one that whiten-export --from-vectors wrote. The file that it writes says which space its vectors are
+    in, as those of whiten embed do.
     """
     check_other_file(out, input_file)
     check_output(out, header, force)

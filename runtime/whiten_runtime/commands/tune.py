@@ -41,11 +41,12 @@ from whiten_runtime.tuner import tune as tune_bundle
 @quiet_option
 @one_line_errors
 def tune(bundles: tuple[str, ...], seconds: float, bf16: bool, as_json: bool) -> None:
-    """Measure how each BUNDLE is fastest on this machine, and write that to BUNDLE.tuned.json beside it.
+    """Measure how each bundle is fastest here, and write that down.
 
-    Compares providers, threads and token budgets on short texts and on texts of mixed lengths, in turn, while nothing
-    else should run. Encoder(path, tuned=True) and whiten embed --tuned then run the bundle so; on another machine they
-    refuse. Several bundles, such as the float32 and the int8 one of a model, are then compared with each other.
+    It is written to BUNDLE.tuned.json beside the bundle. Compares providers, threads and token budgets on short
+    texts and on texts of mixed lengths, in turn, while nothing else should run. Encoder(path, tuned=True) and
+    whiten embed --tuned then run the bundle so; on another machine they refuse. Several bundles, such as the
+    float32 and the int8 one of a model, are then compared with each other.
     """
     reporter = ConsoleReporter()
     parts = len(bundles) + (len(bundles) > 1)

@@ -67,15 +67,15 @@ class _Author:
     "--key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Public key in PEM that has to have signed the bundle.",
+    help="Public key in PEM of who has to have signed it.",
 )
 @option("--identity", metavar="NAME", help="Identity that has to have signed with sigstore. It needs the network.")
-@option("--identity-provider", metavar="URL", help="OpenID Connect provider that vouches for --identity.")
+@option("--identity-provider", metavar="URL", help="OpenID Connect provider that vouches for it.")
 @option(
     "--signature",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File of the signature. [default: model.sig in the bundle]",
+    help="File of the signature. [default: model.sig there]",
 )
 @heading("Output")
 @json_option
@@ -94,7 +94,9 @@ def verify(
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
-    """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
+    """Prove that a bundle computes what its reference computed.
+
+    The reference, such as PyTorch, computed at export; the bundle computes on this machine.
 
     Checks the SHA-256 of every file, embeds the bundle's probe texts and compares them with the vectors that the
     reference gave. Exits with 1 when a bound of the parity gate is not kept. Files that only other programs read may

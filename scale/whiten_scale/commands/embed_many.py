@@ -35,8 +35,8 @@ from whiten_scale.workers import share_of
     "embed-many",
     section="Embed",
     examples=(
-        "whiten embed-many bundles/minilm-l0-l1 --input texts/ --column body --out vectors/",
-        "whiten embed-many bundles/minilm-l0-l1 --input 's3://b/*.parquet' --out s3://b/v",
+        "whiten embed-many bundles/minilm-l0-l1 --input texts/ --out vectors/",
+        "whiten embed-many bundles/minilm-l0-l1 --input 's3://a/*.csv' --out s3://a/v",
     ),
 )
 @bundle_argument
@@ -51,7 +51,7 @@ from whiten_scale.workers import share_of
     metavar="stop|record",
     default="stop",
     show_default=True,
-    help=f"What to do at a row that holds no text. Stop, or leave it out and list it in {ERRORS_FILE}.",
+    help=f"At a row without a text. Stop, or leave it out and list it in {ERRORS_FILE}.",
 )
 @heading("Vectors")
 @option(
@@ -61,7 +61,7 @@ from whiten_scale.workers import share_of
     metavar="TYPE",
     default="float32",
     show_default=True,
-    help=f"{', '.join(get_args(StoredType)[:-1])} or {get_args(StoredType)[-1]}. What is stored of a text: its vector, "
+    help=f"{', '.join(get_args(StoredType))}. What is stored of a text: its vector, "
     "or a code of a few bits a coordinate.",
 )
 @option(
@@ -78,7 +78,9 @@ from whiten_scale.workers import share_of
 @heading("Output")
 @option("-o", "--out", required=True, metavar="DIR", help="Directory or URL of the output.")
 @option("--plan-only", is_flag=True, help="Write the plan, and stop.")
-@option("--verify", "verified", is_flag=True, help="At the end, read the output again: rows and hashes.")
+@option(
+    "--verify", "verified", is_flag=True, help="At the end, read the output again. Its rows and hashes are checked."
+)
 @json_option
 @quiet_option
 @sharing_options
@@ -108,8 +110,9 @@ def embed_many(
 ) -> None:
     """Embed many files of texts, with many processes and machines.
 
-    Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json there. The same command goes on where an earlier one ended, whatever ended it;
-    several machines share the work by --shard K/N. Files do not depend on the number of workers and machines.
+    Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json
+    there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
+    by --shard K/N. Files do not depend on the number of workers and machines.
     """
     with needing("scale"):
         import fsspec  # noqa: F401

@@ -27,8 +27,8 @@ from whiten_scale.workers import share_of
     "fit-many",
     section="Make a bundle",
     examples=(
-        "whiten fit-many bundles/minilm-l0-l1 --input texts/ --column body --out mine.stats",
-        "whiten fit-many bundles/minilm-l0-l1 --input 'texts/*.txt' --shard 1/4 --out mine.stats",
+        "whiten fit-many bundles/minilm-l0-l1 --input texts/ --out mine.stats",
+        "whiten fit-many bundles/minilm-l0-l1 --input texts/ --shard 1/4 -o all.stats",
     ),
 )
 @bundle_argument
@@ -50,10 +50,11 @@ def fit_many(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Fit statistics of many files of texts, with many processes and machines.
+    """Fit statistics of many files, with many processes and machines.
 
-    whiten refit makes a whitening of them. Ranges of the input are fitted side by side and merged in their order, so that the statistics have the same bits for
-    every number of workers and machines. Ranges are kept in FILE.parts; the same command goes on from there.
+    whiten refit makes a whitening of them. Ranges of the input are fitted side by side and merged in their order,
+    so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
+    FILE.parts; the same command goes on from there.
     """
     with needing("scale"):
         import fsspec  # noqa: F401

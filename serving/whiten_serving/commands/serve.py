@@ -21,8 +21,8 @@ from whiten_serving.settings.table import Option as Row
 from whiten_serving.settings.table import options
 
 _COMMON = (
-    *("host", "port", "uds", "threads", "device", "max_texts", "timeout", "on_long", "normalize", "api_key_file"),
-    *("cors_origin", "tls_cert", "tls_key", "verify", "log", "access_log"),
+    *("host", "port", "threads", "device", "on_long", "normalize", "api_key_file"),
+    *("cors_origin", "tls_cert", "tls_key", "verify", "log"),
 )
 """Options that --help shows; --help-all and the reference have all."""
 
@@ -49,7 +49,7 @@ def _click_option(row: Row) -> Callable[[Callable[..., Any]], Callable[..., Any]
     section="Embed",
     examples=(
         "whiten serve bundles/minilm-l0-l1",
-        "whiten serve small=bundles/minilm-l0-l1 bge=ORG/NAME --port 9000 --api-key-file keys.txt",
+        "whiten serve small=bundles/minilm-l0-l1 bge=ORG/NAME --port 9000",
     ),
 )
 @click.argument("models", metavar="[NAME=]BUNDLE", nargs=-1)
@@ -64,7 +64,8 @@ def _click_option(row: Row) -> Callable[[Callable[..., Any]], Callable[..., Any]
 def serve(models: tuple[str, ...], config: str | None, **values: object) -> None:
     """Serve bundles over HTTP, by the routes of OpenAI, TEI and Ollama.
 
-    TEI is text-embeddings-inference. There are /metrics and /ready besides. Several bundles share the processor; requests choose one by NAME, which is the directory's if none is given.
+    TEI is text-embeddings-inference. There are /metrics and /ready besides. Several bundles share the processor;
+    requests choose one by NAME, which is the directory's if none is given.
 
     Each option is also an environment variable, as WHITEN_SERVE_MAX_TEXTS for --max-texts, and a key of --config. The
     command line goes before the environment, and that before the file. WHITEN_SERVE_MODELS names bundles,
