@@ -152,6 +152,7 @@ class IsotropyEvaluation:
 )
 @heading("Output")
 @option(
+    "-o",
     "--out",
     "--figures",
     "figures",

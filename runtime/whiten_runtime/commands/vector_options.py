@@ -5,6 +5,9 @@ from pathlib import Path
 from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError
 
+STDIN = "-"
+"""What stands for standard input on the command line."""
+
 header_option = option(
     "--header",
     is_flag=True,
