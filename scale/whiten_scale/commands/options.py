@@ -49,6 +49,7 @@ def sharing_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=PER_SHARD,
             show_default=True,
             metavar="N",
+            rare=True,
             help="Records of a shard, at most.",
         ),
     )
