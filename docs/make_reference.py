@@ -18,6 +18,7 @@ import click
 
 import whiten
 from whiten_evaluation.commands.drift import EXIT_CODES
+from whiten_runtime.commands.help import Command, Group, grouped
 from whiten_runtime.commands.main import whiten as whiten_command
 from whiten_serving.settings.reading import CONFIG_VARIABLE, MODELS_VARIABLE
 from whiten_serving.settings.table import options as serve_options
@@ -31,7 +32,8 @@ _COMMANDS = f"""# Commands
 {_MADE}
 
 `whiten-export` is the same command as `whiten export`. Progress, warnings and errors go to stderr; vectors, tables and
-`--json` go to stdout. Every command shows its options with `--help`.
+`--json` go to stdout. `--help` shows the options of a command that most people need, in a sentence each; `--help-all`
+shows all that is on this page. Colours, progress, completion by shells: [the command line](../guides/commands.md).
 
 | exit code | when |
 |---|---|
@@ -105,9 +107,13 @@ def _described(command: click.Command, context: click.Context) -> str:
     lines = ["```text", usage, "```", "", inspect.cleandoc(command.help or ""), ""]
     arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
     lines += [f"- `{argument.make_metavar(context)}`: {_needed(argument)}" for argument in arguments]
-    for option in command.get_params(context):
-        if record := option.get_help_record(context) if isinstance(option, click.Option) else None:
-            lines.append(f"- `{record[0]}`: {' '.join(record[1].split())}")
+    for name, options in grouped(command.get_params(context)).items():
+        lines += ["", f"{name}:", ""]
+        for option in options:
+            if record := option.get_help_record(context):
+                lines.append(f"- `{record[0]}`: {' '.join(record[1].split())}")
+    if isinstance(command, Command | Group):
+        lines += ["", "```bash", *command.examples, "```"]
     return "\n".join([*lines, ""])
 
 

@@ -4,23 +4,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import click
-
 from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import (
     Cell,
     bundles_argument,
     check_formats,
     data_option,
-    evaluation_options,
-    method_options,
+    prompt_option,
+    running_options,
     table_text,
+    whitening_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
 from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
 from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import one_line_errors
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
@@ -110,12 +110,22 @@ class ClassificationEvaluation:
         }
 
 
-@click.command()
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval classification bundles/minilm-l0-l1 --data senteval/",
+        "whiten eval classification bundles/minilm-l0-l1 --data senteval/ --tasks MR",
+    ),
+)
 @bundles_argument
+@heading("Data")
 @data_option
-@click.option("--tasks", metavar="T,T", help=f"Some of {','.join(ALL_TASKS)}. [default: all that are there]")
-@method_options
-@evaluation_options
+@option(
+    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(ALL_TASKS)}. [default: all]"
+)
+@prompt_option
+@whitening_options
+@running_options
 @one_line_errors
 def classification(
     bundles: tuple[str, ...],
@@ -132,10 +142,11 @@ def classification(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Classify sentences by logistic regression on their vectors, as SentEval does: accuracy, times 100.
+    """Classify sentences by logistic regression, as SentEval does.
 
-    MRPC has the F1 of paraphrases besides; avg is the mean accuracy of all seven tasks. CR gets a table of its own: its
-    classes are unequal, so that the majority is beside the accuracy, and the spread over its folds.
+    It is trained on their vectors; scores are accuracies, times 100. MRPC has the F1 of paraphrases besides; avg is
+    the mean accuracy of all seven tasks. CR gets a table of its own: its classes are unequal, so that the majority
+    is beside the accuracy, and the spread over its folds.
     """
     check_formats(as_json, as_csv)
     whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))

@@ -12,9 +12,9 @@ from whiten_evaluation.commands.options import (
     Cell,
     bundles_argument,
     check_formats,
-    csv_option,
     data_option,
     prompt_option,
+    running_options,
 )
 from whiten_evaluation.commands.output import write_files
 from whiten_evaluation.commands.sts import StsTexts, tasks_option
@@ -23,7 +23,8 @@ from whiten_evaluation.tasks.codes import BITS, CodeScore, score_codes
 from whiten_evaluation.tasks.sts_files import parse_tasks
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.checks import needing
-from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, threads_option
+from whiten_runtime.commands.console import one_line_errors
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.places import check_file_place
 from whiten_runtime.ort.providers import Provider
@@ -70,36 +71,46 @@ class CodesEvaluation(StsTexts):
         }
 
 
-@click.command()
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval codes bundles/minilm-l0-l1 --data sts/",
+        "whiten eval codes bundles/minilm-l0-l1 --data sts/ --bits 4 --out codes.svg",
+    ),
+)
 @bundles_argument
+@heading("Data")
 @data_option
 @tasks_option
-@click.option(
+@prompt_option
+@heading("Codes")
+@option(
     "--bits",
     multiple=True,
     type=click.Choice(["1", "2", "4", "8"]),
-    help="Bits of a coordinate; repeatable. [default: 4, 2 and 1]",
+    metavar="1|2|4|8",
+    help="Bits of a coordinate. Repeatable. [default: 4, 2 and 1]",
 )
-@click.option(
+@option(
     "--dim",
     "dims",
     multiple=True,
     type=click.IntRange(min=1),
     metavar="K",
-    help="Leading dimensions that are coded; repeatable. [default: all, and two thirds, a third and a sixth of them]",
+    help="Leading dimensions that are coded. Repeatable. Without it, all, and two thirds, a third and a sixth of them.",
 )
-@click.option("--beta", type=float, help="Exponent of the coders. [default: by the bundle, as Coder.of does]")
-@click.option(
+@option(
+    "--beta", type=float, metavar="B", help="Exponent of the coders. The default is by the bundle, as Coder.of does."
+)
+@heading("Output")
+@option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Draw score over bytes: a .png or .svg file.",
 )
-@prompt_option
-@threads_option
-@provider_option
-@json_option
-@csv_option
+@running_options
 @one_line_errors
 def codes(
     bundles: tuple[str, ...],
@@ -115,10 +126,11 @@ def codes(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Score codes of a few bytes on the STS tasks, beside float32, int8 with a scale for each vector, and signs.
+    """Score codes of a few bytes a vector on the STS tasks.
 
-    mean is that of the tasks, each as whiten eval sts has it; float32 is the difference to the whole vectors. Both
-    texts of a pair are coded. Kinds with a * in the column front have the best score in as few bytes.
+    Beside them stand float32, int8 with a scale for each vector, and signs. mean is that of the tasks, each as
+    whiten eval sts has it; float32 is the difference to the whole vectors. Both texts of a pair are coded. Kinds
+    with a * in the column front have the best score in as few bytes.
     """
     check_formats(as_json, as_csv)
     if beta is not None:

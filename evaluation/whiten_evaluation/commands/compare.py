@@ -13,8 +13,9 @@ from whiten_evaluation.commands.options import (
     bundles_argument,
     check_formats,
     data_option,
-    evaluation_options,
-    method_options,
+    prompt_option,
+    running_options,
+    whitening_options,
 )
 from whiten_evaluation.commands.sts import StsTexts, tasks_option
 from whiten_evaluation.embedding import SourceName, WhiteningSource
@@ -25,6 +26,7 @@ from whiten_evaluation.tasks.sts_files import parse_tasks
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.console import one_line_errors, say
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import Provider
@@ -92,16 +94,30 @@ class ComparisonEvaluation(StsTexts):
         return self._rows
 
 
-@click.command()
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval compare bundles/base bundles/base-int8 --data sts/",
+        "whiten eval compare bundles/base ORG/NAME --data sts/ --tasks STS-B --json",
+    ),
+)
 @bundles_argument
+@heading("Data")
 @data_option
 @tasks_option
-@click.option(
-    "--resamples", type=click.IntRange(min=100), default=1000, show_default=True, help="Of the paired bootstrap."
+@prompt_option
+@heading("Intervals")
+@option(
+    "--resamples",
+    type=click.IntRange(min=100),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Resamples of the paired bootstrap.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
-@method_options
-@evaluation_options
+@option("--seed", type=int, metavar="N", default=0, show_default=True, help="Seed of the bootstrap.")
+@whitening_options
+@running_options
 @one_line_errors
 def compare(
     bundles: tuple[str, ...],
@@ -120,9 +136,10 @@ def compare(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Score bundles on the similarity tasks, and their differences to the first with 95 % intervals.
+    """Compare bundles on the similarity tasks, each with the first.
 
-    The intervals are those of a paired bootstrap over the pairs of sentences; a star marks those without 0.
+    Differences have 95 % intervals. These are those of a paired bootstrap over the pairs of sentences; a star marks
+    those without 0.
     """
     check_formats(as_json, as_csv)
     if len(bundles) < 2:

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import click
 import msgspec
 
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
@@ -15,10 +14,12 @@ from whiten_runtime.commands.console import (
     json_option,
     one_line_errors,
     provider_option,
+    quiet_option,
     say,
     table,
     threads_option,
 )
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
@@ -34,20 +35,31 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
 """Exit code by verdict: 0 like the corpus, 3 unlike it but the whitening fits, 4 the whitening does harm."""
 
 
-@click.command()
+@command(
+    section="Check",
+    examples=(
+        "whiten drift bundles/minilm-l0-l1 --input today.txt",
+        "whiten drift bundles/minilm-l0-l1 --input rows.jsonl --column body --json",
+    ),
+)
 @bundle_argument
-@click.option(
+@heading("Input")
+@option(
     "--input",
     "input_file",
     required=True,
     metavar="FILE",
-    help="Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors: those that a bundle "
+    help="Texts, or vectors. Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors: those that a "
+    "bundle "
     "takes, or .npy of whiten embed with this bundle.",
 )
-@click.option("--column", help="Column or key of the text or vector in --input.")
+@option("--column", metavar="COLUMN", help="Column or key of the text or vector in --input.")
+@heading("Output")
+@json_option
+@quiet_option
+@heading("Execution")
 @threads_option
 @provider_option
-@json_option
 @one_line_errors
 def drift(
     bundle: str,
@@ -57,7 +69,7 @@ def drift(
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
-    """Tell how far texts are from the corpus that a bundle's whitening was fitted on.
+    """Tell how far texts are from the corpus of a bundle's whitening.
 
     Vectors that the bundle itself has computed are taken too, if FILE.npy.json beside them says so.
 

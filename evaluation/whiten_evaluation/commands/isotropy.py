@@ -9,14 +9,15 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
-from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, csv_option, prompt_option
+from whiten_evaluation.commands.options import Cell, bundles_argument, check_formats, prompt_option, running_options
 from whiten_evaluation.commands.output import check_files, write_files
 from whiten_evaluation.embedding import WhiteningSource
 from whiten_evaluation.tasks.isotropy import Measured, measure, measure_fitted, specs
 from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.checks import needing
-from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, threads_option
+from whiten_runtime.commands.console import one_line_errors
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.ort.providers import Provider
@@ -106,44 +107,60 @@ class IsotropyEvaluation:
         return {"texts": len(self.texts), "absent": self._absent, "bundles": bundles}
 
 
-@click.command()
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval isotropy bundles/minilm-l0-l1 --input texts.txt",
+        "whiten eval isotropy bundles/minilm-l0-l1 --data sts/ --out figures/",
+    ),
+)
 @bundles_argument
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="The sentences of the STS tasks in DIR.")
-@click.option(
+@heading("Data")
+@option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The sentences of the STS tasks in DIR. --input is for other texts.",
+)
+@option(
     "--input",
     "inputs",
     multiple=True,
     metavar="FILE",
-    help="Texts instead: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable.",
+    help="Texts: .txt, .jsonl, .csv, .tsv or .parquet. Each may end in .gz too. Repeatable.",
 )
-@click.option("--column", help="Column or key of the text in --input.")
-@click.option(
+@option("--column", metavar="COLUMN", help="Column or key of the text in --input.")
+@prompt_option
+@heading("Whitening")
+@option(
     "--method",
     "methods",
     multiple=True,
     type=click.Choice(get_args(Method)),
-    help="Measure this whitening too, fitted on the texts themselves; repeatable.",
+    metavar="NAME",
+    help=f"Measure this whitening too. One of {', '.join(get_args(Method))}. It is fitted on the texts themselves. "
+    "Repeatable.",
 )
-@click.option("--dim", type=click.IntRange(min=1), metavar="K", help="Leading dimensions that --method keeps.")
-@click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent of --method.")
-@click.option(
+@option("--dim", type=click.IntRange(min=1), metavar="K", help="Leading dimensions that --method keeps.")
+@option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --method.")
+@option(
     "--shrinkage",
     default="none",
     show_default=True,
     metavar="none|ledoit-wolf|oas|A",
-    help="Shrink the covariance of --method; A is a weight from 0 to 1.",
+    help="Shrink the covariance of --method. A is a weight from 0 to 1.",
 )
-@click.option(
+@heading("Output")
+@option(
+    "-o",
+    "--out",
     "--figures",
+    "figures",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Write clouds.svg, the vectors in two dimensions, and isoscore.svg to DIR.",
+    help="Write figures to DIR. clouds.svg shows the vectors in two dimensions; the other is isoscore.svg.",
 )
-@prompt_option
-@threads_option
-@provider_option
-@json_option
-@csv_option
+@running_options
 @one_line_errors
 def isotropy(
     bundles: tuple[str, ...],
@@ -161,10 +178,10 @@ def isotropy(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Measure isotropy of vectors before and after the bundle's whitening, and after others fitted on the texts.
+    """Measure isotropy of vectors before and after whitening.
 
-    IsoScore and partition score: 1 is isotropic; average cosine, over all pairs: 0 is. The partition score is of unit
-    vectors. Each distinct text counts once.
+    The whitening is the bundle's; others may be fitted on the texts. IsoScore and partition score: 1 is isotropic;
+    average cosine, over all pairs: 0 is. The partition score is of unit vectors. Each distinct text counts once.
     """
     check_formats(as_json, as_csv)
     if (data is None) == (not inputs):
@@ -175,7 +192,7 @@ def isotropy(
     if not chosen and (dim, beta, shrinkage) != (None, 1.0, "none"):
         raise UsageError("--dim, --beta and --shrinkage are of a whitening that --method names; name one")
     if figures is not None:
-        check_files(figures, _FIGURES, "another --figures")
+        check_files(figures, _FIGURES, "another --out")
         with needing("eval"):
             import matplotlib  # noqa: F401
     evaluation = IsotropyEvaluation(data, inputs, column, chosen)

@@ -11,7 +11,8 @@ import click
 
 from whiten_evaluation.embedding import SourceName
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import json_option, provider_option, threads_option
+from whiten_runtime.commands.console import given_text, json_option, provider_option, quiet_option, threads_option
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
@@ -20,58 +21,77 @@ from whiten_whitening.maps import Method
 Cell = str | int | float | None
 
 bundles_argument = click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path())
-data_option = click.option(
+data_option = option(
     "--data",
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the files lie; folders in it are searched too.",
+    help="Where the files lie. Folders in it are searched too.",
 )
-prompt_option = click.option(
-    "--prompt-name", metavar="NAME", help="Prompt that every text gets. [default: each bundle's default prompt]"
+prompt_option = option(
+    "--prompt-name",
+    metavar="NAME",
+    callback=given_text,
+    help="Prompt of the bundle, such as query. Every text gets it. Without it, each bundle's default prompt.",
 )
-csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
+csv_option = option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 
 
-def evaluation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --whitening, --dim, --beta, --prompt-name, --threads, --provider, --json and --csv to a command."""
+def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --whitening, --method, --dim, --beta and --shrinkage to a command, under a heading."""
     options = (
-        click.option(
+        heading("Whitening"),
+        option(
             "--whitening",
             "source",
             type=click.Choice(get_args(SourceName)),
+            metavar="WHICH",
             default="bundle",
             show_default=True,
-            help="The bundle's own; fitted on each task's own sentences, as WhiteningBERT does; or none.",
+            help="bundle, target or none. The bundle's own; target is fitted on each task's own sentences, as "
+            "WhiteningBERT does; or none.",
         ),
-        click.option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
-        click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent of --whitening target."),
-        prompt_option,
-        threads_option,
-        provider_option,
+        option(
+            "--method",
+            type=click.Choice(get_args(Method)),
+            metavar="NAME",
+            default="pca",
+            show_default=True,
+            help=f"Method of --whitening target. One of {', '.join(get_args(Method))}. In full, they differ by a "
+            "rotation only.",
+        ),
+        option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
+        option(
+            "--beta",
+            type=float,
+            metavar="B",
+            default=1.0,
+            show_default=True,
+            help="Exponent of --whitening target.",
+        ),
+        option(
+            "--shrinkage",
+            default="none",
+            show_default=True,
+            metavar="none|ledoit-wolf|oas|A",
+            help="Shrink its covariance. It is that of --whitening target; A is a weight from 0 to 1.",
+        ),
+    )
+    return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
+
+
+def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of output and execution to a command, under their headings."""
+    options = (
+        heading("Output"),
         json_option,
         csv_option,
+        quiet_option,
+        heading("Execution"),
+        threads_option,
+        provider_option,
     )
-    return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
-
-
-def method_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --method and --shrinkage, of the whitening that --whitening target fits, to a command."""
-    method = click.option(
-        "--method",
-        type=click.Choice(get_args(Method)),
-        default="pca",
-        show_default=True,
-        help="Method of --whitening target; in full, they differ by a rotation only.",
-    )
-    shrinkage = click.option(
-        "--shrinkage",
-        default="none",
-        show_default=True,
-        metavar="none|ledoit-wolf|oas|A",
-        help="Shrink the covariance of --whitening target; A is a weight from 0 to 1.",
-    )
-    return method(shrinkage(command))
+    return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
 
 
 def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:

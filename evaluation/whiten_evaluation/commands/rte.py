@@ -12,12 +12,14 @@ from whiten_evaluation.commands.options import (
     bundles_argument,
     check_formats,
     data_option,
-    evaluation_options,
-    method_options,
+    prompt_option,
+    running_options,
+    whitening_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.rte import EntailmentScore, read_entailment, score_entailment
 from whiten_runtime.commands.console import one_line_errors
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import Method
@@ -71,10 +73,17 @@ class EntailmentEvaluation:
         }
 
 
-@click.command()
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval rte bundles/minilm-l0-l1 --data RTE/",
+        "whiten eval rte bundles/minilm-l0-l1 --data RTE/ --threshold 0.6",
+    ),
+)
 @bundles_argument
+@heading("Data")
 @data_option
-@click.option(
+@option(
     "--threshold",
     type=click.FloatRange(-1, 1),
     default=0.5,
@@ -82,8 +91,9 @@ class EntailmentEvaluation:
     metavar="T",
     help="A cosine above T is entailment.",
 )
-@method_options
-@evaluation_options
+@prompt_option
+@whitening_options
+@running_options
 @one_line_errors
 def rte(
     bundles: tuple[str, ...],
@@ -100,9 +110,10 @@ def rte(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Decide entailment on the dev split of RTE by the cosine of the two sentences: accuracy, times 100.
+    """Decide entailment by the cosine of two sentences, on RTE.
 
-    majority is what always giving the more frequent answer scores; entailed, how often entailment was decided.
+    The dev split is used; the score is the accuracy, times 100. majority is what always giving the more frequent
+    answer scores; entailed, how often entailment was decided.
     """
     check_formats(as_json, as_csv)
     evaluation = EntailmentEvaluation(

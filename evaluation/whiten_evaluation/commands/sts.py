@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
@@ -13,20 +12,22 @@ from whiten_evaluation.commands.options import (
     bundles_argument,
     check_formats,
     data_option,
-    evaluation_options,
-    method_options,
+    prompt_option,
+    running_options,
+    whitening_options,
 )
 from whiten_evaluation.embedding import SourceName, WhiteningSource
 from whiten_evaluation.tasks.sts import StsScores, averages, score_sts
 from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
 from whiten_runtime.commands.console import one_line_errors
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import Method
 from whiten_whitening.shrinkage import parse_shrinkage
 
-tasks_option = click.option(
-    "--tasks", metavar="T,T", help=f"Some of {','.join(SUBSETS)}. [default: all that are there]"
+tasks_option = option(
+    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"
 )
 
 
@@ -91,12 +92,20 @@ class StsEvaluation(StsTexts):
         }
 
 
-@click.command()
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval sts bundles/minilm-l0-l1 --data sts/",
+        "whiten eval sts bundles/minilm-l0-l1 --data sts/ --whitening target --csv",
+    ),
+)
 @bundles_argument
+@heading("Data")
 @data_option
 @tasks_option
-@method_options
-@evaluation_options
+@prompt_option
+@whitening_options
+@running_options
 @one_line_errors
 def sts(
     bundles: tuple[str, ...],
@@ -113,10 +122,11 @@ def sts(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Correlate cosines with people's scores on STS-B, SICK-R and STS12 to STS16: Spearman, times 100.
+    """Correlate cosines with people's scores of similarity.
 
-    mean averages the sub-datasets of a task alike, as WhiteningBERT's tables do; wmean weighs them by their pairs; all
-    takes them as one.
+    The tasks are STS-B, SICK-R and STS12 to STS16, the score is Spearman's correlation, times 100. mean averages
+    the sub-datasets of a task alike, as WhiteningBERT's tables do; wmean weighs them by their pairs; all takes them
+    as one.
     """
     check_formats(as_json, as_csv)
     evaluation = StsEvaluation(

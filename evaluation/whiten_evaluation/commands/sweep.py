@@ -16,8 +16,16 @@ from whiten_export.writing.staging import Kind, check_target, staged
 from whiten_runtime.bundle.manifest import Pooling, PoolingMode
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import json_option, one_line_errors, provider_option, say, threads_option
+from whiten_runtime.commands.console import (
+    json_option,
+    one_line_errors,
+    provider_option,
+    quiet_option,
+    say,
+    threads_option,
+)
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.places import check_folder_place
 from whiten_runtime.ort.providers import Provider
@@ -27,33 +35,52 @@ REPORT = Kind("sweep", "sweep.json")
 _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "sif")
 
 
-@click.command()
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten sweep bert-base --data sts/",
+        "whiten sweep minilm --data sts/ --layers 0,1,6 --pooling mean",
+    ),
+)
 @click.argument("model")
+@heading("Data")
 @data_option
 @tasks_option
-@click.option("--layers", metavar="L,L", help="Layers to combine. [default: all]")
-@click.option(
+@heading("Model")
+@option("--layers", metavar="L,L", help="Layers to combine. [default: all]")
+@option(
     "--pooling",
     "poolings",
     multiple=True,
     type=click.Choice(_POOLINGS),
-    help="Of the tokens; repeatable, the first is that of most pictures. [default: mean, cls]",
+    metavar="NAME",
+    help=f"Pooling of the tokens. One of {', '.join(_POOLINGS)}. Repeatable, the first is that of most pictures. "
+    "[default: mean, cls]",
 )
-@click.option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
-@click.option("--speed/--no-speed", default=True, show_default=True, help="Measure how fast each depth is.")
-@click.option(
+@option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
+@option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
+@option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
+@heading("Output")
+@option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Directory of the report. [default: sweeps/NAME]",
+)
+@option("--force", is_flag=True, help="Replace a report that is already there.")
+@json_option
+@quiet_option
+@heading("Execution")
+@option("--speed/--no-speed", default=True, show_default=True, help="Measure how fast each depth is.")
+@option(
     "--cache",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the vectors of all layers are kept. [default: ~/.cache/whiten]",
+    help="Vectors of all layers. They are kept there. [default: ~/.cache/whiten]",
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The report. [default: sweeps/NAME]")
-@click.option("--force", is_flag=True, help="Replace a report that is already there.")
-@click.option("--revision", help="Branch, tag or commit on the hub.")
-@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
 @threads_option
 @provider_option
-@json_option
 @one_line_errors
 def sweep(
     model: str,
@@ -69,10 +96,11 @@ def sweep(
     as_json: bool,
     **choices: Any,
 ) -> None:
-    """Score combinations of MODEL's layers on the similarity tasks in --data, whitened and not, and write a report.
+    """Score combinations of a model's layers, and write a report.
 
-    Texts go through the model once; every layer's vectors are kept in --cache, so that an interrupted sweep goes on
-    from there and the next one begins there. MODEL is as for whiten-export.
+    They are scored on the similarity tasks in --data, whitened and not. Texts go through the model once; every
+    layer's vectors are kept in --cache, so that an interrupted sweep goes on from there and the next one begins
+    there. MODEL is as for whiten-export.
     """
     target = out or Path("sweeps") / Path(model).resolve().name
     check_target(target, force, REPORT)

@@ -13,8 +13,9 @@ from whiten_runtime.bundle.manifest import Manifest, Outputs, PoolingMode, Preci
 from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import human_size, json_option, one_line_errors
+from whiten_runtime.commands.console import human_size, json_option, one_line_errors, quiet_option
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.info import isotropy_in_words
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
@@ -27,125 +28,180 @@ _NOT_FOR_VECTORS = (
 )
 
 
-@click.command("whiten-export", context_settings={"help_option_names": ["-h", "--help"]})
+@command(
+    "whiten-export",
+    section="Make a bundle",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=(
+        "whiten-export minilm --layers 0,1",
+        "whiten-export bert-base --layers 1,12 --precision int8",
+    ),
+)
 @click.argument("model", required=False)
-@click.option(
+@heading("Model")
+@option(
+    "--layers",
+    metavar="L,L",
+    help="Layers to average; 0 is the embedding layer. Negative ones count from the top. Without it: an embedding "
+    "model's own, else the catalogue's, else 1 and the last.",
+)
+@option(
+    "--pooling",
+    metavar="NAME",
+    help=f"From tokens to a text: mean, cls, last, others. One of {', '.join(get_args(PoolingMode))}: of all tokens "
+    "the mean, the first (cls), the last, the largest of each coordinate (max), a mean that weighs later ones more, "
+    "the "
+    "sum over the root of their number; half cls and half mean (cls_avg); the network's own pooler; of words, a mean "
+    "weighed by frequency without what all sentences share (sif). Several joined by + are concatenated. "
+    "The default is the model's own, else mean.",
+)
+@option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
+@option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
+@option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
+@option("--device", default="cpu", show_default=True, help="Device to compute on, such as cuda.")
+@option(
+    "--route",
+    metavar="NAME",
+    rare=True,
+    help="Route of a sentence-transformers Router, such as query or document.",
+)
+@option("--max-words", type=int, metavar="N", rare=True, help="Of a file of word vectors, keep the first N words.")
+@option(
+    "--frequencies",
+    metavar="FILE",
+    rare=True,
+    help='Words and their counts for the pooling sif. Lines of "word count". [default: by rank]',
+)
+@option(
     "--from-vectors",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Instead of a model's: whiten vectors from elsewhere (.npy, .parquet, .jsonl). MODEL is then their name.",
+    help="Whiten vectors from elsewhere instead. A file .npy, .parquet or .jsonl; MODEL is then the name of the "
+    "bundle.",
 )
-@click.option(
-    "--layers",
-    metavar="L,L",
-    help="Layers to average, 0 = embeddings, negative from the top. [default: an embedding model's own, else the "
-    "catalogue's, else 1 and the last]",
-)
-@click.option(
-    "--pooling",
-    metavar="|".join(get_args(PoolingMode)),
-    help="Of all tokens the mean, the first (cls), the last, the largest of each coordinate (max), a mean that weighs "
-    "later ones more, the sum over the root of their number; half cls and half mean (cls_avg); the network's own "
-    "pooler; of words, a mean weighed by frequency without what all sentences share (sif). Several joined by + are "
-    "concatenated. [default: the model's own, else mean]",
-)
-@click.option(
+@heading("Whitening")
+@option(
     "--whitening",
     type=click.Choice([*get_args(Method), "auto", "none"]),
-    help="Whitening at the end of the graph. auto: decided by what can be measured, with the reason. [default: auto; "
-    "none for an embedding model of which neither layers nor a whitening are named; pca with --beta or --shrinkage]",
+    metavar="METHOD",
+    help=f"Method, such as pca, auto or none. It is the last step of the graph. One of "
+    f"{', '.join(get_args(Method))}, auto and "
+    "none. auto is decided by what can be measured, and tells the reason. The default is auto; none for an embedding "
+    "model of which neither layers nor a whitening are named; pca with --beta or --shrinkage.",
 )
-@click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor, auto). [default: all]")
-@click.option(
+@option("--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]")
+@option(
+    "--corpus",
+    multiple=True,
+    metavar="FILE",
+    help="Sentences to fit on. Best are sentences like yours. Files of .txt, .jsonl, .csv, .tsv, .parquet (.gz). "
+    "Repeatable. "
+    f"[default: {BUILTIN_CORPUS}]",
+)
+@option(
+    "--column",
+    metavar="COLUMN",
+    help="Column or key of the sentence in --corpus. With --from-vectors, that of the vector.",
+)
+@option(
+    "--max-sentences",
+    type=int,
+    metavar="N",
+    help="Use N sentences, spread over the corpus. Without it, as many as move the map.",
+)
+@option(
+    "--all-sentences",
+    is_flag=True,
+    rare=True,
+    help="Use all sentences of the corpus, even if more would not move the map.",
+)
+@option(
     "--beta",
     type=float,
     default=1.0,
     show_default=True,
+    metavar="B",
+    rare=True,
     help="Exponent: 1 whitens, 0 only centres.",
 )
-@click.option(
+@option(
     "--shrinkage",
     default="none",
     show_default=True,
     metavar="none|ledoit-wolf|oas|A",
-    help="Shrink the covariance, for small corpora; A is a weight from 0 to 1.",
+    rare=True,
+    help="Shrink the covariance, for small corpora. A is a weight from 0 to 1.",
 )
-@click.option(
+@option(
     "--dev",
     metavar="FILE",
-    help="Pairs with scores (sentence1, sentence2, score) by which --whitening auto decides.",
+    rare=True,
+    help="Pairs with scores by which --whitening auto decides. Their columns are sentence1, sentence2 and score.",
 )
-@click.option(
+@option(
     "--align-to",
     type=click.Path(),
     metavar="OLD",
-    help="Bundle of the same model and layers whose stored vectors are to stay usable: the map is turned onto its map.",
+    rare=True,
+    help="Bundle whose stored vectors are to stay usable. It is of the same model and layers; the map is turned onto "
+    "its map.",
 )
-@click.option(
-    "--outputs",
-    type=click.Choice(get_args(Outputs)),
-    default="whitened",
-    show_default=True,
-    help="both: the graph gives the vector before whitening too.",
-)
-@click.option(
-    "--corpus",
-    multiple=True,
-    metavar="FILE",
-    help="Sentences to fit on, best like yours: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
-    f"[default: {BUILTIN_CORPUS}]",
-)
-@click.option("--column", help="Column or key of the sentence in --corpus, or of the vector in --from-vectors.")
-@click.option(
-    "--max-sentences",
-    type=int,
-    metavar="N",
-    help="Use N sentences, spread over the corpus. [default: as many as move the map]",
-)
-@click.option(
-    "--all-sentences", is_flag=True, help="Use all sentences of the corpus, even if more would not move the map."
-)
-@click.option(
-    "--normalize/--no-normalize",
-    default=None,
-    help="L2-normalise inside the graph. [default: as an embedding model does that is exported as published, else not]",
-)
-@click.option(
+@heading("Graph")
+@option(
     "--precision",
     type=click.Choice(get_args(Precision)),
     default="fp32",
     show_default=True,
-    help="int8: a quarter of the size, about twice as fast on CPU. fp16: half the size; computed in on CUDA alone.",
+    metavar="TYPE",
+    help="fp32, fp16 or int8. int8: a quarter of the size, about twice as fast on CPUs. fp16: half the size; "
+    "computed in "
+    "on CUDA alone.",
 )
-@click.option(
-    "--target",
-    type=click.Choice(get_args(Target)),
-    default="cpu",
-    show_default=True,
-    help="cuda: operators fused for NVIDIA's GPUs; with fp16, the network computes in it.",
+@option(
+    "--normalize/--no-normalize",
+    default=None,
+    help="L2-normalise inside the graph. The default is as an embedding model does that is exported as published, "
+    "else not.",
 )
-@click.option(
+@option(
     "--vectors",
     type=click.Choice(get_args(VectorType)),
     default="float32",
     show_default=True,
-    help="int8: whole numbers from -127 to 127, one scale a vector; a quarter of the size in a store. Keeps cosines.",
+    metavar="|".join(get_args(VectorType)),
+    rare=True,
+    help="Type of the vectors. int8: whole numbers from -127 to 127, one scale a vector; a quarter of the size in a "
+    "store. Keeps cosines.",
 )
-@click.option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
-@click.option(
+@option(
+    "--outputs",
+    type=click.Choice(get_args(Outputs)),
+    default="whitened",
+    show_default=True,
+    metavar="|".join(get_args(Outputs)),
+    rare=True,
+    help="Vectors that the graph gives. With both, it gives the vector before whitening too.",
+)
+@option(
+    "--target",
+    type=click.Choice(get_args(Target)),
+    default="cpu",
+    show_default=True,
+    metavar="|".join(get_args(Target)),
+    help="Where the graph will run. With cuda, operators are fused for NVIDIA's GPUs; with fp16 besides, the network "
+    "computes in it.",
+)
+@heading("Output")
+@option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The bundle's directory. [default: bundles/NAME-l1-l6 and the like]",
+    help="Directory of the bundle. The default is bundles/NAME-l1-l6 and the like.",
 )
-@click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
-@click.option("--route", metavar="NAME", help="Route of a sentence-transformers Router, such as query or document.")
-@click.option("--revision", help="Branch, tag or commit on the hub.")
-@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
-@click.option("--device", default="cpu", show_default=True, help="Where to compute: cpu, cuda or cuda:N.")
-@click.option("--max-words", type=int, metavar="N", help="Of a file of word vectors, keep the first N words.")
-@click.option("--frequencies", metavar="FILE", help='Words and counts for sif, "word count" lines. [default: by rank]')
+@option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option
+@quiet_option
 @one_line_errors
 @click.version_option(package_name="whiten")
 def export(
@@ -164,7 +220,10 @@ def export(
     as_json: bool,
     **choices: Any,
 ) -> None:
-    """Export MODEL to a bundle: an ONNX graph from token ids to whitened sentence vectors, with tokenizer and proof.
+    """Export a model to a bundle with one ONNX graph.
+
+    The graph leads from token ids to sentence vectors. Beside it are the tokenizer and the proof that it computes what
+    the model computes.
 
     MODEL is a name of the catalogue (see `whiten models`), a directory written by save_pretrained, by optimum-cli
     export onnx or by peft (a LoRA adapter), a file of word vectors in GloVe's text format, or a hub id.

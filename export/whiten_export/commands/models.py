@@ -10,7 +10,8 @@ import click
 
 from whiten_models.catalogue import Entry, TokenizerFacts, catalogue, find, near_matches
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import json_option, one_line_errors, table
+from whiten_runtime.commands.console import json_option, one_line_errors, quiet_option, table
+from whiten_runtime.commands.help import command, heading
 from whiten_runtime.errors import WhitenError
 
 HEADER = ("NAME", "CHECKPOINT", "FAMILY", "SHAPE", "DEFAULT", "STS", "WHITE", "LICENCE")
@@ -23,9 +24,17 @@ WIDTH = 100
 """Columns of wrapped text; a prompt is never wrapped."""
 
 
-@click.command()
+@command(
+    section="Make a bundle",
+    examples=(
+        "whiten models bge",
+        "whiten models bge-small --json",
+    ),
+)
 @click.argument("text", nargs=-1)
+@heading("Output")
 @json_option
+@quiet_option
 @one_line_errors
 def models(text: tuple[str, ...], as_json: bool) -> None:
     """List the models that whiten-export knows by name.

@@ -20,10 +20,12 @@ from whiten_runtime.commands.console import (
     json_option,
     one_line_errors,
     provider_option,
+    quiet_option,
     say,
     threads_option,
 )
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.places import check_file_place, check_folder_place
@@ -36,35 +38,55 @@ from whiten_whitening.moments import Moments
 from whiten_whitening.selection import Choice, choose_by_rules, soft_weight
 from whiten_whitening.shrinkage import parse_shrinkage
 
-_out_option = click.option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE")
+_out_option = option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File of the statistics.",
+)
 
 
 def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that fit and refit share."""
     options = (
-        click.option(
+        heading("Corpus"),
+        option(
             "--corpus",
             multiple=True,
             metavar="FILE",
-            help="Sentences to fit on: .txt, .jsonl, .csv, .tsv, .parquet (.gz). Repeatable. "
-            f"{BUILTIN_CORPUS} for the built-in English ones.",
+            help="Sentences to fit on. Files of .txt, .jsonl, .csv, .tsv, .parquet (.gz), or "
+            f"{BUILTIN_CORPUS} for the built-in English ones. Repeatable.",
         ),
-        click.option("--column", help="Column or key of the sentence in --corpus."),
-        click.option(
-            "--max-sentences", type=click.IntRange(min=1), metavar="N", help="Use N sentences, spread over the corpus."
+        option("--column", metavar="COLUMN", help="Column or key of the sentence in --corpus."),
+        option(
+            "--max-sentences",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Use N sentences, spread over the corpus.",
         ),
-        threads_option,
-        provider_option,
     )
-    return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+    return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
 
 
-@click.command()
+@command(
+    section="Make a bundle",
+    examples=(
+        "whiten fit bundles/minilm-l0-l1 --corpus mine.txt --out mine.stats",
+        "whiten fit bundles/minilm-l0-l1 --corpus builtin:english-1 --out en.stats",
+    ),
+)
 @bundle_argument
 @_fitting_options
+@heading("Output")
 @_out_option
-@click.option("--restart", is_flag=True, help="Begin anew, whatever an interrupted fit left.")
+@option("--restart", is_flag=True, help="Begin anew, whatever an interrupted fit left.")
 @json_option
+@quiet_option
+@heading("Execution")
+@threads_option
+@provider_option
 @one_line_errors
 def fit(
     bundle: str,
@@ -77,10 +99,10 @@ def fit(
     restart: bool,
     as_json: bool,
 ) -> None:
-    """Embed a corpus with BUNDLE and write its statistics, from which `whiten refit` makes a whitening.
+    """Fit statistics of a corpus, for whiten refit.
 
-    While it runs, its state is kept in FILE.partial; run it again after an interruption, and it goes on from there.
-    Statistics of parts of a corpus are put together by `whiten merge`.
+    The corpus is embedded with BUNDLE. While it runs, its state is kept in FILE.partial; run it again after an
+    interruption, and it goes on from there. Statistics of parts of a corpus are put together by whiten merge.
     """
     if not corpus:
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
@@ -94,13 +116,24 @@ def fit(
     _tell(out, found, as_json)
 
 
-@click.command()
+@command(
+    section="Make a bundle",
+    examples=(
+        "whiten merge january.stats february.stats --out both.stats",
+        "whiten merge parts/*.stats --out whole.stats --json",
+    ),
+)
 @click.argument("stats", nargs=-1, required=True, type=click.Path(path_type=Path))
+@heading("Output")
 @_out_option
 @json_option
+@quiet_option
 @one_line_errors
 def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Put statistics of `whiten fit` together, in the order given: as if all sentences had been fitted at once."""
+    """Merge statistics of whiten fit, in the order given.
+
+    The result is as if all sentences had been fitted at once.
+    """
     _check_file(out)
     merged: Statistics | None = None
     first: Origin | None = None
@@ -118,37 +151,63 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     _tell(out, merged, as_json)
 
 
-@click.command()
+@command(
+    section="Make a bundle",
+    examples=(
+        "whiten refit bundles/minilm-l0-l1 --corpus mine.txt --out bundles/mine",
+        "whiten refit bundles/minilm-l0-l1 --stats mine.stats --dim 256 -o bundles/b",
+    ),
+)
 @bundle_argument
 @_fitting_options
-@click.option("--stats", type=click.Path(path_type=Path), metavar="FILE", help="Instead of --corpus: of whiten fit.")
-@click.option(
+@option("--all-sentences", is_flag=True, help="Use all of them. By default only as many are used as move the map.")
+@option(
+    "--stats", type=click.Path(path_type=Path), metavar="FILE", help="Statistics of whiten fit, instead of --corpus."
+)
+@heading("Whitening")
+@option(
     "--whitening",
     type=click.Choice([*get_args(Method), "auto"]),
-    help="auto: decided by what can be measured, with the reason. [default: auto; pca with --beta or --shrinkage]",
+    metavar="METHOD",
+    help=f"Method, such as pca or auto. One of {', '.join(get_args(Method))} and auto. auto is decided by what can be "
+    "measured, and tells the reason. The default is auto; pca with --beta or --shrinkage.",
 )
-@click.option("--dim", type=int, metavar="K", help="Keep the K leading dimensions (pca, pca-cor, auto). [default: all]")
-@click.option("--beta", type=float, default=1.0, show_default=True, help="Exponent: 1 whitens, 0 only centres.")
-@click.option("--shrinkage", default="none", show_default=True, metavar="none|ledoit-wolf|oas|A")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="NEW", help="The new bundle's directory."
+@option("--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]")
+@option("--beta", type=float, default=1.0, show_default=True, metavar="B", help="Exponent: 1 whitens, 0 only centres.")
+@option(
+    "--shrinkage",
+    default="none",
+    show_default=True,
+    metavar="none|ledoit-wolf|oas|A",
+    help="Shrink the covariance, for small corpora. A is a weight from 0 to 1.",
 )
-@click.option(
+@option(
     "--align-to",
     type=click.Path(),
     metavar="OLD",
-    help="Bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.",
+    help="Bundle whose stored vectors are to stay usable. It is of the same model; the new map is turned onto its map.",
 )
-@click.option(
-    "--all-sentences", is_flag=True, help="Use all sentences of the corpus, even if more would not move the map."
+@heading("Output")
+@option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="NEW",
+    help="The new bundle's directory.",
 )
-@click.option(
+@option(
     "--vectors",
     type=click.Choice(get_args(VectorType)),
-    help="int8: whole numbers from -127 to 127, one scale a vector. [default: as BUNDLE]",
+    metavar="|".join(get_args(VectorType)),
+    help="Type of the vectors. int8: whole numbers from -127 to 127, one scale a vector. [default: as BUNDLE]",
 )
-@click.option("--force", is_flag=True, help="Replace a bundle that is already there.")
+@option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option
+@quiet_option
+@heading("Execution")
+@threads_option
+@provider_option
 @one_line_errors
 def refit(
     bundle: str,
@@ -169,10 +228,10 @@ def refit(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write BUNDLE with another whitening, fitted on --corpus or taken from --stats, to NEW. Needs no PyTorch.
+    """Write BUNDLE with another whitening to NEW.
 
-    BUNDLE may be of any precision, whitened or not. The new bundle is proven against the vectors that the reference
-    gave at export.
+    It is fitted on --corpus, or taken from --stats; PyTorch is not needed. BUNDLE may be of any precision, whitened
+    or not. The new bundle is proven against the vectors that the reference gave at export.
     """
     if bool(corpus) == (stats is not None):
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")

@@ -11,12 +11,13 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
 
+from whiten_runtime.commands.help import OTHER, heading, option
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.process import unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
@@ -45,28 +46,40 @@ def shown_json(document: str) -> str:
 
 
 def say(message: str, mark: str = "") -> None:
-    """Print a message for a person, on stderr, with escapes as in `shown`.
+    """Print a message for a person, on stderr, with escapes as in `shown`; nothing with --quiet.
 
     Args:
         message: the message; it may have several lines.
         mark: what comes before it, printed as it is, such as a word in colour.
     """
-    click.echo(mark + "\n".join(map(shown, message.split("\n"))), err=True)
+    if not _Messages.quiet:
+        _print(message, mark)
 
 
 def warn(message: str) -> None:
     """Print a warning for a person, on stderr."""
-    say(_one_line(message), f"{click.style('warning:', fg='yellow', bold=True)} ")
+    _print(_one_line(message), f"{coloured('warning:', 'yellow', True)} ")
 
 
 def say_written(message: str) -> None:
-    """Print what was written and where, on stderr."""
-    say(message, f"{click.style('wrote', fg='green', bold=True)} ")
+    """Print what was written and where, on stderr; nothing with --quiet."""
+    say(message, f"{coloured('wrote', 'green', True)} ")
 
 
 def fail_line(message: str) -> None:
     """Print an error in one line, on stderr."""
-    say(_one_line(message), f"{click.style('error:', fg='red', bold=True)} ")
+    _print(_one_line(message), f"{coloured('error:', 'red', True)} ")
+
+
+def coloured(text: str, colour: str, bold: bool = False) -> str:
+    """Return a text in a colour, or as it is where the environment has NO_COLOR or a terminal that has no colours."""
+    plain = os.environ.get("NO_COLOR") or _is_dumb()
+    return text if plain else click.style(text, fg=colour, bold=bold or None)
+
+
+def shows_progress() -> bool:
+    """Return whether bars can be drawn on stderr: it is a terminal that can return to the beginning of a line."""
+    return sys.stderr is not None and sys.stderr.isatty() and not _is_dumb() and not _Messages.quiet
 
 
 def print_json(value: object) -> None:
@@ -99,21 +112,35 @@ def _parse_providers(context: click.Context, option: click.Parameter, values: Se
         raise click.BadParameter(str(error)) from None
 
 
-threads_option = click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable CPUs]")
-provider_option = click.option(
+threads_option = option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads to use. [default: all usable CPUs]"
+)
+provider_option = option(
     "--provider",
     "providers",
     multiple=True,
     callback=_parse_providers,
     metavar="NAME",
-    help="onnxruntime execution provider, with its options as NAME:KEY=VALUE,..., or cpu, cuda, cuda:N, openvino, "
-    "openvino:bf16; repeatable.",
+    help="Where to compute: cpu, cuda, openvino or others. Also cuda:N for one GPU, openvino:bf16, and each execution "
+    "provider of onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
 )
 
 bundle_argument = click.argument("bundle", type=click.Path())
 """A bundle, as text: `locate_bundle` takes a text for a repository of the hub too, and a `Path` for a directory."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+json_option = option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+
+
+def quiet_option(command: Command) -> Command:
+    """Add --quiet, with which a command prints nothing on stderr but warnings and errors."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, quiet: bool, **kwargs: Any) -> Any:
+        with _quietly(quiet):
+            return command(*args, **kwargs)
+
+    added = option("-q", "--quiet", is_flag=True, help="Print only warnings and errors on stderr.")
+    return added(wrapped)  # type: ignore[return-value]
 
 
 def one_line_errors(command: Command) -> Command:
@@ -136,8 +163,8 @@ def one_line_errors(command: Command) -> Command:
         except Exception as error:
             _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug and report it", 1)
 
-    option = click.option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
-    return option(guarded)  # type: ignore[return-value]
+    added = option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
+    return heading(OTHER)(added(guarded))  # type: ignore[return-value]
 
 
 def run(command: click.Command) -> None:
@@ -160,6 +187,41 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows])
     return "\n".join(line.rstrip() for line in lines)
+
+
+class _Messages:
+    """Holds what becomes of messages while a command runs.
+
+    Attributes:
+        quiet: whether --quiet was given. It is the process's: threads print too.
+    """
+
+    quiet = False
+
+
+@contextlib.contextmanager
+def _quietly(quiet: bool) -> Iterator[None]:
+    before, _Messages.quiet = _Messages.quiet, quiet
+    try:
+        yield
+    finally:
+        _Messages.quiet = before
+
+
+def _print(message: str, mark: str) -> None:
+    """Print lines on stderr, above a bar if one is drawn there."""
+    line = mark + "\n".join(map(shown, message.split("\n")))
+    if "tqdm" in sys.modules and shows_progress():
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(file=sys.stderr):
+            click.echo(line, err=True)
+    else:
+        click.echo(line, err=True)
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
 
 
 class _Stdout(io.FileIO):

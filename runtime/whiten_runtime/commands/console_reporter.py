@@ -1,14 +1,12 @@
 """Report stages, warnings and progress of long commands on stderr."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import say
+from whiten_runtime.commands.bars import drawn_bar
+from whiten_runtime.commands.console import coloured, say
 from whiten_runtime.reporter import Bar, Reporter
 
 
@@ -34,7 +32,7 @@ class ConsoleReporter(Reporter):
 
     def stage(self, text: str) -> None:
         """Print a line for the stage."""
-        say(text, click.style("· ", fg="cyan"))
+        say(text, coloured("· ", "cyan"))
 
     def warn(self, text: str) -> None:
         """Print and keep the warning."""
@@ -44,7 +42,5 @@ class ConsoleReporter(Reporter):
     @contextmanager
     def bar(self, unit: str, total: int | None) -> Iterator[Bar]:
         """Draw a bar with the time left that vanishes when it is done."""
-        from tqdm import tqdm
-
-        with tqdm(total=total, unit=f" {unit}", leave=False, disable=not sys.stderr.isatty()) as bar:
+        with drawn_bar(unit, total) as bar:
             yield _Drawn(bar)

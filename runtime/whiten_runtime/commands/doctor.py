@@ -12,18 +12,29 @@ from whiten_runtime.commands.console import (
     print_json,
     provider_option,
 )
+from whiten_runtime.commands.help import command, heading
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
 from whiten_runtime.ort.openvino import PLUGIN
 from whiten_runtime.ort.providers import Provider
 
 
-@click.command()
+@command(
+    section="Check",
+    examples=(
+        "whiten doctor",
+        "whiten doctor --provider cuda --json",
+    ),
+)
+@heading("Check")
 @provider_option
+@heading("Output")
 @json_option
 @one_line_errors
 def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
-    """Show what this machine can run: processor, onnxruntime, providers that really load, CUDA's libraries,
-    and which precision and provider is fastest.
+    """Show what this machine can run, and what is fastest on it.
+
+    That is its processor, onnxruntime, the providers that really load, CUDA's libraries, and which precision and
+    provider is fastest.
 
     Exits with 1 when the CPU or a --provider does not work.
     """

@@ -1,12 +1,53 @@
-"""Describe a manifest as text, for `whiten info`."""
+"""Implement `whiten info`: describe a manifest as text."""
 
-from whiten_runtime.bundle.manifest import Manifest, WhiteningRecord
+import click
+import msgspec
+
+from whiten_runtime.bundle.bundle import open_bundle
+from whiten_runtime.bundle.cross_check import check_consistency
+from whiten_runtime.bundle.manifest import Manifest, WhiteningRecord, read_content
+from whiten_runtime.bundle.manifest_hash import states_hash
 from whiten_runtime.bundle.parity import in_words
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.commands.console import human_size, table
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    human_size,
+    json_option,
+    one_line_errors,
+    print_json,
+    table,
+)
+from whiten_runtime.commands.help import command, heading
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
 NO_HASH = "no hash of the manifest: an altered value is found only where another file of the bundle contradicts it"
+
+
+@command(
+    section="Check",
+    examples=(
+        "whiten info bundles/minilm-l0-l1",
+        "whiten info ORG/NAME --json",
+    ),
+)
+@bundle_argument
+@heading("Output")
+@json_option
+@one_line_errors
+def info(bundle: str, as_json: bool) -> None:
+    """Show what a bundle is: source, layers, whitening and parity.
+
+    Sizes of files, and what the manifest says against the graph and the other files, are checked; hashes are not.
+    """
+    path = locate_bundle(bundle)
+    opened = open_bundle(path, verify_hashes=False)
+    check_consistency(opened)
+    manifest = opened.manifest
+    if as_json:
+        print_json(msgspec.structs.replace(manifest, space=space_of(manifest)))
+    else:
+        click.echo(describe(manifest, states_hash(read_content(path))))
 
 
 def describe(manifest: Manifest, hashed: bool = True) -> str:

@@ -4,21 +4,29 @@ from pathlib import Path
 
 import click
 
-from whiten_runtime.commands.console import human_size, json_option, one_line_errors, print_json, say
+from whiten_runtime.commands.console import human_size, json_option, one_line_errors, print_json, quiet_option, say
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.hub.names import parse_repository
 from whiten_runtime.hub.uploading import Destination, push_bundle
 
 
-@click.command()
+@command(
+    section="Share",
+    examples=(
+        "whiten push bundles/minilm-l0-l1 ORG/NAME",
+        "whiten push bundles/minilm-l0-l1 ORG/NAME --private --revision v2",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("repository", metavar="ORG/NAME")
-@click.option("--private", is_flag=True, help="Create a private repository; refuse one that is public.")
-@click.option("--revision", metavar="BRANCH", help="Branch to upload to. [default: main]")
-@click.option("--message", metavar="TEXT", help="Message of the commit. [default: Upload NAME]")
-@click.option(
-    "--create/--no-create", default=True, show_default=True, help="Create the repository and the branch if need be."
-)
+@heading("Repository")
+@option("--private", is_flag=True, help="Create a private repository. One that is public is refused.")
+@option("--revision", metavar="BRANCH", help="Branch to upload to. [default: main]")
+@option("--message", metavar="TEXT", help="Message of the commit. [default: Upload NAME]")
+@option("--create/--no-create", default=True, show_default=True, help="Create repository and branch if need be.")
+@heading("Output")
 @json_option
+@quiet_option
 @one_line_errors
 def push(
     bundle: Path,
@@ -29,10 +37,11 @@ def push(
     create: bool,
     as_json: bool,
 ) -> None:
-    """Upload BUNDLE, a directory, to the repository ORG/NAME of the model hub, and print the address of the commit.
+    """Upload a bundle to the model hub.
 
-    The hashes of the files that whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a
-    bundle then open it from there. The token is that of hf auth login, or of HF_TOKEN.
+    BUNDLE is a directory, ORG/NAME a repository. The address of the commit is printed. The hashes of the files that
+    whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a bundle then open it from
+    there. The token is that of hf auth login, or of HF_TOKEN.
     """
     done = push_bundle(bundle, Destination(parse_repository(repository, revision), private, create, message))
     say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")

@@ -9,7 +9,8 @@ import click
 from whiten_runtime.bundle.client_files import changed_client_files
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.signature import UNSIGNED_FILES
-from whiten_runtime.commands.console import json_option, one_line_errors, print_json, say
+from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, say
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.signing.keys import needs_passphrase
 from whiten_runtime.signing.sign import sign_bundle
@@ -17,30 +18,39 @@ from whiten_runtime.signing.sign import sign_bundle
 PASSPHRASE = "WHITEN_KEY_PASSPHRASE"
 
 
-@click.command()
+@command(
+    section="Share",
+    examples=(
+        "whiten sign bundles/minilm-l0-l1 --key private.pem",
+        "whiten sign bundles/minilm-l0-l1 --key private.pem --signature minilm.sig",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
+@heading("Signature")
+@option(
     "--key",
     required=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Private key in PEM, of the curve P-256, P-384 or P-521.",
+    help="Private key in PEM. It is of the curve P-256, P-384 or P-521.",
 )
-@click.option(
+@option(
     "--signature",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="File to write. [default: model.sig in the bundle]",
 )
+@heading("Output")
 @json_option
+@quiet_option
 @one_line_errors
 def sign(bundle: Path, key: Path, signature: Path | None, as_json: bool) -> None:
-    """Sign BUNDLE, a directory, so that whiten verify --key can tell who made it.
+    """Sign the bundle in a directory.
 
-    The signature covers whiten.json and every file that it lists but README.md, and changes none of them; it is in the
-    form of OpenSSF model-signing. The hashes of the files that whiten reads are checked first. Files that only other
-    programs read are signed as they are; it names those that differ from the manifest. A passphrase of the key is
-    asked for, or taken from WHITEN_KEY_PASSPHRASE.
+    whiten verify --key can then tell who made it. The signature covers whiten.json and every file that it lists but
+    README.md, and changes none of them; it is in the form of OpenSSF model-signing. The hashes of the files that
+    whiten reads are checked first. Files that only other programs read are signed as they are; it names those that
+    differ from the manifest. A passphrase of the key is asked for, or taken from WHITEN_KEY_PASSPHRASE.
     """
     written = sign_bundle(bundle, key, passphrase=_passphrase(key), signature=signature)
     names = changed_client_files(bundle, read_manifest(bundle).files)

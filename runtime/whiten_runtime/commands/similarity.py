@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import AlignmentRecord
-from whiten_runtime.commands.console import json_option, one_line_errors, print_json, warn
+from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, warn
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
@@ -21,16 +22,27 @@ _ROWS_AT_ONCE = 4096
 _Rows = NDArray[np.float32]
 
 
-@click.command()
+@command(
+    section="Embed",
+    examples=(
+        "whiten similarity first.npy second.npy",
+        "whiten similarity queries.npy passages.npy --top 5",
+    ),
+)
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--top", metavar="K", type=click.IntRange(min=1), help="Print the K nearest rows of B for each row of A.")
-@click.option("--column", help="Column or key of the vectors in both files.")
-@click.option("--force", is_flag=True, help="Compare vectors of different spaces all the same.")
+@heading("Input")
+@option("--column", metavar="COLUMN", help="Column or key of the vectors in both files.")
+@option("--force", is_flag=True, help="Compare vectors of different spaces all the same.")
+@heading("Output")
+@option("--top", metavar="K", type=click.IntRange(min=1), help="Print the K nearest rows of B for each row of A.")
 @json_option
+@quiet_option
 @one_line_errors
 def similarity(a: Path, b: Path, top: int | None, column: str | None, force: bool, as_json: bool) -> None:
-    """Compare the vectors of the files A and B (.npy, .parquet or .jsonl) by their cosines.
+    """Compare the vectors of two files by their cosines.
+
+    A and B are files of .npy, .parquet or .jsonl.
 
     Prints the cosine of each row of A with the same row of B, one a line. With --top, prints a line for each row of A
     and each of its nearest rows of B: row of A, row of B, cosine, separated by tabs. Rows count from 0.

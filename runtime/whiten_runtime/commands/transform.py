@@ -10,9 +10,11 @@ from whiten_runtime.commands.console import (
     json_option,
     one_line_errors,
     provider_option,
+    quiet_option,
     say,
     threads_option,
 )
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.vector_options import check_other_file, force_option, header_option
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata
@@ -22,9 +24,16 @@ from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
 
 
-@click.command()
+@command(
+    section="Embed",
+    examples=(
+        "whiten transform bundles/my-api-vectors --input vectors.npy --out white.npy",
+        "whiten transform bundles/mine --input v.parquet --column v --out white.npy",
+    ),
+)
 @bundle_argument
-@click.option(
+@heading("Input")
+@option(
     "--input",
     "input_file",
     required=True,
@@ -32,18 +41,23 @@ from whiten_runtime.vector_whitener import VectorWhitener
     metavar="FILE",
     help="Vectors: .npy, .parquet or .jsonl.",
 )
-@click.option("--column", help="Column or key of the vectors in --input.")
-@click.option(
+@option("--column", metavar="COLUMN", help="Column or key of the vectors in --input.")
+@heading("Output")
+@option(
+    "-o",
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="Write the whitened vectors to .npy, .parquet or .jsonl.",
+    metavar="FILE",
+    help="Write .npy, .parquet or .jsonl.",
 )
 @header_option
 @force_option
+@json_option
+@quiet_option
+@heading("Execution")
 @threads_option
 @provider_option
-@json_option
 @one_line_errors
 def transform(
     bundle: str,
@@ -56,9 +70,10 @@ def transform(
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
-    """Whiten the vectors of a file with a bundle that whiten-export --from-vectors wrote.
+    """Whiten the vectors of a file.
 
-    The file that it writes says which space its vectors are in, as those of whiten embed do.
+    BUNDLE is one that whiten-export --from-vectors wrote. The file that it writes says which space its vectors are
+    in, as those of whiten embed do.
     """
     check_other_file(out, input_file)
     check_output(out, header, force)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from whiten_runtime.commands.console import json_option, one_line_errors, print_json, say, table
+from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, say, table
 from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.files.places import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.tuned import Choice, choice_path, write_choice
@@ -13,24 +14,39 @@ from whiten_runtime.tuner import Speed, best, compare_bundles
 from whiten_runtime.tuner import tune as tune_bundle
 
 
-@click.command()
+@command(
+    section="Check",
+    examples=(
+        "whiten tune bundles/minilm-l0-l1",
+        "whiten tune bundles/minilm-l0-l1 bundles/minilm-l0-l1-int8 --seconds 120",
+    ),
+)
 @click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path())
-@click.option(
+@heading("Measurement")
+@option(
     "--seconds",
     type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
     default=40.0,
     show_default=True,
-    help="Time to measure, for all bundles together; opening them comes on top.",
+    help="Time to measure. It is for all bundles together; opening them comes on top.",
 )
-@click.option("--bf16", is_flag=True, help="Choose bfloat16 if it is fastest: vectors agree to a cosine of .9999 then.")
+@option(
+    "--bf16",
+    is_flag=True,
+    help="Choose bfloat16 if it is fastest. Vectors then agree with those of float32 to a cosine of .9999.",
+)
+@heading("Output")
 @json_option
+@quiet_option
 @one_line_errors
 def tune(bundles: tuple[str, ...], seconds: float, bf16: bool, as_json: bool) -> None:
-    """Measure how each BUNDLE is fastest on this machine, and write that to BUNDLE.tuned.json beside it.
+    """Measure how each bundle is fastest here, and write that down.
 
-    Compares providers, threads and token budgets on short texts and on texts of mixed lengths, in turn, while nothing
-    else should run. Encoder(path, tuned=True) and whiten embed --tuned then run the bundle so; on another machine they
-    refuse. Several bundles, such as the float32 and the int8 one of a model, are then compared with each other.
+    It is written to BUNDLE.tuned.json beside the bundle. Compares providers, threads and token budgets on short
+    texts and on texts of mixed lengths, in turn, while nothing else should run. Encoder(path, tuned=True) and
+    whiten embed --tuned then run the bundle so; on another machine they refuse. Several bundles, such as the
+    float32 and the int8 one of a model, are then compared with each other.
     """
     reporter = ConsoleReporter()
     parts = len(bundles) + (len(bundles) > 1)

@@ -2,18 +2,23 @@
 
 from pathlib import Path
 
-import click
-
+from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError
 
-header_option = click.option(
+STDIN = "-"
+"""What stands for standard input on the command line."""
+
+header_option = option(
     "--header",
     is_flag=True,
-    help="Begin lines of JSON with one that names the space of the vectors; codes of 8 bits or less always have it.",
+    rare=True,
+    help="Begin lines of JSON with one that names the space. Vectors of 8 bits or less always have it.",
 )
 
-force_option = click.option(
-    "--force", is_flag=True, help="Replace --out even if whiten has not written it. [default: only vectors of whiten]"
+force_option = option(
+    "--force",
+    is_flag=True,
+    help="Replace a file that whiten has not written. A file of vectors that whiten wrote is replaced anyway.",
 )
 
 

@@ -15,9 +15,11 @@ from whiten_runtime.commands.console import (
     one_line_errors,
     print_json,
     provider_option,
+    quiet_option,
     say,
     threads_option,
 )
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.info import NO_HASH
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
@@ -52,27 +54,35 @@ class _Author:
         )
 
 
-@click.command()
+@command(
+    section="Check",
+    examples=(
+        "whiten verify bundles/minilm-l0-l1",
+        "whiten verify ORG/NAME --key author.pub.pem --json",
+    ),
+)
 @bundle_argument
-@click.option(
+@heading("Author")
+@option(
     "--key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Public key in PEM that has to have signed the bundle.",
+    help="Public key in PEM of who has to have signed it.",
 )
-@click.option(
-    "--identity", metavar="NAME", help="Identity that has to have signed it with sigstore; needs the network."
-)
-@click.option("--identity-provider", metavar="URL", help="OpenID Connect provider that vouches for --identity.")
-@click.option(
+@option("--identity", metavar="NAME", help="Identity that has to have signed with sigstore. It needs the network.")
+@option("--identity-provider", metavar="URL", help="OpenID Connect provider that vouches for it.")
+@option(
     "--signature",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File of the signature. [default: model.sig in the bundle]",
+    help="File of the signature. [default: model.sig there]",
 )
+@heading("Output")
+@json_option
+@quiet_option
+@heading("Execution")
 @threads_option
 @provider_option
-@json_option
 @one_line_errors
 def verify(
     bundle: str,
@@ -84,7 +94,9 @@ def verify(
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
-    """Prove on this machine that a bundle computes what its reference, such as PyTorch, computed at export.
+    """Prove that a bundle computes what its reference computed.
+
+    The reference, such as PyTorch, computed at export; the bundle computes on this machine.
 
     Checks the SHA-256 of every file, embeds the bundle's probe texts and compares them with the vectors that the
     reference gave. Exits with 1 when a bound of the parity gate is not kept. Files that only other programs read may

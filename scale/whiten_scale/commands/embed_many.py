@@ -7,12 +7,21 @@ import click
 
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import bundle_argument, given_text, json_option, one_line_errors, say, warn
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    given_text,
+    json_option,
+    one_line_errors,
+    quiet_option,
+    say,
+    warn,
+)
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.checking import ERRORS_FILE, Totals, count_there, finished, verify, write_errors
 from whiten_scale.commands.doing import do_items
-from whiten_scale.commands.options import input_options
+from whiten_scale.commands.options import input_options, sharing_options
 from whiten_scale.commands.progress import progress
 from whiten_scale.inputs.pieces import ColumnChoice
 from whiten_scale.job import PLAN_FILE, planned
@@ -22,36 +31,59 @@ from whiten_scale.vectors import StoredType, VectorChoice, Vectors
 from whiten_scale.workers import share_of
 
 
-@click.command("embed-many")
+@command(
+    "embed-many",
+    section="Embed",
+    examples=(
+        "whiten embed-many bundles/minilm-l0-l1 --input texts/ --out vectors/",
+        "whiten embed-many bundles/minilm-l0-l1 --input 's3://a/*.csv' --out s3://a/v",
+    ),
+)
 @bundle_argument
 @input_options
-@click.option("--out", required=True, metavar="DIR", help="Directory or URL of the output.")
-@click.option("--id", "id_column", metavar="COLUMN", help="Column of the ids. [default: file and row of each text]")
-@click.option("--keep", multiple=True, metavar="COLUMN", help="Column to carry into the output. Repeatable.")
-@click.option(
+@option("--id", "id_column", metavar="COLUMN", help="Column of the ids. [default: file and row]")
+@option("--keep", multiple=True, metavar="COLUMN", help="Column to carry into the output. Repeatable.")
+@option("--prompt-name", metavar="NAME", callback=given_text, help="Prompt of the bundle, such as query.")
+@option("--prompt", metavar="TEXT", callback=given_text, help='Prompt before each text; "" for none.')
+@option(
+    "--on-error",
+    type=click.Choice(["stop", "record"]),
+    metavar="stop|record",
+    default="stop",
+    show_default=True,
+    help=f"At a row without a text. Stop, or leave it out and list it in {ERRORS_FILE}.",
+)
+@heading("Vectors")
+@option(
     "--type",
     "stored",
     type=click.Choice(get_args(StoredType)),
+    metavar="TYPE",
     default="float32",
     show_default=True,
-    help="What is stored of a text: its vector, or a code of a few bits a coordinate.",
+    help=f"{', '.join(get_args(StoredType))}. What is stored of a text: its vector, "
+    "or a code of a few bits a coordinate.",
 )
-@click.option("--bits", type=click.Choice(["1", "2", "4", "8"]), default="4", show_default=True, help="Of codes.")
-@click.option("--dims", type=click.IntRange(min=1), help="Axes of codes. [default: all]")
-@click.option("--prompt-name", metavar="NAME", callback=given_text, help="Prompt of the bundle to apply.")
-@click.option("--prompt", metavar="TEXT", callback=given_text, help='Prompt before each text; "" for none.')
-@click.option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
-@click.option("--truncate-dim", type=click.IntRange(min=1), help="Keep the first coordinates only.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["stop", "record"]),
-    default="stop",
+@option(
+    "--bits",
+    type=click.Choice(["1", "2", "4", "8"]),
+    metavar="1|2|4|8",
+    default="4",
     show_default=True,
-    help=f"At a row that holds no text: stop, or leave it out and list it in {ERRORS_FILE}.",
+    help="Bits of a coordinate of codes.",
 )
-@click.option("--plan-only", is_flag=True, help="Write the plan, and stop.")
-@click.option("--verify", "verified", is_flag=True, help="At the end, read the output again: rows and hashes.")
+@option("--dim", "--dims", "dims", type=click.IntRange(min=1), metavar="K", help="Axes of codes. [default: all]")
+@option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
+@option("--truncate-dim", type=click.IntRange(min=1), metavar="K", help="Keep the first K coordinates only.")
+@heading("Output")
+@option("-o", "--out", required=True, metavar="DIR", help="Directory or URL of the output.")
+@option("--plan-only", is_flag=True, help="Write the plan, and stop.")
+@option(
+    "--verify", "verified", is_flag=True, help="At the end, read the output again. Its rows and hashes are checked."
+)
 @json_option
+@quiet_option
+@sharing_options
 @one_line_errors
 def embed_many(
     bundle: str,
@@ -76,10 +108,11 @@ def embed_many(
     verified: bool,
     as_json: bool,
 ) -> None:
-    """Embed many files of texts: shards of the input become Parquet files in --out, each whole or not at all.
+    """Embed many files of texts, with many processes and machines.
 
-    The plan is written to _plan.json there. The same command goes on where an earlier one ended, whatever ended it;
-    several machines share the work by --shard K/N. Files do not depend on the number of workers and machines.
+    Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json
+    there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
+    by --shard K/N. Files do not depend on the number of workers and machines.
     """
     with needing("scale"):
         import fsspec  # noqa: F401

@@ -8,12 +8,13 @@ import click
 from whiten_export.corpus.statistics import save_statistics
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import bundle_argument, json_option, one_line_errors, say, warn
+from whiten_runtime.commands.console import bundle_argument, json_option, one_line_errors, quiet_option, say, warn
+from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.places import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.commands.doing import do_items
-from whiten_scale.commands.options import input_options
+from whiten_scale.commands.options import input_options, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.inputs.pieces import ColumnChoice
 from whiten_scale.job import PLAN_FILE, planned
@@ -22,11 +23,21 @@ from whiten_scale.tasks import Work
 from whiten_scale.workers import share_of
 
 
-@click.command("fit-many")
+@command(
+    "fit-many",
+    section="Make a bundle",
+    examples=(
+        "whiten fit-many bundles/minilm-l0-l1 --input texts/ --out mine.stats",
+        "whiten fit-many bundles/minilm-l0-l1 --input texts/ --shard 1/4 -o all.stats",
+    ),
+)
 @bundle_argument
 @input_options
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The statistics.")
+@heading("Output")
+@option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File of the statistics.")
 @json_option
+@quiet_option
+@sharing_options
 @one_line_errors
 def fit_many(
     bundle: str,
@@ -39,10 +50,11 @@ def fit_many(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Embed many files of texts and write the statistics of their vectors, from which `whiten refit` makes a whitening.
+    """Fit statistics of many files, with many processes and machines.
 
-    Ranges of the input are fitted side by side and merged in their order, so that the statistics have the same bits for
-    every number of workers and machines. Ranges are kept in FILE.parts; the same command goes on from there.
+    whiten refit makes a whitening of them. Ranges of the input are fitted side by side and merged in their order,
+    so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
+    FILE.parts; the same command goes on from there.
     """
     with needing("scale"):
         import fsspec  # noqa: F401

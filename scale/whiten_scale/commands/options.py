@@ -6,30 +6,49 @@ from typing import Any
 
 import click
 
+from whiten_runtime.commands.help import heading, option
 from whiten_scale.plan import PER_SHARD
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what is read, and how it is shared among processes and machines."""
+    """Add the options that say what is read."""
     options = (
-        click.option(
+        heading("Input"),
+        option(
             "--input",
             "inputs",
             multiple=True,
             required=True,
             metavar="DIR|FILE",
-            help="Texts: directories, files and patterns with *, of .txt, .jsonl, .csv, .tsv (.gz) and .parquet, on "
+            help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, "
+            ".csv, .tsv (.gz) and .parquet, on "
             "disks, s3:// and whatever fsspec knows. Repeatable.",
         ),
-        click.option("--column", help="Column or key of the text."),
-        click.option(
+        option("--column", metavar="COLUMN", help="Column or key of the text."),
+    )
+    return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
+
+
+def sharing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how the work is shared among processes and machines."""
+    options = (
+        heading("Execution"),
+        option(
+            "--workers",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Processes. [default: one for each usable CPU]",
+        ),
+        option(
+            "--shard", metavar="K/N", help="Share of this machine: every Nth shard. They are taken from the Kth on."
+        ),
+        option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, or its address."),
+        option(
             "--per-shard",
             type=click.IntRange(min=1),
             metavar="N",
-            help=f"Records of a shard, at most. [default: those of the plan that is there, or {PER_SHARD}]",
+            rare=True,
+            help=f"Records of a shard, at most. Without it, those of the plan that is there, or {PER_SHARD:,}.",
         ),
-        click.option("--workers", type=click.IntRange(min=1), help="Processes. [default: one for each usable CPU]"),
-        click.option("--shard", metavar="K/N", help="The share of this machine: every Nth shard, from the Kth on."),
-        click.option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray instead: auto, or its address."),
     )
-    return reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+    return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)

@@ -1,12 +1,12 @@
 """Show the progress of many workers: a bar on a terminal, else a line from time to time."""
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from whiten_runtime.commands.console import say
+from whiten_runtime.commands.bars import drawn_bar
+from whiten_runtime.commands.console import say, shows_progress
 from whiten_scale.tasks import Advance
 
 _SECONDS = 30.0
@@ -17,10 +17,8 @@ _SECONDS = 30.0
 def progress(what: str, total: int, by: str) -> Iterator[Advance]:
     """Show how many of `total` records are done, and by whom; what is yielded may be called from any thread."""
     lock = threading.Lock()
-    if sys.stderr.isatty():
-        from tqdm import tqdm
-
-        with tqdm(total=total, unit=" records", desc=by, leave=False, smoothing=0.05) as bar:
+    if shows_progress():
+        with drawn_bar("records", total, by=by) as bar:
 
             def update(count: int) -> None:
                 with lock:

@@ -76,7 +76,7 @@ def test_unwritable_folder_is_refused_before_embedding(
     monkeypatch.setattr(command, "run_evaluation", pytest.fail)
     result = run(tiny_bundle, "--input", texts, "--figures", texts / "pictures")
     assert result.exit_code == 2
-    assert "cannot be written; choose another --figures" in result.stderr
+    assert "cannot be written; choose another --out" in result.stderr
 
 
 def test_too_few_texts_to_fit_are_refused_before_embedding(tiny_bundle: Path, tmp_path: Path) -> None:

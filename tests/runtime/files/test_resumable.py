@@ -17,7 +17,7 @@ import pytest
 
 from support.cli import invoke, ok
 from support.corpus import sentences
-from whiten_runtime.commands import embed
+from whiten_runtime.commands import embed_run
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import DataError, UsageError
@@ -331,11 +331,30 @@ def test_restart_leaves_files_of_others(tmp_path: Path, content: bytes) -> None:
     assert {found.name: found.read_bytes() for found in tmp_path.iterdir()} == {state_of(path).name: content}
 
 
+def request(normalize: bool = False, truncate_dim: int | None = None) -> embed_run.Request:
+    """Return what `whiten embed` is asked for by default."""
+    return embed_run.Request(
+        texts=(),
+        source="texts.txt",
+        column=None,
+        out=Path("v.npy"),
+        prompt_name=None,
+        prompt=None,
+        normalize=normalize,
+        truncate_dim=truncate_dim,
+        precision="float32",
+        batch_size=None,
+        max_characters=None,
+        header=False,
+        restart=False,
+        as_json=False,
+    )
+
+
 def made_with(bundle: Path, providers: Sequence[Provider] | None = None, threads: int | None = None) -> dict[str, str]:
     """Return what `whiten embed` writes into a state."""
     with Encoder(bundle, providers, threads) as encoder:
-        run = embed._Run(encoder, "", None, None, False, None, "float32", METADATA)
-        return run.made_with(Path("v.npy"), False)
+        return embed_run._Run(encoder, request(), "", METADATA).made_with(Path("v.npy"))
 
 
 def test_a_state_names_all_that_decides_on_the_numbers(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +369,7 @@ def test_a_state_names_all_that_decides_on_the_numbers(golden: Path, monkeypatch
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: machine))
     assert [name for name, value in made_with(bundle, threads=1).items() if value != plain[name]] == ["processor"]
     monkeypatch.undo()
-    monkeypatch.setattr(embed, "version", lambda name: "0" if name == "tokenizers" else version(name))
+    monkeypatch.setattr(embed_run, "version", lambda name: "0" if name == "tokenizers" else version(name))
     assert [name for name, value in made_with(bundle, threads=1).items() if value != plain[name]] == ["versions"]
 
 
@@ -409,8 +428,8 @@ def test_embed_begins_anew_with_other_options(tiny_bundle: Path, tmp_path: Path)
 def state(bundle: Path, threads: int, normalize: bool = False, truncate_dim: int | None = None) -> State:
     with Encoder(bundle, threads=threads) as encoder:
         metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim)
-        run = embed._Run(encoder, "", None, None, normalize, truncate_dim, "float32", metadata)
-        return State.new(run.made_with(Path("v.npy"), False))
+        run = embed_run._Run(encoder, request(normalize, truncate_dim), "", metadata)
+        return State.new(run.made_with(Path("v.npy")))
 
 
 def test_every_option_that_differs_is_named(golden: Path) -> None:

@@ -1,0 +1,47 @@
+"""Draw the progress of long work on a terminal, with the time left."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from whiten_runtime.commands.console import shows_progress
+
+_NARROW = 60
+"""Columns of a terminal below which no bar is drawn, so that the time left has room."""
+
+
+@contextmanager
+def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None) -> Iterator[Any]:
+    """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet.
+
+    Args:
+        unit: what is counted, in the plural.
+        total: how many there are; None if that is not known.
+        done: how many were done before.
+        by: who does them, shown before the bar.
+
+    Returns:
+        The bar of tqdm, whose `update` takes the number of units that were done since.
+    """
+    from tqdm import tqdm
+
+    narrow = shutil.get_terminal_size().columns < _NARROW
+    with tqdm(
+        total=total,
+        initial=done,
+        unit=f" {unit}",
+        desc=None if narrow else by,
+        leave=False,
+        dynamic_ncols=True,
+        smoothing=0.05,
+        disable=not shows_progress(),
+        bar_format=_narrow_format(unit, total) if narrow else None,
+    ) as bar:
+        yield bar
+
+
+def _narrow_format(unit: str, total: int | None) -> str:
+    if total is None:
+        return "{n_fmt} " + unit + ", {elapsed}"
+    return "{percentage:3.0f}% of {total_fmt} " + unit + ", {remaining} left"

@@ -1,0 +1,118 @@
+"""Test the completion of shells: what they get, and that it comes without imports of what computes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+CODE = """
+import atexit, sys
+heavy = ("numpy", "onnxruntime", "onnx", "torch", "transformers", "tokenizers", "pyarrow", "matplotlib", "uvicorn")
+atexit.register(lambda: print("imported", *(name for name in heavy if name in sys.modules), file=sys.stderr))
+sys.argv[0] = sys.argv[1]
+if sys.argv[0] == "whiten":
+    from whiten_runtime.commands.main import main
+else:
+    from whiten_export.commands.export import main
+main()
+"""
+
+
+def complete(line: str, shell: str = "bash") -> tuple[list[str], str]:
+    """Return what a shell gets for a command line, whose last word is not finished, and what was imported for it."""
+    words = line.split(" ")
+    variable = f"_{words[0].upper().replace('-', '_')}_COMPLETE"
+    known = {"COMP_WORDS": line, "COMP_CWORD": words[-1] if shell == "fish" else str(len(words) - 1)}
+    done = run(words[0], {**known, variable: f"{shell}_complete"})
+    return done.stdout.splitlines(), done.stderr
+
+
+def run(name: str, variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    command, environment = [sys.executable, "-c", CODE, name], os.environ | variables
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_commands_are_completed() -> None:
+    found, imported = complete("whiten ")
+    assert {"plain,embed", "plain,export", "plain,serve", "plain,eval"} <= set(found)
+    assert imported == "imported\n"
+    assert complete("whiten em")[0] == ["plain,embed", "plain,embed-many"]
+
+
+def test_subcommands_are_completed() -> None:
+    assert complete("whiten eval co")[0] == ["plain,codes", "plain,compare"]
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("whiten embed bundle --pr", ["--prompt-name", "--prompt", "--precision", "--provider"]),
+        ("whiten export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
+        ("whiten-export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
+        ("whiten verify bundle --id", ["--identity", "--identity-provider"]),
+        ("whiten info bundle --help", ["--help-all", "--help"]),
+    ],
+)
+def test_options_are_completed(line: str, want: list[str]) -> None:
+    assert complete(line)[0] == [f"plain,{option}" for option in want]
+
+
+def test_values_are_completed() -> None:
+    assert complete("whiten embed bundle --precision u")[0] == ["plain,uint8", "plain,ubinary"]
+    assert complete("whiten export minilm --whitening a")[0] == ["plain,auto"]
+    assert complete("whiten transform bundle --input x")[0] == ["file,x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("whiten ", set()),
+        ("whiten em", set()),
+        ("whiten embed --", set()),
+        ("whiten info bundle --", {"numpy"}),
+        ("whiten export --", {"numpy"}),
+        ("whiten serve --", {"numpy"}),
+    ],
+)
+def test_nothing_that_computes_is_imported(line: str, allowed: set[str]) -> None:
+    found, imported = complete(line)
+    assert found
+    assert set(imported.split()[1:]) <= allowed
+
+
+def test_zsh_and_fish_get_a_sentence_about_options() -> None:
+    found, _ = complete("whiten embed bundle --trun", "zsh")
+    assert found == ["plain", "--truncate-dim", "Keep the first K coordinates only."]
+    found, _ = complete("whiten embed bundle --trun", "fish")
+    assert found[0].startswith("plain,--truncate-dim")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("name", ["whiten", "whiten-export"])
+def test_scripts_of_shells(name: str, shell: str) -> None:
+    done = run(name, {f"_{name.upper().replace('-', '_')}_COMPLETE": f"{shell}_source"})
+    assert f"{shell}_complete" in done.stdout
+    if shell == "bash" and which("bash"):
+        checked = subprocess.run(["bash", "-n"], input=done.stdout, capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.skipif(which("bash") is None, reason="needs bash")
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    """Let bash call its function as it does when a person presses tab."""
+    program = tmp_path / "whiten"
+    code = "from whiten_runtime.commands.main import main; main()"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    program.chmod(0o755)
+    script = (
+        'eval "$(_WHITEN_COMPLETE=bash_source whiten)"; COMP_WORDS=(whiten embed bundle --trun); COMP_CWORD=3; '
+        '_whiten_completion whiten; echo "${COMPREPLY[@]}"'
+    )
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.strip() == "--truncate-dim", done.stderr
