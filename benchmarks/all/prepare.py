@@ -17,7 +17,7 @@ from whiten_runtime.ort.processor import default_threads
 ROOT = Path(__file__).parents[2]
 
 ENGINES = (
-    *("whiten-int8", "st-onnx", "openvino", "fastembed", "ctranslate2"),
+    *("whiten-int8", "st", "openvino", "fastembed", "ctranslate2"),
     *("whiten-layer0", "model2vec"),
 )
 """Beginnings of the names of engines in the tables, besides whiten-fp32."""
