@@ -40,7 +40,10 @@ from importlib.metadata import version
 print(json.dumps({name: version(name) for name in sys.argv[1:]}))
 """
 _SUFFIXES = (".py", ".toml", ".gz")
-_SOURCES = ("models", "export", "runtime", "whitening", "benchmarks/peers", "constraints.txt")
+_SOURCES = (
+    *("models", "export", "runtime", "whitening", "benchmarks/peers", "benchmarks/all/prepare.py"),
+    "constraints.txt",
+)
 
 
 def interpreter(cache: Path, engine: str) -> str:
