@@ -99,7 +99,7 @@ def speed(
         differences: distances from whiten's vectors, from the preparation.
     """
     runner = bench(model, cache, sentences, share)
-    found = []
+    found: list[dict[str, dict[str, float]]] = []
     while len(found) < rounds and (len(found) < min(rounds, _FEWEST_ROUNDS) or time.monotonic() < until):
         print(f"{model}: round {len(found) + 1}", file=sys.stderr)
         found += runner.rounds(engines(model), 1)
@@ -143,6 +143,12 @@ def measure(
         now = time.monotonic()
         until = now + (end - now) / (len(models) - done)
         found["speed"][model] = speed(
-            model, cache, sentences, 0.02 if quick else 1, rounds, until, ready["differences"][model]
+            model,
+            cache,
+            sentences,
+            0.02 if quick else 1,
+            1 if quick else rounds,
+            until,
+            ready["differences"][model],
         )
     return found

@@ -17,7 +17,7 @@ from whiten_runtime.ort.processor import default_threads
 ROOT = Path(__file__).parents[2]
 
 ENGINES = (
-    *("whiten-int8", "st-onnx", "openvino", "fastembed", "ctranslate2"),
+    *("whiten-int8", "st", "openvino", "fastembed", "ctranslate2"),
     *("whiten-layer0", "model2vec"),
 )
 """Beginnings of the names of engines in the tables, besides whiten-fp32."""
@@ -40,7 +40,10 @@ from importlib.metadata import version
 print(json.dumps({name: version(name) for name in sys.argv[1:]}))
 """
 _SUFFIXES = (".py", ".toml", ".gz")
-_SOURCES = ("models", "export", "runtime", "whitening", "benchmarks/peers", "constraints.txt")
+_SOURCES = (
+    *("models", "export", "runtime", "whitening", "benchmarks/peers", "benchmarks/all/prepare.py"),
+    "constraints.txt",
+)
 
 
 def interpreter(cache: Path, engine: str) -> str:

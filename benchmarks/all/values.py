@@ -8,6 +8,8 @@ from typing import Any
 from benchmarks.all.tables import rates
 from benchmarks.timing import median_ratio
 
+_ENGINES = {"minilm": "whiten-fp32", "minilm_int8": "whiten-int8", "torch": "st-torch", "fastembed": "fastembed-fp32"}
+
 
 def values(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the figures of all sentences by name, rounded as they are printed.
@@ -34,7 +36,7 @@ def _export(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def _memory(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return megabytes of processes, and their growth in whole per cent, rounded up."""
-    found = {}
+    found: dict[str, str] = {}
     for precision, uses in figures.items():
         found |= {
             f"{precision}_imported_mb": f"{uses['one']['imported']:.0f}",
@@ -49,7 +51,7 @@ def _memory(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def _precision(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return rates, ratios to float32 and megabytes of bundles by precision."""
-    found = {}
+    found: dict[str, str] = {}
     for name, of in figures.items():
         found |= {
             f"{name}_rate": f"{of['texts_per_s']:.0f}",
@@ -69,11 +71,14 @@ def _ends(name: str, ratios: list[float]) -> dict[str, str]:
 
 
 def _speed(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return the gain of int8 on short texts, and the lookup tables of layer 0."""
+    """Return the gain of int8 on short texts, and the speed and peak memory of engines on all-MiniLM-L6-v2."""
+    minilm = results["minilm"]
     gains = [median_ratio(rates(one, "whiten-int8"), rates(one, "whiten-fp32")) for one in results.values()]
     return {
         "int8_least": f"{min(gains):.1f}",
         "int8_most": f"{max(gains):.1f}",
-        "layer0_rate": f"{median(rates(results['minilm'], 'whiten-layer0')):,.0f}",
-        "model2vec_rate": f"{median(rates(results['minilm'], 'model2vec-layer0')):,.0f}",
+        "layer0_rate": f"{median(rates(minilm, 'whiten-layer0')):,.0f}",
+        "model2vec_rate": f"{median(rates(minilm, 'model2vec-layer0')):,.0f}",
+        **{f"{name}_rate": f"{median(rates(minilm, engine)):.0f}" for name, engine in _ENGINES.items()},
+        **{f"{name}_rss_mb": f"{median(rates(minilm, engine, 'peak_mb')):.0f}" for name, engine in _ENGINES.items()},
     }
