@@ -93,6 +93,19 @@ def test_a_narrow_bar_says_how_much_there_is_and_how_long_it_takes() -> None:
     assert re.search(r"\r *\d+% of 4000 sentences, 00:0\d left", on_terminal(REPORT, columns=40))
 
 
+def test_a_long_unit_is_left_out_of_a_narrow_line() -> None:
+    code = REPORT.replace('"sentences"', '"combinations, weightedmean"')
+    written = on_terminal(code, columns=40)
+    assert re.search(r"\r *\d+% of 4000, 00:0\d left", written)
+    assert max(map(len, frames(written.replace("warning: a line too long", "")))) <= 40
+
+
+def test_work_of_unknown_length_shows_its_time() -> None:
+    written = on_terminal(REPORT.replace('"sentences", 4000', '"seconds", None'))
+    assert re.search(r"\r00:00", written)
+    assert "seconds" not in written
+
+
 def test_colours_are_for_terminals_that_have_them() -> None:
     assert "\x1b[3" in on_terminal(REPORT)
     for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
