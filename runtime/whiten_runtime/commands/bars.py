@@ -29,15 +29,15 @@ def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None
     """
     from tqdm import tqdm
 
-    columns = shutil.get_terminal_size().columns
-    narrow = columns < _NARROW
+    columns, lines = shutil.get_terminal_size()  # 80 and 24 of a terminal that does not tell
     with tqdm(
         total=total,
         initial=done,
         unit=f" {unit}",
-        desc=None if narrow else by,
+        desc=None if columns < _NARROW else by,
         leave=False,
-        dynamic_ncols=True,
+        ncols=columns - 1,
+        nrows=lines,
         smoothing=0.05,
         disable=not shows_progress(),
         bar_format=_format(unit, total, columns),
