@@ -10,13 +10,16 @@ from whiten_runtime.commands.console import shows_progress
 _NARROW = 60
 """Columns of a terminal below which no bar is drawn, so that the time left has room."""
 
+_FIGURES = 30
+"""Columns that the figures of a line of words take at most, without the unit."""
+
 
 @contextmanager
 def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None) -> Iterator[Any]:
     """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet.
 
     Args:
-        unit: what is counted, in the plural.
+        unit: what is counted, in the plural; "seconds" for work of which nothing but the time is known.
         total: how many there are; None if that is not known.
         done: how many were done before.
         by: who does them, shown before the bar.
@@ -26,22 +29,29 @@ def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None
     """
     from tqdm import tqdm
 
-    narrow = shutil.get_terminal_size().columns < _NARROW
+    columns, lines = shutil.get_terminal_size()  # 80 and 24 of a terminal that does not tell
     with tqdm(
         total=total,
         initial=done,
         unit=f" {unit}",
-        desc=None if narrow else by,
+        desc=None if columns < _NARROW else by,
         leave=False,
-        dynamic_ncols=True,
+        ncols=columns - 1,
+        nrows=lines,
         smoothing=0.05,
         disable=not shows_progress(),
-        bar_format=_narrow_format(unit, total) if narrow else None,
+        bar_format=_format(unit, total, columns),
     ) as bar:
         yield bar
 
 
-def _narrow_format(unit: str, total: int | None) -> str:
+def _format(unit: str, total: int | None, columns: int) -> str | None:
+    """Return the format of tqdm for a terminal of so many columns; None for its own, with a bar."""
+    if unit == "seconds" and total is None:
+        return "{elapsed}"
+    if columns >= _NARROW:
+        return None
+    named = f" {unit}" if len(unit) + _FIGURES <= columns else ""
     if total is None:
-        return "{n_fmt} " + unit + ", {elapsed}"
-    return "{percentage:3.0f}% of {total_fmt} " + unit + ", {remaining} left"
+        return "{n_fmt}" + named + ", {elapsed}"
+    return "{percentage:3.0f}% of {total_fmt}" + named + ", {remaining} left"

@@ -154,11 +154,16 @@ class Group(Command, click.Group):
                 _write_rows(formatter, section, rows, column)
 
 
-command = partial(click.command, cls=Command)
-"""Makes a `Command` of a function."""
+def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Make a `Command` of a function, as `click.command` does."""
+    return click.command(name, cls=Command, **attributes)
 
-group = partial(click.group, cls=Group)
-"""Makes a `Group` of a function."""
+
+def group(
+    name: str | None = None, cls: type[Group] = Group, **attributes: Any
+) -> Callable[[Callable[..., Any]], Group]:
+    """Make a `Group` of a function, as `click.group` does."""
+    return click.group(name, cls=cls, **attributes)
 
 
 def _show_all(ctx: click.Context, option: click.Parameter, value: bool) -> None:

@@ -30,12 +30,14 @@ reporter.stage("done")
 """
 
 
-def on_terminal(code: str, *arguments: object, columns: int = 80, variables: Mapping[str, str] = {}) -> str:
+def on_terminal(
+    code: str, *arguments: object, columns: int = 80, lines: int = 24, variables: Mapping[str, str] = {}
+) -> str:
     """Run Python with stderr and stdout on a terminal of so many columns, and return what it wrote there."""
     import pty
 
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     unset = ("NO_COLOR", "COLUMNS", "LINES", "TERM")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **variables}
@@ -80,6 +82,13 @@ def test_a_bar_shows_the_time_left_and_vanishes() -> None:
     ]
 
 
+def test_a_terminal_that_does_not_tell_its_size_gets_a_bar() -> None:
+    """Serial consoles and `script` have 0 lines of 0 columns."""
+    written = on_terminal(REPORT, columns=0, lines=0)
+    assert re.search(r"\d+%\|.* \d+/4000 \[00:00<00:0\d", written)
+    assert max(len(frame) for frame in frames(written) if "%" in frame) < 80
+
+
 @pytest.mark.parametrize("columns", [40, 59, 60, 200])
 def test_a_bar_fits_its_line(columns: int) -> None:
     written = on_terminal(REPORT, columns=columns)
@@ -91,6 +100,19 @@ def test_a_bar_fits_its_line(columns: int) -> None:
 
 def test_a_narrow_bar_says_how_much_there_is_and_how_long_it_takes() -> None:
     assert re.search(r"\r *\d+% of 4000 sentences, 00:0\d left", on_terminal(REPORT, columns=40))
+
+
+def test_a_long_unit_is_left_out_of_a_narrow_line() -> None:
+    code = REPORT.replace('"sentences"', '"combinations, weightedmean"')
+    written = on_terminal(code, columns=40)
+    assert re.search(r"\r *\d+% of 4000, 00:0\d left", written)
+    assert max(len(frame) for frame in frames(written) if "%" in frame) <= 40
+
+
+def test_work_of_unknown_length_shows_its_time() -> None:
+    written = on_terminal(REPORT.replace('"sentences", 4000', '"seconds", None'))
+    assert re.search(r"\r00:00", written)
+    assert "seconds" not in written
 
 
 def test_colours_are_for_terminals_that_have_them() -> None:
