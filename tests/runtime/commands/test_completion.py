@@ -76,7 +76,7 @@ def test_values_are_completed() -> None:
         ("whiten embed --", set()),
         ("whiten info bundle --", {"numpy"}),
         ("whiten export --", {"numpy"}),
-        ("whiten serve --", {"numpy"}),
+        ("whiten serve --", {"numpy", "tokenizers"}),
     ],
 )
 def test_nothing_that_computes_is_imported(line: str, allowed: set[str]) -> None:
