@@ -34,7 +34,7 @@ SLOW = (
     *("tests/export/pipeline/test_choose_whitening.py", "tests/export/sources/test_adapter.py"),
     *("tests/export/sources/test_adapter_errors.py", "tests/export/sources/test_onnx_encoder.py"),
     *("tests/export/sources/test_sources.py", "tests/export/sources/test_xlm_tokenizer.py"),
-    *("tests/tools/test_wheel.py", "tests/edge/"),
+    *("tests/tools/test_wheel.py", "tests/edge/", "tests/docs/test_site.py", "tests/docs/test_clouds.py"),
     *("tests/test_support_published.py", "tests/integrations/test_sentence_transformers.py"),
     *("tests/serving/clients/", "tests/serving/server/test_overload.py"),
     *("tests/scale/clusters/", "tests/scale/test_killed.py"),
