@@ -9,7 +9,9 @@ from whiten_serving.http.routes import ROUTES
 
 _REFERENCE = "#/components/schemas/"
 
-_DIALECTS = {"openai": "OpenAI, and our own", "tei": "TEI", "ollama": "Ollama"}
+_NAMES = {"openai": "OpenAI", "tei": "TEI", "ollama": "Ollama"}
+_OWN = "openai"
+"""Dialect of the errors of our own routes."""
 
 _HEAD = """# HTTP routes
 
@@ -19,8 +21,7 @@ Every route of `whiten serve` and of `AsyncEncoder.asgi_app`, from the descripti
 `GET /openapi.json` (OpenAPI 3.1). What the fields mean, with examples: [HTTP](../guides/http.md). The numbers are
 the statuses of [errors](../guides/http.md#errors); where the server has keys, routes that need one also answer 401.
 
-Bodies are JSON, UTF-8. Fields of requests that are not listed are refused by OpenAI's and our own routes. TEI's routes
-are also below `/models/NAME`, where several models are served.
+Bodies are JSON, UTF-8. TEI's routes are also below `/models/NAME`, for servers of several models.
 """
 
 
@@ -32,26 +33,36 @@ def http(made: str) -> str:
     """
     document = described(ROUTES, keys=False)
     lines = [_HEAD.format(made=made)]
-    for dialect, name in _DIALECTS.items():
-        lines += [f"## {name}\n", "| route | what | request | answer | errors |", "|---|---|---|---|---|"]
+    for dialect, name in _NAMES.items():
+        lines += [
+            f"## {name}{', and our own' if dialect == _OWN else ''}\n",
+            "| route | what | request | answer | errors |",
+            "|---|---|---|---|---|",
+        ]
         lines += [*_routes(document["paths"], dialect), ""]
     lines.append("## Bodies\n")
-    for name, schema in sorted(document["components"]["schemas"].items()):
+    for name, schema in sorted(document["components"]["schemas"].items(), key=lambda item: _title(item[0])):
         lines += _body(name, schema)
     return "\n".join(lines)
 
 
 def _routes(paths: Mapping[str, Mapping[str, Any]], dialect: str) -> Iterator[str]:
-    """Yield a row for each route of a dialect."""
+    """Yield a row for the routes of a dialect that differ in their paths alone."""
+    rows: dict[str, list[str]] = {}
     for path, methods in paths.items():
         for method, route in methods.items():
-            if dialect not in route["tags"]:
-                continue
-            answers = route["responses"]
-            request = _content(route["requestBody"]["content"]) if "requestBody" in route else ""
-            answer = _content(answers["200"]["content"]) if "200" in answers else "an error alone"
-            errors = ", ".join(sorted(status for status in answers if status != "200"))
-            yield f"| `{method.upper()} {path}` | {route['summary']} | {request} | {answer} | {errors} |"
+            if dialect in route["tags"]:
+                rows.setdefault(_row(route), []).append(f"`{method.upper()} {path}`")
+    for row, names in rows.items():
+        yield f"| {', '.join(names)} | {row} |"
+
+
+def _row(route: Mapping[str, Any]) -> str:
+    answers = route["responses"]
+    request = _content(route["requestBody"]["content"]) if "requestBody" in route else ""
+    answer = _content(answers["200"]["content"]) if "200" in answers else "an error alone"
+    errors = ", ".join(sorted(status for status in answers if status != "200"))
+    return f"{route['summary']} | {request} | {answer} | {errors}"
 
 
 def _content(content: Mapping[str, Any]) -> str:
@@ -60,9 +71,10 @@ def _content(content: Mapping[str, Any]) -> str:
 
 def _body(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     """Yield the section of a type of bodies, or of a part of one."""
-    yield f"### {name}\n"
-    if described_as := schema.get("description"):
-        yield " ".join(described_as.split()) + "\n"
+    yield f"### {_title(name)}\n"
+    closed = schema.get("additionalProperties") is False
+    sentences = [" ".join(schema.get("description", "").split()), "Other fields are refused." if closed else ""]
+    yield " ".join(filter(None, sentences)) + "\n"
     if "properties" not in schema:
         yield f"{_kind(schema)}.\n"
         return
@@ -75,11 +87,17 @@ def _body(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def _title(name: str) -> str:
+    """Return the name of a type; types of one name are told apart by their dialects."""
+    module, _, last = name.rpartition(".")
+    return f"{last} of {_NAMES[module.rpartition('.')[2]]}" if module else last
+
+
 def _kind(schema: Mapping[str, Any]) -> str:
     """Describe a JSON schema in words."""
     if "$ref" in schema:
-        name = schema["$ref"].removeprefix(_REFERENCE)
-        return f"[{name}](#{name.lower()})"
+        title = _title(schema["$ref"].removeprefix(_REFERENCE))
+        return f"[{title}](#{title.lower().replace(' ', '-')})"
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(map(_kind, schema["anyOf"])))
     if "enum" in schema:
@@ -89,6 +107,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         if "prefixItems" in schema:
             return f"list of: {'; '.join(map(_kind, schema['prefixItems']))}"
-        return f"list of {_kind(schema.get('items', {}))}"
+        items = schema.get("items", {})
+        return f"list of ({_kind(items)})" if "anyOf" in items else f"list of {_kind(items)}"
     least = f" ≥ {schema['minimum']}" if "minimum" in schema else ""
     return f"{schema.get('type', 'any')}{least}"

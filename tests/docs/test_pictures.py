@@ -2,8 +2,8 @@
 
 import subprocess
 import sys
-import xml.etree.ElementTree as etree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,9 +26,10 @@ def test_other_arguments_are_refused() -> None:
 @pytest.mark.parametrize("image", IMAGES, ids=lambda path: path.name)
 def test_figures_have_a_title_and_both_colour_schemes_and_load_nothing(image: Path) -> None:
     text = image.read_text("utf-8")
-    root = etree.fromstring(text)
+    root = ElementTree.fromstring(text)
     title = root.find("{http://www.w3.org/2000/svg}title")
-    assert title is not None and title.text
+    assert title is not None
+    assert title.text
     assert "prefers-color-scheme:dark" in text
     assert text.count("http") == 1  # the namespace
 

@@ -82,7 +82,9 @@ def test_pages_are_as_on_a_code_host(page: str, site: Path, pages: dict[Path, Ht
     name = f"{inside.removesuffix('README.md')}index.html" if inside.endswith("README.md") else f"{inside[:-3]}.html"
     here = pages[site / name]
     assert here.elements["h1"] == 1
-    assert Counter({tag: here.elements[tag] for tag in COUNTED}) == Counter({tag: there.elements[tag] for tag in COUNTED})
+    assert Counter({tag: here.elements[tag] for tag in COUNTED}) == Counter(
+        {tag: there.elements[tag] for tag in COUNTED}
+    )
 
 
 def test_a_repository_takes_the_place_of_the_clone(tmp_path: Path) -> None:

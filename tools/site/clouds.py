@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from drawing import Drawing, Kind
+from drawing import Drawing, Kind, Point
 from numpy.typing import NDArray
 
 from whiten import Encoder, Recipe, Whitening, export_bundle
@@ -20,6 +20,8 @@ SENTENCES, DRAWN = 4_000, 350
 
 PAIR = ("A man is playing a guitar.", "The stock market fell.")
 """Two sentences that have nothing in common."""
+
+MINUS = "\N{MINUS SIGN}"
 
 _BINS = 60
 _PANEL = 222
@@ -49,7 +51,11 @@ def measure() -> Clouds:
             vectors, pair = (encoder.encode(texts).astype(np.float64) for texts in (sentences, list(PAIR)))
     soft, full = Whitening(method="zca", shrinkage=0.5).fit(vectors), Whitening(method="zca").fit(vectors)
     return Clouds(
-        names=(("as the layer gives them", ""), ("soft whitening", "shrinkage 0.5, the default"), ("full whitening", "")),
+        names=(
+            ("as the layer gives them", ""),
+            ("soft whitening", "shrinkage 0.5, the default"),
+            ("full whitening", ""),
+        ),
         vectors=(vectors, *(np.asarray(one.transform(vectors), np.float64) for one in (soft, full))),
         pairs=(pair, *(np.asarray(one.transform(pair), np.float64) for one in (soft, full))),
     )
@@ -57,7 +63,7 @@ def measure() -> Clouds:
 
 def cloud(clouds: Clouds) -> str:
     """Return the vectors seen in one plane: that of their mean and of the direction in which they differ most."""
-    draw = Drawing(WIDTH, 356, "Vectors of 350 sentences before and after a whitening, and the angle between two of them")
+    draw = Drawing(WIDTH, 356, "Vectors of 350 sentences before and after a whitening, and two of other sentences")
     plane = _plane(clouds.vectors[0])
     step = SENTENCES // DRAWN
     kinds: tuple[Kind, ...] = ("bad", "good", "own")
@@ -66,17 +72,21 @@ def cloud(clouds: Clouds) -> str:
         reach = 1.08 * np.abs(np.concatenate([flat, two])).max()
         left, middle = 22 + 247 * index, 190.0
         centre = np.array([left + _PANEL / 2, middle])
-        place = lambda points: [tuple(centre + (x, -y)) for x, y in points * (_PANEL / 2 / reach)]  # noqa: B023, E731
+        scale = np.array([1, -1]) * (_PANEL / 2 / reach)
         draw.text((left + _PANEL / 2, 34), name, "title", anchor="middle")
         draw.text((left + _PANEL / 2, 54), more, "small", "faint", anchor="middle")
         draw.line(((left, middle), (left + _PANEL, middle)))
         draw.line(((centre[0], middle - _PANEL / 2), (centre[0], middle + _PANEL / 2)))
-        draw.dots(place(flat), kinds[index])
-        for point in place(two):
-            draw.arrow(tuple(centre), point)
-        draw.text((left + _PANEL / 2, 324), f"cosine of the two: {_cosine(pair):.2f}", anchor="middle")
+        draw.dots(_points(centre + flat * scale), kinds[index])
+        for point in _points(centre + two * scale):
+            draw.arrow((left + _PANEL / 2, middle), point, strong=True)
+        draw.text((left + _PANEL / 2, 324), f"cosine of the two: {_signed(_cosine(pair), 2)}", anchor="middle")
         draw.text((left + _PANEL / 2, 342), "in all 384 dimensions", "small", "faint", anchor="middle")
     return draw.svg()
+
+
+def _points(rows: Array) -> list[Point]:
+    return [(float(x), float(y)) for x, y in rows]
 
 
 def _plane(vectors: Array) -> Array:
@@ -89,13 +99,17 @@ def _plane(vectors: Array) -> Array:
     return np.stack([across, up], axis=1)
 
 
+def _signed(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}".replace("-", MINUS)
+
+
 def _cosine(pair: Array) -> float:
     return float(pair[0] @ pair[1] / np.linalg.norm(pair[0]) / np.linalg.norm(pair[1]))
 
 
 def cosines(clouds: Clouds) -> str:
     """Return how often each cosine occurs among pairs of sentences, before and after."""
-    draw = Drawing(WIDTH, 330, "Cosines of pairs of sentences: about 0.5 before a whitening, about 0 after it")
+    draw = Drawing(WIDTH, 330, "Cosines of pairs of sentences: about 0.6 before a whitening, about 0 after it")
     axes = _Axes(draw, (60, 30), (670, 240), (-0.4, 1.0), (0.0, 1.0))
     edges = np.linspace(-0.4, 1.0, _BINS + 1)
     middles = (edges[1:] + edges[:-1]) / 2
@@ -107,7 +121,7 @@ def cosines(clouds: Clouds) -> str:
         axes.curve(middles, heights, kind)
         top = int(heights.argmax())
         at = axes.place(middles[top], heights[top])
-        axes.label((at[0] + 16, at[1] + 8), name, kind)
+        axes.label((at[0] + 22, at[1] + (2 if top > _BINS / 2 else 8)), name, kind)
     axes.ticks_below([-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0], "cosine of two sentences (500 sentences, all pairs)")
     return draw.svg()
 
@@ -124,11 +138,14 @@ def spectrum(clouds: Clouds) -> str:
     relative = [np.log10(np.maximum(one / np.sqrt(np.mean(one**2)), 10**-2.0)) for one in deviations]
     axes = _Axes(draw, (80, 30), (650, 250), (1, len(relative[0])), (-2.0, 1.0))
     kinds: tuple[Kind, ...] = ("bad", "good", "own")
-    spots = ((40, 1.0), (300, -0.26), (210, 0.12))
+    spots = ((16, 0.5), (300, -0.2), (210, 0.08))
     for values, kind, (name, _), spot in zip(relative, kinds, clouds.names, spots, strict=True):
         axes.curve(np.arange(1, len(values) + 1), values, kind)
         axes.label(axes.place(*spot), name, kind)
-    axes.ticks_below([1, 100, 200, 300, 384], "axes of the covariance, the strongest first")
+    axes.ticks_below(
+        [1, 100, 200, 300, 384],
+        "axes of the covariance, the widest first; upwards the standard deviation, over the root of its mean square",
+    )
     for power in (-2, -1, 0, 1):
         axes.tick_left(power, f"{10.0**power:g}")
     return draw.svg()
@@ -138,13 +155,18 @@ class _Axes:
     """Places curves in a rectangle."""
 
     def __init__(
-        self, draw: Drawing, corner: tuple[float, float], size: tuple[float, float], x: Sequence[float], y: Sequence[float]
+        self,
+        draw: Drawing,
+        corner: Point,
+        size: Point,
+        x: Sequence[float],
+        y: Sequence[float],
     ) -> None:
         self._draw, self._corner, self._size, self._x, self._y = draw, corner, size, x, y
         left, bottom = corner[0], corner[1] + size[1]
         draw.line(((left, corner[1]), (left, bottom), (left + size[0], bottom)))
 
-    def place(self, x: float, y: float) -> tuple[float, float]:
+    def place(self, x: float, y: float) -> Point:
         across = (x - self._x[0]) / (self._x[1] - self._x[0])
         up = (y - self._y[0]) / (self._y[1] - self._y[0])
         return self._corner[0] + across * self._size[0], self._corner[1] + (1 - up) * self._size[1]
@@ -152,7 +174,7 @@ class _Axes:
     def curve(self, x: NDArray[np.generic], y: Array, kind: Kind) -> None:
         self._draw.line([self.place(float(one), float(other)) for one, other in zip(x, y, strict=True)], kind)
 
-    def label(self, at: tuple[float, float], words: str, kind: Kind) -> None:
+    def label(self, at: Point, words: str, kind: Kind) -> None:
         self._draw.text(at, words, f"{kind}-text")
 
     def ticks_below(self, values: Sequence[float], words: str) -> None:
@@ -160,7 +182,7 @@ class _Axes:
         for value in values:
             x, _ = self.place(value, self._y[0])
             self._draw.line(((x, bottom), (x, bottom + 5)))
-            self._draw.text((x, bottom + 20), f"{value:g}".replace("-", "−"), "small", "faint", anchor="middle")
+            self._draw.text((x, bottom + 20), f"{value:g}".replace("-", MINUS), "small", "faint", anchor="middle")
         self._draw.text((self._corner[0] + self._size[0] / 2, bottom + 42), words, "small", "faint", anchor="middle")
 
     def tick_left(self, value: float, words: str) -> None:

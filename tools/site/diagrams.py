@@ -10,9 +10,9 @@ def graph() -> str:
     draw = Drawing(WIDTH, 560, "From a text to token ids, through the graph of a bundle, to a sentence vector")
     draw.box((20, 24), (230, 52), ["“A man is playing a guitar.”", "a text"])
     draw.arrow((250, 50), (294, 50))
-    draw.box((296, 24), (188, 52), ["tokenizer", "`tokenizer.json`"])
+    draw.box((296, 24), (188, 52), ["tokenizer", "`tokenizer.json"])
     draw.arrow((484, 50), (528, 50))
-    draw.box((530, 24), (210, 52), ["`101 1037 2158 … 102", "token ids, the special ones too"])
+    draw.box((530, 24), (210, 52), ["`101 1037 2158 … 102", "token ids"])
 
     draw.frame((20, 104), (720, 346), "onnx/model.onnx")
     draw.text((728, 124), "input_ids, attention_mask: int64 [batch, tokens]", "code", "faint", anchor="end")
@@ -71,18 +71,27 @@ def proof() -> str:
     draw.box((420, 180), (300, 48), ["onnxruntime, in its precision", "alone, together, in odd batches"])
     draw.text((720, 250), "the graph", "small", "faint", anchor="end")
 
-    draw.arrow((190, 228), (190, 286), (246, 286))
-    draw.arrow((570, 228), (570, 286), (514, 286))
-    draw.box((248, 256), (264, 60), ["the gate (float32)", "every cosine ≥ 0.999999,", "coordinates within 1e-4 of the norm"][:3])
+    draw.arrow((190, 228), (190, 286), (230, 286))
+    draw.arrow((570, 228), (570, 286), (530, 286))
+    draw.box(
+        (232, 256),
+        (296, 60),
+        ["the gate (float32)", "every cosine ≥ 0.999999,", "coordinates within 1e-4 of the norm"],
+    )
     draw.arrow((300, 316), (300, 344), (190, 344), (190, 366))
     draw.arrow((460, 316), (460, 344), (570, 344), (570, 366))
     draw.text((200, 338), "agrees", "small", "good-text")
     draw.text((524, 338), "does not", "small", "bad-text")
-    draw.box((40, 368), (300, 60), ["the folder gets its name", "texts: `probes.json`", "vectors: `probes.safetensors`"], "good")
+    draw.box(
+        (40, 368),
+        (300, 60),
+        ["the folder gets its name, with", "`probes.json, probes.safetensors"],
+        "good",
+    )
     draw.box((420, 368), (300, 60), ["one line of error, exit code 1", "nothing is left behind"], "bad")
 
     draw.line(((20, 452), (740, 452)))
-    draw.text((20, 480), "On any machine, later", "title")
+    draw.text((124, 480), "On any machine, later", "title")
     draw.arrow((110, 428), (110, 498))
     draw.box((40, 500), (150, 60), ["the bundle,", "with its probes"])
     draw.arrow((190, 530), (228, 530))
@@ -113,7 +122,7 @@ def space() -> str:
         draw.line(((242, 74 + 58 * index), (268, 74 + 58 * index)))
     draw.line(((268, 74), (268, 364)))
     draw.arrow((268, 219), (298, 219))
-    draw.box((300, 184), (170, 70), ["SHA-256", "first 16 digits", "`0c1f 9e55 … : the id"])
+    draw.box((300, 184), (170, 70), ["SHA-256", "its first 16 digits", "are the id"])
     draw.arrow((470, 219), (500, 219))
     draw.line(((500, 74), (500, 364)))
 

@@ -53,6 +53,7 @@ def _rules(colours: dict[str, str]) -> str:
     return (
         f".ground{{fill:{colours['ground']};stroke:{colours['edge']};stroke-opacity:.4}}"
         f"text{{fill:{colours['ink']}}}.faint{{fill:{colours['faint']}}}.head{{fill:{colours['edge']}}}"
+        f".strong{{stroke:{colours['ink']}}}.strong-head{{fill:{colours['ink']}}}"
         f".plain{{fill:{colours['plain']};stroke:{colours['edge']}}}"
         f".absent{{fill:none;stroke:{colours['edge']};stroke-dasharray:4 4}}"
         f".frame{{fill:none;stroke:{colours['edge']};stroke-dasharray:2 3}}"
@@ -64,8 +65,8 @@ _STYLE = (
     "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:14px}"
     "text.small{font-size:12px}text.title{font-weight:600}"
     ".code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:12.5px}"
-    ".line,.plain-line,.own-line,.good-line,.bad-line{fill:none;stroke-width:1.6}"
-    ".dots{fill:none;stroke-width:3.2;stroke-linecap:round;stroke-opacity:.55}"
+    ".line,.strong,.plain-line,.own-line,.good-line,.bad-line{fill:none;stroke-width:1.6}"
+    ".strong{stroke-width:2.2}.dots{fill:none;stroke-width:3.2;stroke-linecap:round;stroke-opacity:.55}"
     f"{_rules(_LIGHT)}@media (prefers-color-scheme:dark){{{_rules(_DARK)}}}"
 )
 
@@ -121,10 +122,11 @@ class Drawing:
         )
         self.text((x + 12, y + 20), label, "code", "faint")
 
-    def arrow(self, *points: Point) -> None:
+    def arrow(self, *points: Point, strong: bool = False) -> None:
         """Draw a line through points, with a head at the last."""
+        name, head = ("strong", "strong-head") if strong else ("line", "head")
         path = " ".join(f"{'M' if index == 0 else 'L'}{number(x)} {number(y)}" for index, (x, y) in enumerate(points))
-        self._elements.append(f'<path d="{path}" class="line" marker-end="url(#head)"/>')
+        self._elements.append(f'<path d="{path}" class="{name}" marker-end="url(#{head})"/>')
 
     def line(self, points: Iterable[Point], kind: Kind | Literal["line"] = "line") -> None:
         """Draw a line through points."""
@@ -139,15 +141,20 @@ class Drawing:
 
     def svg(self) -> str:
         """Return the file."""
-        size = f'width="{self._width}" height="{self._height}"'
-        head = '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        ground = f'<rect x=".5" y=".5" width="{self._width - 1}" height="{self._height - 1}" rx="10" class="ground"/>'
+        width, height = self._width, self._height
+        size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
+        heads = "".join(
+            f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="{side}" markerHeight="{side}" '
+            f'orient="auto"><path d="M0 0L8 4L0 8z" class="{name}"/></marker>'
+            for name, side in (("head", 7), ("strong-head", 5))
+        )
+        ground = f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="10" class="ground"/>'
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self._width} {self._height}" {size} role="img">',
+                f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
                 f"<title>{escape(self._title, quote=False)}</title>",
                 f"<style>{_STYLE}</style>",
-                f'<defs>{head}<path d="M0 0L8 4L0 8z" class="head"/></marker></defs>',
+                f"<defs>{heads}</defs>",
                 ground,
                 *self._elements,
                 "</svg>\n",

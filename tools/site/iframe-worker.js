@@ -7,7 +7,7 @@ if (location.protocol === 'file:') {
       this.frame = document.createElement('iframe');
       this.frame.hidden = true;
       this.ready = new Promise((resolve) => {
-        this.frame.addEventListener('load', () => this.start(String(url), resolve), { once: true });
+        this.frame.addEventListener('load', () => this.start(new URL(url, document.baseURI), resolve), { once: true });
       });
       document.addEventListener('DOMContentLoaded', () => this.attach());
       if (document.readyState !== 'loading') this.attach();

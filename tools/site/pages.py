@@ -8,10 +8,10 @@ files, lead to `repo_url` where mkdocs.yml has one, else to the file in the clon
 import os
 import posixpath
 import re
-import xml.etree.ElementTree as etree
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
+from xml.etree.ElementTree import Element
 
 from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
@@ -62,7 +62,7 @@ def _found(patterns: tuple[str, ...]) -> Iterator[str]:
 
 
 def destination(path: str) -> str:
-    """Return where a file of the repository is in the site: docs/start.md is start.html, README.md project/index.html."""
+    """Return where a file of the repository is in the site: docs/a.md is a.html, README.md is project/index.html."""
     inside = path.removeprefix("docs/") if path.startswith("docs/") else path
     inside = inside if "/" in path else f"{_PROJECT}/{path}"
     folder, name = posixpath.split(inside)
@@ -103,7 +103,7 @@ class _Links(Treeprocessor):
     page: Page
     files: Files
 
-    def run(self, root: etree.Element) -> None:
+    def run(self, root: Element) -> None:
         """Go through the tree of a page, after inline elements and before MkDocs resolves links."""
         for element in root.iter():
             if element.tag in ("td", "th"):

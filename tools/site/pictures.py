@@ -1,7 +1,7 @@
 """Write the figures of docs/concepts: docs/images/*.svg.
 
     python tools/site/pictures.py           # writes them; the clouds need the extra 'export' and about a minute
-    python tools/site/pictures.py --check   # compares those that are drawn from no model, and exits with 1 if one differs
+    python tools/site/pictures.py --check   # compares those that need no model, and exits with 1 if one differs
 
 The clouds are drawn from vectors that onnxruntime computes, whose last bits differ between processors; a test compares
 their numbers.
