@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,11 @@ COUNTED = ("h1", "h2", "h3", "h4", "table", "tr", "ul", "ol", "li", "pre", "bloc
 """Elements that a page has as often on a code host as on the site."""
 
 
-def build(folder: Path, config: Path = ROOT / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(folder)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # mkdocs-material's, about a version that is not installed
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def build(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    environment["NO_MKDOCS_2_WARNING"] = "1"  # mkdocs-material's notice about its successor
+    given = os.environ | environment
+    return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,10 @@ def test_bars_in_the_code_of_tables(site: Path, pages: dict[Path, HtmlPage]) -> 
     assert "--log text|json" in cells
 
 
+def counts(page: HtmlPage) -> dict[str, int]:
+    return {tag: page.elements[tag] for tag in COUNTED}
+
+
 @pytest.mark.parametrize(
     "page", [path.relative_to(ROOT).as_posix() for path in (*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md")]
 )
@@ -82,22 +86,13 @@ def test_pages_are_as_on_a_code_host(page: str, site: Path, pages: dict[Path, Ht
     name = f"{inside.removesuffix('README.md')}index.html" if inside.endswith("README.md") else f"{inside[:-3]}.html"
     here = pages[site / name]
     assert here.elements["h1"] == 1
-    assert Counter({tag: here.elements[tag] for tag in COUNTED}) == Counter(
-        {tag: there.elements[tag] for tag in COUNTED}
-    )
+    assert counts(here) == counts(there)
 
 
 def test_a_repository_takes_the_place_of_the_clone(tmp_path: Path) -> None:
-    config = (ROOT / "mkdocs.yml").read_text("utf-8")
-    config += "repo_url: https://git.example.org/whiten\nedit_uri: edit/main/\n"
-    file = ROOT / f".mkdocs-{tmp_path.name}.yml"
-    file.write_text(config, "utf-8")
-    try:
-        done = build(tmp_path / "site", file)
-    finally:
-        file.unlink()
+    done = build(tmp_path, WHITEN_REPO_URL="https://git.example.org/whiten")
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "site" / "guides" / "whitening.html").read_text("utf-8")
+    text = (tmp_path / "guides" / "whitening.html").read_text("utf-8")
     assert 'href="https://git.example.org/whiten/blob/main/runtime/whiten_runtime/files/english-1.NOTICE"' in text
 
 

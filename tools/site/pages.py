@@ -72,7 +72,9 @@ def destination(path: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Remember the page that is rendered next."""
+    """Remember the page that is rendered next; the first page needs no list of itself beside it."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
     _EXTENSION.links.page, _EXTENSION.links.files = page, files
     return markdown
 
