@@ -2,7 +2,8 @@
 
 Pages keep their paths in the repository as their names, so that `nav` in mkdocs.yml and the links of the pages are
 those of the files, and can be followed in a clone and on a code host too. Links to what is no page, such as source
-files, lead to `repo_url` where mkdocs.yml has one, else to the file in the clone that the site was built from.
+files, lead to the repository at `repo_url` where there is one, else to the file in the clone that the site is built
+from.
 """
 
 import os
@@ -87,9 +88,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 def _address(path: str, page: Page, config: MkDocsConfig) -> str:
     """Return the address of a file or folder of the repository, for a link on a page."""
     if config.repo_url:
-        branch = (config.edit_uri or "edit/main/").strip("/").partition("/")[2]
         kind = "tree" if (ROOT / path).is_dir() else "blob"
-        return f"{config.repo_url.rstrip('/')}/{kind}/{branch}/{quote(path)}"
+        return f"{config.repo_url.rstrip('/')}/{kind}/{config.extra['branch']}/{quote(path)}"
     assert page.file.abs_dest_path is not None
     return quote(Path(os.path.relpath(ROOT / path, Path(page.file.abs_dest_path).parent)).as_posix())
 
