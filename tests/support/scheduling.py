@@ -16,6 +16,7 @@ LONGEST_FIRST = (
     "tests/export/",
     "tests/parity/",
     "tests/evaluation/",
+    "tests/docs/",
     "tests/edge/",
     "tests/examples/",
     "tests/serving/",
