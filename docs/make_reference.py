@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference: commands, the API from its docstrings, the options of `whiten serve`.
+"""Write the pages of docs/reference: commands, the API from its docstrings, options and routes of `whiten serve`.
 
 `python docs/make_reference.py` writes them; with `--check` it compares them with the files and exits with 1 if one
 differs. The text depends on the source alone: on no terminal, no installed version and no order of a set.
@@ -15,6 +15,7 @@ from textwrap import dedent
 from typing import Literal, get_args, get_origin
 
 import click
+from http_reference import http
 
 import whiten
 from whiten_evaluation.commands.drift import EXIT_CODES
@@ -283,7 +284,8 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    for name, text in (("commands.md", commands()), ("api.md", api()), ("serve-options.md", options())):
+    pages = {"commands.md": commands(), "api.md": api(), "serve-options.md": options(), "http.md": http(_MADE)}
+    for name, text in pages.items():
         file, content = REFERENCE / name, f"{text.rstrip()}\n"
         if "--check" not in arguments:
             file.parent.mkdir(exist_ok=True)

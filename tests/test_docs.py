@@ -16,7 +16,6 @@ from whiten_runtime.commands.main import whiten
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -79,7 +78,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
 
 
-@pytest.mark.parametrize("page", [README, *GUIDES], ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_snippets(page: Path) -> None:
     for code in snippets(page, "python"):
         ast.parse(code)
