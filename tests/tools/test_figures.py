@@ -76,6 +76,7 @@ def write(root: Path, figures: dict[str, Any]) -> None:
 
 
 def test_the_pages_state_the_measured_figures() -> None:
+    assert command.FIGURES.exists(), "measure: python -m benchmarks.all --sts DIR"
     pages = rewritten(ROOT, json.loads(command.FIGURES.read_text("utf-8")))
     stale = [path.relative_to(ROOT).as_posix() for path, text in pages.items() if path.read_text("utf-8") != text]
     assert stale == [], "run python -m benchmarks.all --write-tables"
