@@ -70,8 +70,8 @@ def choose_layers(folder: Path, hub: Path) -> None:
 
 def refit_keeping_an_index(folder: Path, hub: Path) -> None:
     """Write the texts of an index, and others of today."""
-    write_lines(folder / "indexed.txt", everyday(400))
-    write_lines(folder / "today.txt", everyday(1600, 1))
+    write_lines(folder / "indexed.txt", everyday(600))
+    write_lines(folder / "today.txt", [text for kind, text in builtin_sentences() if kind in ("headline", "news")])
 
 
 def million_documents(folder: Path, hub: Path) -> None:
