@@ -38,7 +38,7 @@ SLOW = (
     *("tests/tools/test_wheel.py", "tests/edge/", "tests/docs/test_site.py", "tests/docs/test_clouds.py"),
     *("tests/test_support_published.py", "tests/integrations/test_sentence_transformers.py"),
     *("tests/serving/clients/", "tests/serving/server/test_overload.py"),
-    *("tests/scale/clusters/", "tests/scale/test_killed.py"),
+    *("tests/scale/clusters/", "tests/scale/test_killed.py", "tests/docs/test_howto.py"),
     "tests/crashes/test_every_call.py",
 )
 """Files that export, train or install something. With `-m 'not slow'` they are not even imported."""
@@ -50,8 +50,8 @@ BY_FAMILY = (
 )
 """Files whose tests take a family of networks or models as their first parameter, and share nothing between them."""
 
-ALONE = ("tests/crashes/test_every_call.py",)
-"""Files of long tests that start programs of their own, and share nothing with each other."""
+ALONE = ("tests/crashes/test_every_call.py", "tests/docs/test_howto.py")
+"""Files of long tests that start programs of their own, and share little with each other."""
 
 FRAMEWORKS = "tests/clients/test_frameworks.py"
 """File with an environment of its own."""

@@ -1,0 +1,80 @@
+"""Run the commands of each task guide as they are written there, one shell for a guide, and compare what they print.
+
+Names of the model hub lead to small random checkpoints in a cache of the hub; `minilm` is the real model. Figures that
+are printed may be others than in the guide, words may not. One thing is changed: ports, so that tests can run side by
+side.
+"""
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.guide_inputs import INPUTS, PROGRAMS, ROOT, WITH_BUNDLE
+from support.guides import Fence, commands_of, expected_of, fences_of, missing_lines, run_fences
+from support.once import once
+
+PORT = re.compile(r"\b80[08]0\b")
+
+
+@pytest.fixture
+def readme_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Layers 0 and 1 of the real all-MiniLM-L6-v2, as the README's set-up exports them, fitted on fewer sentences."""
+    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.recipe import Recipe
+
+    recipe = Recipe.of("minilm", layers=(0, 1), max_sentences=2000)
+    return once(tmp_path_factory, "howto/minilm-l0-l1", lambda path: export_bundle(recipe, path))
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_commands_work_as_they_are_written(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    for program in PROGRAMS.get(name, ()):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    folder, hub = tmp_path / "folder", tmp_path / "hub"
+    (folder / "bundles").mkdir(parents=True)
+    hub.mkdir()
+    INPUTS[name](folder, hub)
+    if name in WITH_BUNDLE:
+        (folder / "bundles" / "minilm-l0-l1").symlink_to(request.getfixturevalue("readme_bundle"))
+    fences = fences_of((ROOT / "docs" / "howto" / f"{name}.md").read_text("utf-8"))
+    commands = on_free_ports(commands_of(fences))
+    ran = run_fences(commands, folder, tmp_path / "shell", environment(hub, tmp_path))
+    assert ran.code == 0, f"{commands[len(ran.printed) - 1].content}\n{ran.printed[-1][-3000:]}"
+    for index, expected in expected_of(fences):
+        missing = missing_lines(expected, ran.printed[index])
+        assert missing == [], f"after\n{commands[index].content}\nwas printed\n{ran.printed[index]}"
+
+
+def environment(hub: Path, scratch: Path) -> dict[str, str]:
+    """Return the variables that lead to a cache of the hub, and away from this machine's own settings."""
+    path = os.pathsep.join(
+        str(ROOT / home) for home in ("models", "export", "runtime", "whitening", "evaluation", "serving", "scale")
+    )
+    return {
+        "HF_HUB_CACHE": str(hub),
+        "HF_HUB_OFFLINE": "1",
+        "XDG_CACHE_HOME": str(scratch / "cache"),
+        "ONNXRUNTIME_NODE_INSTALL": "skip",
+        "PYTHONPATH": path,
+    }
+
+
+def on_free_ports(commands: Sequence[Fence]) -> list[Fence]:
+    """Return commands with free ports in place of 8080 and 8000."""
+    ports: dict[str, str] = {}
+
+    def free(found: re.Match[str]) -> str:
+        if found[0] not in ports:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                ports[found[0]] = str(sock.getsockname()[1])
+        return ports[found[0]]
+
+    return [replace(fence, content=PORT.sub(free, fence.content)) for fence in commands]

@@ -1,0 +1,121 @@
+"""Make what each task guide says that its reader has: files of texts, vectors and pairs, bundles, parts of a clone."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from support.hub_cache import make_snapshot
+from support.sts import rows
+from support.vector_sets import anisotropic
+from whiten_runtime.files.builtin import builtin_sentences
+
+ROOT = Path(__file__).parents[2]
+
+
+def everyday(count: int, first: int = 0) -> list[str]:
+    """Return sentences of the built-in corpus, evenly spaced; another first one gives others."""
+    found = [sentence for _, sentence in builtin_sentences()]
+    return found[first :: len(found) // count][:count]
+
+
+def write_table(path: Path, column: str, texts: Sequence[str]) -> None:
+    """Write a .csv file of ids and texts."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("id", column), *enumerate(texts)])
+
+
+def write_lines(path: Path, texts: Sequence[str]) -> None:
+    """Write a .txt file."""
+    path.write_text("\n".join(texts) + "\n", "utf-8")
+
+
+def bert_on_my_corpus(folder: Path, hub: Path) -> None:
+    """Write texts from before and after the export, and a small random BERT of twelve blocks in the hub's cache."""
+    from support.published import tokenizer_files as tokenizers
+    from support.published.folders import Published, save
+    from support.published.modules import Transformer
+    from support.published.networks import bert
+
+    network = Transformer(bert(12), tokenizers.wordpiece(), length=48)
+    save(Published("bert-base", (network,), plain=True), make_snapshot(hub, "bert-base"))
+    write_table(folder / "mine.csv", "body", everyday(1000))
+    write_table(folder / "later.csv", "body", everyday(300, 1))
+
+
+def published_model(folder: Path, hub: Path) -> None:
+    """Write texts, and a small random folder laid out as BGE's in the hub's cache."""
+    from support.published import save_published
+
+    save_published("bge-small", make_snapshot(hub, "bge-small"))
+    write_lines(folder / "texts.txt", everyday(200))
+
+
+def api_vectors(folder: Path, hub: Path) -> None:
+    """Write vectors as an API gives them, of texts from before and after the fit."""
+    vectors = anisotropic(4500, 256).astype(np.float32)
+    np.save(folder / "vectors.npy", vectors[:4000])
+    np.save(folder / "later.npy", vectors[4000:])
+
+
+def choose_layers(folder: Path, hub: Path) -> None:
+    """Write pairs with scores, to choose by and to check with."""
+    for name, seed in (("pairs", 1), ("held-out", 2)):
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("sentence1", "sentence2", "score"), *rows(80, seed)])
+
+
+def refit_keeping_an_index(folder: Path, hub: Path) -> None:
+    """Write the texts of an index, and others of today."""
+    write_lines(folder / "indexed.txt", everyday(600))
+    write_lines(folder / "today.txt", [text for kind, text in builtin_sentences() if kind in ("headline", "news")])
+
+
+def million_documents(folder: Path, hub: Path) -> None:
+    """Write files of documents with ids and titles."""
+    texts = everyday(600)
+    (folder / "texts").mkdir()
+    for number in range(3):
+        part = range(200 * number, 200 * number + 200)
+        lines = [json.dumps({"id": f"doc-{one}", "title": f"Title {one}", "body": texts[one]}) for one in part]
+        write_lines(folder / "texts" / f"part-{number}.jsonl", lines)
+
+
+def codes(folder: Path, hub: Path) -> None:
+    """Write texts to be coded."""
+    write_lines(folder / "texts.txt", everyday(600))
+
+
+def browser(folder: Path, hub: Path) -> None:
+    """Copy what the guide uses of a clone."""
+    left_out = shutil.ignore_patterns("node_modules", "package-lock.json", "__pycache__")
+    for part in ("clients/js", "examples/browser", "examples/node"):
+        shutil.copytree(ROOT / part, folder / part, ignore=left_out)
+
+
+def nothing(folder: Path, hub: Path) -> None:
+    """Write nothing: the bundle of the README is enough."""
+
+
+INPUTS: Mapping[str, Callable[[Path, Path], None]] = {
+    "api-vectors": api_vectors,
+    "bert-on-my-corpus": bert_on_my_corpus,
+    "browser": browser,
+    "choose-layers": choose_layers,
+    "codes": codes,
+    "gpu": nothing,
+    "million-documents": million_documents,
+    "published-model": published_model,
+    "refit-keeping-an-index": refit_keeping_an_index,
+    "serve": nothing,
+}
+"""By the guide's name, what writes its reader's files: into the folder of the commands and into a cache of the hub."""
+
+WITH_BUNDLE = ("codes", "million-documents", "refit-keeping-an-index", "serve")
+"""Guides that begin with the bundle of the README's set-up, bundles/minilm-l0-l1."""
+
+PROGRAMS = {"browser": ("node", "npm", "curl"), "serve": ("curl",)}
+"""Programs besides those of the project that a guide's commands call."""

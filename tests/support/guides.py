@@ -1,0 +1,151 @@
+"""Read the fenced blocks of a guide, run its commands as a reader would, and compare what they print with the guide."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN = ("bash", "python")
+SECONDS = 300.0
+"""Time after which the commands of one guide have failed."""
+
+_FENCE = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FIGURE = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+_MASKED = re.compile(
+    r"(?P<rest>…)"
+    r"|(?P<hash>\b[0-9a-f]{16,64}\b)"
+    rf"|(?P<size>{_FIGURE} (?:B|kB|MB|GB)\b)"
+    rf"|(?P<figure>{_FIGURE})"
+)
+_PATTERNS = {
+    "rest": ".*",
+    "hash": r"[0-9a-f]{16,64}",
+    "size": rf"{_FIGURE} (?:B|kB|MB|GB)",
+    "figure": _FIGURE,
+}
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A fenced block.
+
+    Attributes:
+        language: after the opening fence: "bash", "python", "text" or another.
+        content: the lines between the fences.
+        not_run: the reason in a comment before the block why a test does not run it; None if there is none.
+    """
+
+    language: str
+    content: str
+    not_run: str | None = None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of the commands of a guide.
+
+    Attributes:
+        code: exit code of the shell.
+        printed: stdout and stderr of each block that was begun, in order.
+    """
+
+    code: int
+    printed: tuple[str, ...]
+
+
+def fences_of(text: str) -> list[Fence]:
+    """Return the fenced blocks of a page in order."""
+    return [Fence(language, content, reason or None) for reason, language, content in _FENCE.findall(text)]
+
+
+def commands_of(fences: Sequence[Fence]) -> list[Fence]:
+    """Return the blocks that are run."""
+    return [fence for fence in fences if fence.language in RUN and fence.not_run is None]
+
+
+def expected_of(fences: Sequence[Fence]) -> Iterator[tuple[int, str]]:
+    """Yield the blocks of output, each with the index of the command block, among those that are run, before it."""
+    index = -1
+    shown = True
+    for fence in fences:
+        if fence.language in RUN:
+            shown = fence.not_run is None
+            index += shown
+        elif fence.language == "text" and shown and index >= 0:
+            yield index, fence.content
+
+
+def run_fences(fences: Sequence[Fence], folder: Path, scratch: Path, variables: Mapping[str, str]) -> Ran:
+    """Run blocks one after the other in one shell, as pasted there; what still runs at the end is ended.
+
+    Args:
+        fences: blocks of `commands_of`.
+        folder: where the shell is.
+        scratch: folder for the script and what it prints.
+        variables: environment variables besides this process's.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    script, output = scratch / "script", scratch / "output"
+    script.write_text(_script(fences, scratch), "utf-8")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"} | dict(variables)
+    with output.open("w") as sink:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", str(script)],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    _, *printed = output.read_text("utf-8", errors="replace").split(_MARK)
+    return Ran(code, tuple(printed))
+
+
+def missing_lines(expected: str, printed: str) -> list[str]:
+    """Return the lines of a block of output that a command did not print, in this order.
+
+    Figures, sizes and ids may be others, blanks more or fewer; … stands for any text.
+    """
+    lines = iter([" ".join(line.split()) for line in printed.splitlines()])
+    wanted = [line for line in expected.splitlines() if line.strip(" …")]
+    return [line for line in wanted if not any(map(_pattern(line).fullmatch, lines))]
+
+
+_MARK = "\x1e\n"
+
+
+def _script(fences: Sequence[Fence], scratch: Path) -> str:
+    lines = []
+    for index, fence in enumerate(fences):
+        lines.append(r"printf '\x1e\n'")
+        if fence.language == "python":
+            snippet = scratch / f"snippet{index}.py"
+            snippet.write_text(fence.content, "utf-8")
+            lines.append(f"python '{snippet}'")
+        else:
+            lines.append(fence.content)
+    return "\n".join(lines) + "\n"
+
+
+def _pattern(line: str) -> re.Pattern[str]:
+    """Return the expression of lines that differ from one in their figures alone."""
+    text = " ".join(line.split())
+    parts, end = [], 0
+    for found in _MASKED.finditer(text):
+        assert found.lastgroup is not None
+        parts += [re.escape(text[end : found.start()]), _PATTERNS[found.lastgroup]]
+        end = found.end()
+    return re.compile("".join([*parts, re.escape(text[end:])]))
