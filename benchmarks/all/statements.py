@@ -26,6 +26,10 @@ SENTENCES: dict[str, tuple[str, ...]] = {
         "int8 is {int8_least} to {int8_most} times as fast as float32 on a CPU with VNNI, on short texts",
     ),
     "docs/guides/whitening.md": ("a soft whitening stops after {export_sentences} of 15,600 sentences",),
+    "docs/when-not.md": (
+        "no export; {fastembed_rate} texts/s against {minilm_rate}",
+        "at the end of a run of short texts: {torch_rss_mb} MB against {minilm_rss_mb}",
+    ),
     "benchmarks/memory/table.md": tuple(
         f"| minilm-{name} | {{{name}_imported_mb}} MB | {{{name}_loaded_mb}} MB | {{{name}_peak_one_mb}} MB "
         f"| {{{name}_peak_mb}} MB | {{{name}_growth}} % |"
