@@ -15,7 +15,7 @@ def graph() -> str:
     draw.box((530, 24), (210, 52), ["`101 1037 2158 … 102", "token ids"])
 
     draw.frame((20, 104), (720, 346), "onnx/model.onnx")
-    draw.text((728, 124), "input_ids, attention_mask: int64 [batch, tokens]", "code", "faint", anchor="end")
+    draw.text((628, 124), "input_ids, attention_mask: int64 [batch, tokens]", "code", "faint", anchor="end")
     draw.arrow((635, 76), (635, 136), (110, 136), (110, 148))
     draw.box((40, 150), (140, 52), ["embeddings", "layer 0"], "own")
     draw.arrow((180, 176), (214, 176))
