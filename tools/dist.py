@@ -25,6 +25,7 @@ NEEDED = (
     ),
     *("SECURITY.md", "constraints.txt", "docs/README.md", "requirements/runtime.lock", "tests/conftest.py"),
     *("benchmarks/README.md", "clients/js/package.json", "examples/edge/install.sh", "tools/dist.py", ".ci/run"),
+    *("mkdocs.yml", ".github/workflows/ci.yml"),
 )
 """Files that a source distribution must have, besides those of the packages."""
 

@@ -72,6 +72,8 @@ def planned(
 ) -> Job:
     """Return the job that `_plan.json` of a folder holds, or make it and write it there, once.
 
+    Processes that begin at the same time have one plan: that of the first to write it.
+
     Files whose size and time are those of the plan are not read again.
 
     Args:
@@ -99,17 +101,21 @@ def planned(
         warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
     found = read_job(folder)
     facts: dict[str, Any] = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle)}
-    per_shard = per_shard or (found.plan.per_shard if found is not None else PER_SHARD)
-    same = found is not None and _is_same(found.plan, entries, choice, per_shard)
+
+    def job_of(found: Job | None) -> Job:
+        records = per_shard or (found.plan.per_shard if found is not None else PER_SHARD)
+        same = found is not None and _is_same(found.plan, entries, choice, records)
+        plan = found.plan if found is not None and same else make_plan(entries, choice, records)
+        return Job(**facts, options=options, plan=plan)
+
     if found is None:
         _check_empty(folder)
         say(f"planning {len(entries):,} files")
-    plan = found.plan if found is not None and same else make_plan(entries, choice, per_shard)
-    job = Job(**facts, options=options, plan=plan)
-    if found is None:
-        created = folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n")
-        found = job if created else read_job(folder) or job
-    if difference := _difference(found, job):
+    job = job_of(found)
+    if found is None and not folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n"):
+        found = read_job(folder)  # that of a process which began at the same time
+        job = job_of(found)
+    if found is not None and (difference := _difference(found, job)):
         raise UsageError(f"{folder.place(PLAN_FILE)}: is of another job ({difference}); name another --out")
     return job
 
@@ -141,7 +147,10 @@ def _is_same(plan: Plan, entries: Sequence[Entry], choice: ColumnChoice, per_sha
 
 
 def _check_empty(folder: Folder) -> None:
-    if files := sorted(name for name in folder.names() if not name.startswith(".")):
+    names = folder.names()
+    if PLAN_FILE in names:  # another process has just written it
+        return
+    if files := sorted(name for name in names if not name.startswith(".")):
         raise UsageError(f"{folder.place(files[0])}: is there, but no {PLAN_FILE}; name an empty or new --out")
 
 

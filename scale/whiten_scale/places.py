@@ -277,12 +277,21 @@ class Folder:
             return publish_new(file, temporary, target)
 
     def lies_in(self, url: str) -> bool:
-        """Return whether this directory is another, or below it."""
+        """Return whether `find` would look for files here too: this is the other directory, or below it.
+
+        Args:
+            url: path or URL of the other directory.
+        """
         if self._local is not None:
             other = local_path(url)
-            return other is not None and self._local.resolve().is_relative_to(other.resolve())
+            here, there = self._local.resolve(), other and other.resolve()
+            if there is None or not here.is_relative_to(there):
+                return False
+            return not _is_hidden("/".join(here.relative_to(there).parts))
         system, path = file_system(url.rstrip("/"))
-        return type(system) is type(self._system) and f"{self._path}/".startswith(f"{path}/")
+        if type(system) is not type(self._system) or not f"{self._path}/".startswith(f"{path}/"):
+            return False
+        return not _is_hidden(self._path.removeprefix(path).lstrip("/"))
 
     def remove(self, name: str) -> None:
         """Delete a file, if there is one."""

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+WORDS = re.compile(r">([^<>]+)<")
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +30,11 @@ def test_the_numbers_are_the_same(name: str, drawn: dict[str, str]) -> None:
     assert NUMBER.sub("0", drawn[name]) == NUMBER.sub("0", committed)
     here, there = ([float(one) for one in NUMBER.findall(text)] for text in (drawn[name], committed))
     np.testing.assert_allclose(here, there, rtol=0, atol=1)
+    here, there = (numbers_in_words(text) for text in (drawn[name], committed))
+    np.testing.assert_allclose(here, there, rtol=0, atol=0.0101)
+
+
+def numbers_in_words(text: str) -> list[float]:
+    """Return the numbers that a figure states, such as cosines, rather than those of its coordinates."""
+    words = " ".join(WORDS.findall(text)).replace("\N{MINUS SIGN}", "-")
+    return [float(one) for one in NUMBER.findall(words)]

@@ -50,8 +50,7 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
     required=True,
     metavar="FILE",
     help="Texts, or vectors. Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors: those that a "
-    "bundle "
-    "takes, or .npy of whiten embed with this bundle.",
+    "bundle takes, or .npy of whiten embed with this bundle.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the text or vector in --input.")
 @heading("Output")

@@ -50,10 +50,9 @@ _NOT_FOR_VECTORS = (
     metavar="NAME",
     help=f"From tokens to a text: mean, cls, last, others. One of {', '.join(get_args(PoolingMode))}: of all tokens "
     "the mean, the first (cls), the last, the largest of each coordinate (max), a mean that weighs later ones more, "
-    "the "
-    "sum over the root of their number; half cls and half mean (cls_avg); the network's own pooler; of words, a mean "
-    "weighed by frequency without what all sentences share (sif). Several joined by + are concatenated. "
-    "The default is the model's own, else mean.",
+    "the sum over the root of their number; half cls and half mean (cls_avg); the network's own pooler; of words, a "
+    "mean weighed by frequency without what all sentences share (sif). Several joined by + are concatenated. The "
+    "default is the model's own, else mean.",
 )
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
 @option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
@@ -84,10 +83,10 @@ _NOT_FOR_VECTORS = (
     "--whitening",
     type=click.Choice([*get_args(Method), "auto", "none"]),
     metavar="METHOD",
-    help=f"Method, such as pca, auto or none. It is the last step of the graph. One of "
-    f"{', '.join(get_args(Method))}, auto and "
-    "none. auto is decided by what can be measured, and tells the reason. The default is auto; none for an embedding "
-    "model of which neither layers nor a whitening are named; pca with --beta or --shrinkage.",
+    help="Method, such as pca, auto or none. It is the last step of the graph. One of "
+    f"{', '.join(get_args(Method))}, auto and none. auto is decided by what can be measured, and tells the reason. "
+    "The default is auto; none for an embedding model of which neither layers nor a whitening are named; pca with "
+    "--beta or --shrinkage.",
 )
 @option("--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]")
 @option(
@@ -95,8 +94,7 @@ _NOT_FOR_VECTORS = (
     multiple=True,
     metavar="FILE",
     help="Sentences to fit on. Best are sentences like yours. Files of .txt, .jsonl, .csv, .tsv, .parquet (.gz). "
-    "Repeatable. "
-    f"[default: {BUILTIN_CORPUS}]",
+    f"Repeatable. [default: {BUILTIN_CORPUS}]",
 )
 @option(
     "--column",
@@ -153,9 +151,8 @@ _NOT_FOR_VECTORS = (
     default="fp32",
     show_default=True,
     metavar="TYPE",
-    help="fp32, fp16 or int8. int8: a quarter of the size, about twice as fast on CPUs. fp16: half the size; "
-    "computed in "
-    "on CUDA alone.",
+    help="fp32, fp16 or int8. int8: a quarter of the size, about twice as fast on CPUs. fp16: half the size; CPUs "
+    "compute in float32 all the same.",
 )
 @option(
     "--normalize/--no-normalize",

@@ -103,7 +103,8 @@ class _PluginGroup(Group):
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, known, 1)
-            ctx.fail(f"there is no command '{name}'; " + (f"did you mean {near[0]}?" if near else "see whiten --help"))
+            advice = f"did you mean {near[0]}?" if near else "see whiten --help"
+            ctx.fail(f"there is no command '{console.shown(name)}'; {advice}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

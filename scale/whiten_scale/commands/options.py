@@ -20,9 +20,8 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             required=True,
             metavar="DIR|FILE",
-            help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, "
-            ".csv, .tsv (.gz) and .parquet, on "
-            "disks, s3:// and whatever fsspec knows. Repeatable.",
+            help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, .csv, "
+            ".tsv (.gz) and .parquet, on disks, s3:// and whatever fsspec knows. Repeatable.",
         ),
         option("--column", metavar="COLUMN", help="Column or key of the text."),
     )

@@ -183,3 +183,9 @@ def test_an_unknown_command_names_one_that_is_written_alike() -> None:
     result = CliRunner().invoke(whiten, ["embd"])
     assert result.exit_code == 2
     assert "there is no command 'embd'; did you mean embed?" in result.stderr
+
+
+def test_an_unknown_command_is_printed_without_control_characters() -> None:
+    result = CliRunner().invoke(whiten, ["\x1b[31mxyz"])
+    assert result.exit_code == 2
+    assert "there is no command '\\x1b[31mxyz'; see whiten --help" in result.stderr

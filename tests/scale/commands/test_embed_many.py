@@ -222,6 +222,15 @@ def test_an_output_that_lies_in_the_input_is_refused(tiny_bundle: Path, filled: 
     ok("embed-many", tiny_bundle, "--input", filled, "--out", f"{filled}-out", "--plan-only")
 
 
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("name", ["_vectors", ".vectors", "a/_vectors/of-today"])
+def test_an_output_may_lie_in_the_input_where_nothing_is_read(tiny_bundle: Path, filled: Path, name: str) -> None:
+    """Names that begin with a dot or underscore are left out of directories."""
+    first = embed(tiny_bundle, filled, filled / name)
+    again = embed(tiny_bundle, filled, filled / name)
+    assert (again["resumed"], again["key"]) == (first["planned"], first["key"])
+
+
 @pytest.mark.parametrize("out", ["", " "])
 def test_an_empty_output_is_refused(tiny_bundle: Path, filled: Path, out: str) -> None:
     code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
@@ -243,6 +252,25 @@ def test_the_second_of_two_jobs_that_start_at_once_is_refused(
     code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
     assert (code, "is of another job (type: float16 -> float32)" in said) == (2, True)
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
+
+
+@pytest.mark.parametrize("name", ["_check_empty", "make_plan"])
+def test_two_that_start_at_once_have_one_plan(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another process writes the plan, with --per-shard, after this one has found none and before it goes on."""
+    out, function = tmp_path / "out", getattr(job, name)
+    other: list[dict[str, Any]] = []
+
+    def while_another_starts(*arguments: Any) -> Any:
+        monkeypatch.setattr(job, name, function)
+        other.append(embed(tiny_bundle, filled, out, "--plan-only"))
+        return function(*arguments)
+
+    monkeypatch.setattr(job, name, while_another_starts)
+    mine = json.loads(ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--plan-only", "--json").stdout)
+    assert [mine] == other
+    assert mine["planned"] > 1
 
 
 @pytest.fixture
