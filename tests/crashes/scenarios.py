@@ -106,6 +106,25 @@ def store(folder: Path) -> None:
     embed_layers(graph, texts, folder / "store", Any, lambda count: None, part_texts=16)
 
 
+def embed_many(folder: Path) -> None:
+    """Plan and embed shards of 8 texts, in this process."""
+    from whiten_scale.inputs.pieces import ColumnChoice
+    from whiten_scale.job import planned
+    from whiten_scale.places import Folder
+    from whiten_scale.tasks import Work, opened
+    from whiten_scale.vectors import VectorChoice
+
+    choice, out = VectorChoice(), Folder(str(folder / "many"))
+    job = planned(out, "embed", BUNDLE, choice.shown(), [str(folder / "texts.txt")], ColumnChoice(), 8)
+    do = opened(Work(job=job, bundle=str(BUNDLE), out=out.url, vectors=choice))
+    for item in range(len(job.plan.shards)):
+        do(item, lambda count: None)
+
+
+def opens_shards(path: Path) -> None:
+    (opens_json if path.suffix == ".json" else opens_vectors)(path)
+
+
 def save_whitening(folder: Path) -> None:
     from whiten_whitening.estimator import Whitening
 
@@ -186,6 +205,8 @@ def _all() -> Iterator[Scenario]:
     yield Scenario("merge", merge, ("m.safetensors",), opens_statistics, first(fit()))
     yield Scenario("refit --stats", refit(), ("b",), opens_bundle, first(fit()), replaces=False)
     yield Scenario("refit --stats --force", refit("--force"), ("b",), opens_bundle, first(fit(), old_bundle))
+    shards = ("many/_plan.json", *(f"many/part-{number:06}.parquet" for number in range(3)))
+    yield Scenario("embed-many's plan and shards", embed_many, shards, opens_shards, first(), needs="fsspec")
     yield Scenario("sweep's store", store, ("store",), table, first())
     yield Scenario("Whitening.save", save_whitening, ("w.safetensors",), opens_whitening, first())
     coded = ("coder.safetensors", "codes.safetensors")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN = ("bash", "python")
-SECONDS = 300.0
+SECONDS = 600.0
 """Time after which the commands of one guide have failed."""
 
 _FENCE = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
