@@ -128,7 +128,7 @@ def measured(encoder: Encoder, seconds: float) -> tuple[Offered, Offered]:
 
 
 def checked_thrice(encoder: Encoder, seconds: float, **bounds: float) -> None:
-    """Measure again where the bounds are not kept, up to three times: whoever takes the processor delays the clients."""
+    """Measure again where the bounds are not kept, up to three times: other programs delay the clients."""
     for _ in range(2):
         found = measured(encoder, seconds)
         try:
