@@ -117,6 +117,8 @@ def planned(
         job = job_of(found)
     if found is not None and (difference := _difference(found, job)):
         raise UsageError(f"{folder.place(PLAN_FILE)}: is of another job ({difference}); name another --out")
+    if found is not None:
+        folder.tidy(PLAN_FILE)
     return job
 
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from whiten_runtime.checks import encodable, needing
 from whiten_runtime.errors import DataError, UsageError, WhitenError
-from whiten_runtime.files.replacing import hidden_file, publish_new, replacing
+from whiten_runtime.files.replacing import delete_abandoned, hidden_file, publish_new, replacing
 from whiten_runtime.files.writable import PARTIAL, cannot_write
 
 ELSEWHERE = "another --out"
@@ -275,6 +275,11 @@ class Folder:
         with hidden_file(target, ELSEWHERE) as (file, temporary):
             file.write(content)
             return publish_new(file, temporary, target)
+
+    def tidy(self, name: str) -> None:
+        """Delete what killed processes left beside a file that `create` wrote."""
+        if self._local is not None:
+            delete_abandoned(self._local / name)
 
     def lies_in(self, url: str) -> bool:
         """Return whether `find` would look for files here too: this is the other directory, or below it.
