@@ -206,7 +206,9 @@ def _all() -> Iterator[Scenario]:
     yield Scenario("refit --stats", refit(), ("b",), opens_bundle, first(fit()), replaces=False)
     yield Scenario("refit --stats --force", refit("--force"), ("b",), opens_bundle, first(fit(), old_bundle))
     shards = ("many/_plan.json", *(f"many/part-{number:06}.parquet" for number in range(3)))
-    yield Scenario("embed-many's plan and shards", embed_many, shards, opens_shards, first(), samples=12, needs="fsspec")
+    yield Scenario(
+        "embed-many's plan and shards", embed_many, shards, opens_shards, first(), samples=12, needs="fsspec"
+    )
     yield Scenario("sweep's store", store, ("store",), table, first())
     yield Scenario("Whitening.save", save_whitening, ("w.safetensors",), opens_whitening, first())
     coded = ("coder.safetensors", "codes.safetensors")
