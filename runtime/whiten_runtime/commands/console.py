@@ -19,7 +19,7 @@ import msgspec
 
 from whiten_runtime.commands.help import OTHER, heading, option
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.ort.process import unwind_on_sigterm
+from whiten_runtime.ort.process import ended_by_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 
 _STDOUT = "stdout"
@@ -170,15 +170,17 @@ def one_line_errors(command: Command) -> Command:
 def run(command: click.Command) -> None:
     """Run a command line with onnxruntime's own log silenced.
 
-    SIGTERM unwinds the stack like Ctrl-C, so that no partly written file remains.
+    SIGTERM unwinds the stack like Ctrl-C, so that no partly written file remains. After Ctrl-C the process ends by
+    SIGINT.
     """
     _open_stdout()
     unwind_on_sigterm()
     silence_log()
-    try:
-        command.main(prog_name=command.name)
-    except OSError as error:  # of --help and --version
-        _fail_of_system(error)
+    with ended_by_ctrl_c():
+        try:
+            command.main(prog_name=command.name)
+        except OSError as error:  # of --help and --version
+            _fail_of_system(error)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -39,6 +39,13 @@ class Option(click.Option):
         self.rare = rare
         self.heading = ""
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return completions; of a value that is a file or directory by its metavar, the shell's own."""
+        metavar = (self.metavar or "").split("|")
+        if isinstance(self.type, click.types.StringParamType) and {"FILE", "DIR"} & set(metavar):
+            return [CompletionItem(incomplete, type="file" if "FILE" in metavar else "dir")]
+        return super().shell_complete(ctx, incomplete)
+
 
 option = partial(click.option, cls=Option)
 """Adds an `Option` to a command."""

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from types import FrameType, TracebackType
 from weakref import WeakSet
 
@@ -55,6 +55,33 @@ def quiet_stdout() -> Iterator[None]:
 def unwind_on_sigterm() -> None:
     """Turn SIGTERM into SystemExit, so that the stack unwinds as after Ctrl-C and temporary files are removed."""
     signal.signal(signal.SIGTERM, _exit)
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """End the process by SIGINT once the block has unwound after Ctrl-C, so that a shell's loop around it ends too.
+
+    A SIGINT that is ignored, as by a job in the background, stays so. Blocks that handle SIGINT themselves do so.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if interrupted.is_set() else signal.default_int_handler)
+        if interrupted.is_set() and os.name != "nt":
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -116,3 +116,18 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=environment)
     assert done.stdout.strip() == "--truncate-dim", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("whiten embed bundle --input ind", "file,ind"),
+        ("whiten refit bundle --corpus tod", "file,tod"),
+        ("whiten embed-many bundle --input tex", "file,tex"),
+        ("whiten embed-many bundle --out vec", "dir,vec"),
+        ("whiten-export minilm --corpus tod", "file,tod"),
+        ("whiten serve bundle --api-key-file k", "file,k"),
+    ],
+)
+def test_files_are_completed_by_the_shell(line: str, want: str) -> None:
+    assert complete(line)[0] == [want]
