@@ -278,7 +278,7 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGINT, 1)],
+    [(signal.SIGTERM, 143), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGINT, -signal.SIGINT)],
 )
 def test_a_signal_before_it_is_ready_ends_it_without_a_traceback(
     tiny_bundle: Path, tmp_path: Path, number: signal.Signals, code: int
