@@ -88,14 +88,10 @@ def planned(
         warn: function that tells what is left out.
 
     Raises:
-        UsageError: there is a plan of another input, bundle or other options, or files of no plan, or the folder lies
-            in the input.
+        UsageError: there is a plan of another input, bundle or other options, or files of no plan.
         DataError: the input cannot be read.
         WhitenError: the folder cannot be written.
     """
-    for given in inputs:
-        if task == "embed" and "*" not in given and folder.lies_in(given):
-            raise UsageError(f"--out '{folder.url}' lies in --input '{given}', and would be read; name one elsewhere")
     entries, others = listed(inputs)
     if others:
         warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")

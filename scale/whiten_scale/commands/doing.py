@@ -8,7 +8,20 @@ from whiten_runtime.checks import needing
 from whiten_runtime.ort.processor import default_threads
 from whiten_scale.commands.progress import progress
 from whiten_scale.tasks import Work
-from whiten_scale.workers import check_workers, run_items
+from whiten_scale.workers import check_workers, run_items, share_of
+
+
+def check_able(shard: str | None) -> None:
+    """Check, before anything is read, that the packages are installed and that a share K/N is one.
+
+    Raises:
+        MissingPackageError: fsspec or pyarrow is not installed.
+        UsageError: the share is none.
+    """
+    with needing("scale"):
+        import fsspec  # noqa: F401
+        import pyarrow  # noqa: F401
+    share_of([], shard)
 
 
 def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ray: str | None) -> None:

@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 import click
 
-from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
@@ -20,7 +19,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.checking import ERRORS_FILE, Totals, count_there, finished, verify, write_errors
-from whiten_scale.commands.doing import do_items
+from whiten_scale.commands.doing import check_able, do_items
 from whiten_scale.commands.options import input_options, sharing_options
 from whiten_scale.commands.progress import progress
 from whiten_scale.inputs.pieces import ColumnChoice
@@ -114,10 +113,7 @@ def embed_many(
     there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
     by --shard K/N. Files do not depend on the number of workers and machines.
     """
-    with needing("scale"):
-        import fsspec  # noqa: F401
-        import pyarrow  # noqa: F401
-    share_of([], shard)
+    check_able(shard)
     if prompt is not None and prompt_name is not None:
         raise UsageError("--prompt and --prompt-name exclude each other; leave one out")
     choice = VectorChoice(
@@ -135,6 +131,7 @@ def embed_many(
     columns.check()
     if not folder.has(PLAN_FILE):
         Vectors(path, choice).close()  # options that the bundle refuses leave no plan
+    _check_apart(folder, inputs)
     job = planned(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
     everything = range(len(job.plan.shards))
     if plan_only:
@@ -164,6 +161,13 @@ def embed_many(
     if as_json:
         summary: dict[str, Any] = asdict(totals) | {"out": folder.url, "embedded": len(todo), "resumed": len(there)}
         console.print_json(summary | {"planned": len(everything), "verified": verified, "key": job.key})
+
+
+def _check_apart(folder: Folder, inputs: tuple[str, ...]) -> None:
+    """Check that the next run will not read the output."""
+    for given in inputs:
+        if "*" not in given and folder.lies_in(given):
+            raise UsageError(f"--out '{folder.url}' lies in --input '{given}', and would be read; name one elsewhere")
 
 
 def _tell(totals: Totals, planned_shards: int, wrong: int, folder: Folder, verified: bool) -> None:

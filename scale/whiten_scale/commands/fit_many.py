@@ -6,14 +6,13 @@ from pathlib import Path
 import click
 
 from whiten_export.corpus.statistics import save_statistics
-from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, json_option, one_line_errors, quiet_option, say, warn
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.places import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands.doing import do_items
+from whiten_scale.commands.doing import check_able, do_items
 from whiten_scale.commands.options import input_options, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.inputs.pieces import ColumnChoice
@@ -56,10 +55,7 @@ def fit_many(
     so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
     FILE.parts; the same command goes on from there.
     """
-    with needing("scale"):
-        import fsspec  # noqa: F401
-        import pyarrow  # noqa: F401
-    share_of([], shard)
+    check_able(shard)
     if not out.parent.is_dir():
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
     check_file_place(out, "another --out")
