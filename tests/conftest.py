@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, settings
 
 from support.corpus import sentences
 from support.once import once, shared_folder
-from support.scheduling import by_time, is_slow, unit_of
 from whiten_runtime import Encoder
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background, as processes of tests would be then
@@ -31,34 +30,10 @@ settings.register_profile("busy machines", suppress_health_check=[HealthCheck.to
 settings.load_profile("busy machines")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Choose which tests share a worker process."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return unit_of(nodeid)
-
-    if config.option.dist != "load":  # another way was asked for
-        return None
-    config.option.loadscopereorder = False
-    return Scheduling(config, log)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Spare the imports of slow files where they are deselected."""
-    fast = config.option.markexpr == "not slow"
-    return True if fast and is_slow(collection_path.relative_to(config.rootpath).as_posix()) else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests, and begin with those that take longest where several processes share them."""
-    for item in items:
-        if is_slow(item.nodeid):
-            item.add_marker(pytest.mark.slow)
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=by_time)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what a quick run left out."""
+    if config.option.markexpr == "not slow":
+        terminalreporter.write_line("This was the quick lane; python -m pytest -m slow runs the rest.")
 
 
 @pytest.fixture(autouse=True)

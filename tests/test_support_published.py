@@ -9,6 +9,8 @@ from sentence_transformers import SentenceTransformer
 
 from support.published import PUBLISHED, SPECIAL, save_published
 
+pytestmark = pytest.mark.slow
+
 ROWS = {**PUBLISHED, **SPECIAL}
 TEXTS = [
     "The cat sits on the mat.",

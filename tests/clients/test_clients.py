@@ -16,7 +16,7 @@ from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder, WhitenError
 from whiten_runtime.bundle.steps import as_int8
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 TEXTS = [*sentences(60), "", "a", "long " * 400, "Ünïcödé 日本 👩‍👧 русский", "  spaces  "]
 

@@ -14,7 +14,7 @@ from support.bundles import copy_bundle
 from support.corpus import sentences
 from whiten_runtime import Encoder
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "integrations.md"
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)

@@ -19,7 +19,7 @@ from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.bundle.parity import GATES, compare
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 DIM = 32

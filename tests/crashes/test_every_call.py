@@ -7,6 +7,8 @@ import pytest
 from crashes.running import tried
 from crashes.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 @pytest.mark.parametrize("name", SCENARIOS)

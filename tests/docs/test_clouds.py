@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 WORDS = re.compile(r">([^<>]+)<")

@@ -21,6 +21,8 @@ from support.once import once
 from whiten_runtime.ort.doctor import diagnose
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
+pytestmark = pytest.mark.slow
+
 PORT = re.compile(r"\b80[08]0\b")
 NO_REGISTRY = re.compile(r"npm (?:error|ERR!) (?:code )?(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT)\b")
 """What npm prints where its registry is out of reach."""

@@ -11,6 +11,8 @@ from markdown_it import MarkdownIt
 from support.html_pages import HtmlPage, broken_links, loaded_from_elsewhere, read_page, read_site
 from support.once import once
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 COUNTED = ("h1", "h2", "h3", "h4", "table", "tr", "ul", "ol", "li", "pre", "blockquote", "img")
 """Elements that a page has as often on a code host as on the site."""

@@ -18,6 +18,8 @@ from support.edge import Call
 from support.once import once
 from whiten_runtime import Encoder
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "examples" / "browser"
 QUESTION = "How expensive is it to borrow money?"
 SECONDS = 20.0

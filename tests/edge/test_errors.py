@@ -15,6 +15,8 @@ import pytest
 from support.edge import Call
 from whiten_runtime.bundle.manifest import Manifest
 
+pytestmark = pytest.mark.slow
+
 
 def write(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)

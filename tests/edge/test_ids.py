@@ -13,6 +13,8 @@ from support.corpus import sentences
 from support.edge import TEXTS, Call
 from whiten_runtime.inference.tokenizer import Tokenizer as Ours
 
+pytestmark = pytest.mark.slow
+
 IN_PYTHON_ONLY = {"xlm"}
 """Families whose checkpoint has no tokenizer of Rust; an export writes one."""
 

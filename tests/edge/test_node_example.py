@@ -9,6 +9,8 @@ import pytest
 from support.corpus import sentences
 from whiten_runtime import Encoder
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "node" / "search.mjs"
 
 

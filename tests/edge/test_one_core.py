@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json, os, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -6,7 +6,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from support.edge import Call
+
+pytestmark = pytest.mark.slow
 
 CLIENT = Path(__file__).parents[2] / "clients" / "js"
 SOURCES = sorted((CLIENT / "src").glob("*.js"))

@@ -8,6 +8,8 @@ import pytest
 from support.edge import Call, difference
 from whiten_runtime import Encoder
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["A heron waits for a fish.", "Banks raise interest rates.", "", "naïve café", "Ünïcödé русский"]
 
 

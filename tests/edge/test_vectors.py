@@ -12,6 +12,8 @@ import pytest
 from support.edge import TEXTS, Call, difference
 from whiten_runtime import Encoder, VectorWhitener
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["fp32", "fp16", "int8", "both", "lookup", "cls", "last", "sif", "embeddinggemma", "instructor"]
 Bundles = Callable[[str], Path]
 

@@ -8,6 +8,8 @@ from whiten_evaluation.sweep.results import Whitened
 from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
 from whiten_evaluation.tasks.sts_files import read_sts
 
+pytestmark = pytest.mark.slow
+
 TASKS = ("STS-B", "SICK-R", "STS12", "STS14", "STS15")
 WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {
     ("none", (6,)): (82.03, 77.15, 70.00, 75.93, 83.40),

@@ -9,6 +9,8 @@ import pytest
 from support.cli import ok
 from support.corpus import sentences
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pgvector.sql"
 QUERY = sentences(400)[123]
 

@@ -8,6 +8,8 @@ import pytest
 
 from support.corpus import sentences
 
+pytestmark = pytest.mark.slow
+
 QUERY = sentences(400)[123]
 HIT = re.compile(r"^  (-?\d\.\d{3})  (.+)$", re.MULTILINE)
 

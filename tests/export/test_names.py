@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke
@@ -16,6 +17,8 @@ from support.published import save_published
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find
 from whiten_runtime import Encoder
+
+pytestmark = pytest.mark.slow
 
 run = partial(invoke, export)
 

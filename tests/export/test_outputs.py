@@ -20,6 +20,8 @@ from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.maps import Method
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def make(

@@ -17,7 +17,7 @@ from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.ort.doctor import check_provider, diagnose
 from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 
 OF_SHAPES = {"Shape", "Gather", "Concat", "Range", "Slice", "Squeeze", "Unsqueeze", "Cast", "Add", "Sub", "Mul", "Max"}
 """Operators that onnxruntime may put on the CPU, for sizes and positions: they do not depend on the texts' tokens."""

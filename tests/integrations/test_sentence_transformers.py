@@ -21,6 +21,8 @@ from whiten import BundleError, Encoder, TextError, UsageError, WhitenError
 from whiten.integrations.sentence_transformers import BundleModule, load
 from whiten_runtime.bundle.client_files import changed_client_files
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [*NASTY, *sentences(60), "long " * 400, "a"]
 PROMPTS = {"query": "query: ", "passage": "passage: ", "angle": 'Say "{text}" in one word', "empty": ""}
 

@@ -11,6 +11,8 @@ from support.mutants import MANIFEST, mutant, own_hash_renewed, read_files, reha
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
 
+pytestmark = pytest.mark.slow
+
 COUNT, PROCESSES = 10_000, 2
 FORGED = "other, passes"
 """Verdict on a mutant that gives other vectors and passes verify. Where hashes were recomputed, an author did that:

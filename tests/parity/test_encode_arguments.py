@@ -18,6 +18,8 @@ from support.sizes import WIDTH
 from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [*sentences(40), "", "日本 👩‍👧"]
 PROMPTS = {"query": "query: ", "document": "document: ", "sts": "similar: "}
 METHODS = ["encode", "encode_query", "encode_document"]

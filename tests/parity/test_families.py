@@ -55,6 +55,8 @@ from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.estimator import Whitening
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 CORPUS = sentences(800)
 WIDENED = 4  # at 32, the noise of 8 bits does not average out

@@ -19,6 +19,8 @@ from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.steps import as_int8, to_steps
 from whiten_runtime.inference.vectors import row_cosines, similarity_matrix
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [*sentences(300), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 WHITENED = ("--layers", "1,6", "--whitening", "pca", "--max-sentences", "2000")
 

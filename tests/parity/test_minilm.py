@@ -21,6 +21,8 @@ from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 
 

@@ -18,6 +18,8 @@ from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_bundle: Path) -> dict[Precision, Encoder]:

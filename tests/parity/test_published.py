@@ -28,6 +28,8 @@ from whiten_runtime.inference.prompts import DOCUMENT
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_whitening.selection import Choice
 
+pytestmark = pytest.mark.slow
+
 ROWS = PUBLISHED | SPECIAL
 TEXTS = [
     "The cat sits on the mat.",

@@ -19,6 +19,8 @@ from whiten_export.commands.export import export
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES, compare
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["A man is playing a guitar.", "Someone plays an instrument.", "a", "Interest rates fell. " * 30]
 
 PROMPT = 'Summarize sentence "{text}" in one word:"'

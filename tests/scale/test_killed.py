@@ -21,7 +21,7 @@ MOMENTS = 20
 LONGEST = 4.0
 """Seconds after which a process is killed, at most: the whole job takes longer."""
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ import pytest
 
 from support.once import once
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 NOTICE = "runtime/whiten_runtime/files/english-1.NOTICE"

@@ -7,7 +7,7 @@ from whiten_runtime.bundle.signature import SIGNATURE_FILE
 from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.names import SCHEME, Repository, is_repository_id, parse_repository
-from whiten_runtime.hub.refusals import hub_errors
+from whiten_runtime.hub.refusals import hub_answers, hub_errors
 
 _OFFLINE, _UNREACHED = "HF_HUB_OFFLINE is set", "the hub is out of reach"
 
@@ -82,7 +82,9 @@ def fetch_bundle(repository: Repository) -> Path:
         try:
             folder = _fetch_manifest(repository, local_files_only=True)
         except LocalEntryNotFoundError:
-            folder = _complete(hub_id, _fetch_manifest(repository, local_files_only=constants.HF_HUB_OFFLINE))
+            if not hub_answers():
+                raise
+            folder = _complete(hub_id, _fetch_manifest(repository))
             _download_signature(hub_id, folder)
             return folder
         try:
@@ -122,8 +124,8 @@ def _renew(repository: Repository, folder: Path, broken: BundleError) -> Path:
 
     try:
         with hub_errors(repository.id, repository.revision, _UNREACHED):
-            if constants.HF_HUB_OFFLINE:
-                raise WhitenError(_OFFLINE)
+            if not hub_answers():
+                raise WhitenError(_OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED)
             newest = _fetch_manifest(repository, force_download=True)
     except WhitenError as error:
         raise BundleError(f"{broken} (no newer commit could be fetched: {error})") from None
@@ -167,14 +169,14 @@ def _complete(hub_id: str, folder: Path) -> Path:
     Raises:
         BundleError: the manifest cannot be read, or the hub does not have a file, or no longer has the commit.
     """
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
 
-    for name in read_manifest(folder).files:
-        if (folder / name).is_file():
-            continue
+    missing = [name for name in read_manifest(folder).files if not (folder / name).is_file()]
+    offline = bool(missing) and not hub_answers()
+    for name in missing:
         try:  # by the commit: the branch may have moved meanwhile
-            hf_hub_download(hub_id, name, revision=folder.name, local_files_only=constants.HF_HUB_OFFLINE)
+            hf_hub_download(hub_id, name, revision=folder.name, local_files_only=offline)
         except LocalEntryNotFoundError:
             raise
         except EntryNotFoundError:
@@ -187,16 +189,20 @@ def _complete(hub_id: str, folder: Path) -> Path:
 
 
 def _download_signature(hub_id: str, folder: Path) -> Path | None:
-    """Return the signature of a commit, downloaded if need be; None where the hub has none."""
+    """Return the signature of a commit, downloaded if need be; None where the hub has none, or may not be asked."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    offline: bool = constants.HF_HUB_OFFLINE
     try:
-        return Path(hf_hub_download(hub_id, SIGNATURE_FILE, revision=folder.name, local_files_only=offline))
+        return Path(hf_hub_download(hub_id, SIGNATURE_FILE, revision=folder.name, local_files_only=True))
     except LocalEntryNotFoundError:
-        if offline:
+        if constants.HF_HUB_OFFLINE:
             return None
+        if not hub_answers():
+            raise
+    try:
+        return Path(hf_hub_download(hub_id, SIGNATURE_FILE, revision=folder.name))
+    except LocalEntryNotFoundError:
         raise
     except EntryNotFoundError:
         return None

@@ -1,7 +1,9 @@
-"""Turn the exceptions of huggingface_hub into errors of one line."""
+"""Ask whether the hub answers, and turn the exceptions of huggingface_hub into errors of one line."""
 
 import errno
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +11,43 @@ from whiten_runtime.errors import UsageError, WhitenError
 
 _OF_FILES = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, errno.EROFS, errno.EIO))
 """Errors of writing a file, which systems may give without the name of the file."""
+
+_ATTEMPT, _PAUSE, _ALL = 3.0, 1.0, 8.0
+"""Seconds that one attempt to reach the hub may take, between two of them, and for both: looking a name up knows no end."""
+
+
+def hub_answers() -> bool:
+    """Return whether the hub answers, within 8 seconds: its client alone would try for half a minute.
+
+    False at once where HF_HUB_OFFLINE is set. A line is logged when the first of two attempts has failed.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_ATTEMPT)
+        except Exception:  # those of the HTTP library, which differs between versions of huggingface_hub
+            return
+        answered.set()
+
+    end = time.monotonic() + _ALL
+    for attempt in range(2):
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(min(_ATTEMPT + 0.5, end - time.monotonic()))
+        if answered.is_set():
+            return True
+        if attempt == 0:
+            logging.getLogger("whiten").warning(
+                "the hub (%s) does not answer; trying once more. HF_HUB_OFFLINE=1 uses the cache alone",
+                constants.ENDPOINT,
+            )
+            answered.wait(_PAUSE)
+    return answered.is_set()
 
 
 @contextmanager

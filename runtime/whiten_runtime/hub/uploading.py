@@ -13,7 +13,7 @@ from whiten_runtime.bundle.stray_files import is_model_file
 from whiten_runtime.checks import needing
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.names import Repository
-from whiten_runtime.hub.refusals import hub_errors
+from whiten_runtime.hub.refusals import hub_answers, hub_errors
 
 CARD_FILE = "README.md"
 
@@ -91,7 +91,9 @@ def push_bundle(path: Path, destination: Destination) -> Upload:
     from huggingface_hub.errors import HfHubHTTPError
 
     names = files_of(bundle)
-    unreached = f"the hub is out of reach; '{hub_id}' is unchanged"
+    unreached = f"the hub is out of reach, and '{hub_id}' is unchanged; try again later"
+    if not hub_answers():
+        raise WhitenError(unreached)
     with hub_errors(hub_id, destination.repository.revision, unreached):
         try:
             api = HfApi()

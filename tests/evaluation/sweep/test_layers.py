@@ -25,6 +25,8 @@ from whiten_runtime import ParityError, WhitenError
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.maps import WhiteningSpec
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = SessionOptions(threads=2)
 
 

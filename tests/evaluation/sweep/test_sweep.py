@@ -26,6 +26,8 @@ from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_export.writing.staging import locked
 from whiten_runtime.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,6 +21,8 @@ from whiten_evaluation.tasks.classification import classify, features
 from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
 from whiten_runtime.errors import DataError, UsageError
 
+pytestmark = pytest.mark.slow
+
 FOLDS = StratifiedKFold(10, shuffle=True, random_state=1111)
 
 

@@ -28,6 +28,8 @@ from whiten_runtime import Encoder, UsageError
 from whiten_whitening.maps import Method, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
 
+pytestmark = pytest.mark.slow
+
 run = partial(invoke, evaluate)
 
 

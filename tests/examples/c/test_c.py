@@ -19,6 +19,8 @@ from whiten_runtime import Encoder
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.inference.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(__file__).parents[3] / "examples" / "c" / "embed.c"
 HEADERS = [os.environ.get("ORT_INCLUDE", "/usr/include/onnxruntime"), "/usr/include/onnxruntime/core/session"]
 TEXTS = ["", "a", *sentences(40), "word " * 400, "Ünïcödé 日本 👩‍👧 русский"]

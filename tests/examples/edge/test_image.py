@@ -17,6 +17,8 @@ from support.corpus import sentences
 from support.environments import installed_packages
 from whiten_runtime import Encoder
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 EDGE = ROOT / "examples" / "edge"
 IMAGE_BYTES = 200e6

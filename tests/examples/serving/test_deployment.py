@@ -22,6 +22,8 @@ from whiten_serving.settings.kinds import seconds
 from whiten_serving.settings.reading import from_command_line, from_environment, from_file, resolve
 from whiten_serving.settings.table import options
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[3] / "examples" / "serving"
 
 

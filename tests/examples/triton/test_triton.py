@@ -16,6 +16,8 @@ import pytest
 from support.environments import installed_packages
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
 
+pytestmark = pytest.mark.slow
+
 CONFIG = Path(__file__).parents[3] / "examples" / "triton" / "config.pbtxt"
 TYPES = {"TYPE_INT64": onnx.TensorProto.INT64, "TYPE_FP32": onnx.TensorProto.FLOAT}
 

@@ -25,6 +25,8 @@ from whiten_runtime import Encoder, IntegrityError
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES
 
+pytestmark = pytest.mark.slow
+
 run = partial(invoke, export)
 
 

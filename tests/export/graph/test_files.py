@@ -17,6 +17,8 @@ from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime.bundle.graph_scan import scan_graph
 
+pytestmark = pytest.mark.slow
+
 
 def _graph(directory: Path, layers: tuple[int, ...], dimension: int = WIDTH) -> ir.Model:
     hidden = PyTorchModel(resolve(str(directory)), False, "cpu").hidden_states(layers, "mean")

@@ -46,6 +46,8 @@ from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.doctor import ProviderCheck
 from whiten_runtime.ort.session import SessionOptions, create_session
 
+pytestmark = pytest.mark.slow
+
 NOT_FUSED = {"deberta", "deberta-v2", "mpnet", "squeezebert", "t5", "xlm"}
 """Families whose attention onnxscript does not know."""
 

@@ -25,6 +25,8 @@ from whiten_whitening.selection import choose_by_pairs, choose_by_rules
 from whiten_whitening.shrinkage import oas
 from whiten_whitening.similarity import spearman
 
+pytestmark = pytest.mark.slow
+
 run = partial(invoke, export)
 
 

@@ -23,6 +23,8 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.ort.session import SessionOptions
 
+pytestmark = pytest.mark.slow
+
 
 def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tmp_path: Path) -> None:
     texts = sentences(900)

@@ -28,6 +28,8 @@ from whiten_runtime.files.vector_metadata import read_metadata
 from whiten_runtime.inference.vectors import row_cosines
 from whiten_whitening.drift import DriftMonitor
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["", *sentences(700)[600:]]
 
 

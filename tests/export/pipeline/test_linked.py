@@ -17,6 +17,8 @@ from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
 from whiten_runtime.bundle.graph_scan import scan_graph, with_locations
 from whiten_runtime.ort.session import weights_place
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["A man is eating.", "Someone plays a guitar on the street, and people listen."]
 
 

@@ -22,6 +22,8 @@ from whiten_export.pipeline.fit import fit_bundle
 from whiten_runtime import Encoder
 from whiten_runtime.files.corpus import Corpus
 
+pytestmark = pytest.mark.slow
+
 
 def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
     ok("refit", tiny_bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", tmp_path / "again")

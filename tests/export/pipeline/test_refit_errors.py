@@ -18,6 +18,8 @@ from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.commands.main import whiten
 
+pytestmark = pytest.mark.slow
+
 
 def test_bundle_that_fails_the_parity_gate_is_not_written(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
 

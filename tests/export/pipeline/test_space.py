@@ -18,6 +18,8 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 from whiten_runtime.files.corpus import Corpus
 
+pytestmark = pytest.mark.slow
+
 
 def space(bundle: Path) -> str:
     """Return the id in a bundle's manifest, which must be what the manifest gives."""

@@ -24,6 +24,8 @@ from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES, compare
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["", "a", *sentences(30), "word " * 100]
 IDS = np.array([[2, 7, 11, 19, 5, 3], [2, 30, 8, 3, 0, 0]])
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])

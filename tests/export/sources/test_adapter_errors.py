@@ -19,6 +19,8 @@ from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from whiten_export.commands.export import export
 
+pytestmark = pytest.mark.slow
+
 run = partial(invoke, export)
 
 

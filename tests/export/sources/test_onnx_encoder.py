@@ -22,6 +22,8 @@ from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES
 
+pytestmark = pytest.mark.slow
+
 run = partial(invoke, export)
 
 

@@ -24,6 +24,8 @@ from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime import Encoder, ParityError
 from whiten_runtime.bundle.parity import GATES, compare
 
+pytestmark = pytest.mark.slow
+
 run = partial(invoke, export)
 
 

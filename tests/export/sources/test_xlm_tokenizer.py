@@ -19,6 +19,8 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 pytest.importorskip("sacremoses")
 
+pytestmark = pytest.mark.slow
+
 SPECIALS = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{index}>" for index in range(10))]
 
 SPACES = ["", " ", "\n", "\t\n ", "  a  ", "a\tb\nc\r\nd", "\xa0a\x85b", "a\u2028b\u3000c\u2003d", "\x1c\x1da\x1eb"]

@@ -9,6 +9,8 @@ import pytest
 
 from whiten_export.writing.client_files import ClientSettings, rewrite_transformers_js, write_client_files
 
+pytestmark = pytest.mark.slow
+
 WITHOUT = {"dtype": "fp32"}
 WITH = WITHOUT | {"use_external_data_format": {"model.onnx": 1}}
 

@@ -11,6 +11,8 @@ from whiten_export.writing import staging
 from whiten_export.writing.exchange import exchange
 from whiten_export.writing.staging import staged
 
+pytestmark = pytest.mark.slow
+
 _READER = """
 import json, sys
 from pathlib import Path

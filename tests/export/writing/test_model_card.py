@@ -22,6 +22,8 @@ from whiten_runtime.bundle.bundle import file_record, open_bundle
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import gate_of
 
+pytestmark = pytest.mark.slow
+
 INTEGRATION = "whiten.integrations.sentence_transformers"
 
 

@@ -9,6 +9,8 @@ import pytest
 from whiten_export.writing.staging import staged
 from whiten_runtime import UsageError, WhitenError
 
+pytestmark = pytest.mark.slow
+
 
 def _fill(stage: Path, content: str = "new") -> None:
     (stage / "whiten.json").write_text(content)

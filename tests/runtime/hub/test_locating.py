@@ -3,7 +3,9 @@
 import json
 import logging
 import pickle
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from support.hub_server import READ_ONLY, Hub
 from whiten_runtime import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.commands.main import whiten
+from whiten_runtime.hub import refusals
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.hub.refusals import hub_errors
 from whiten_runtime.inference.tuned import choice_path
@@ -229,16 +232,33 @@ def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: p
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
-    for module in ("constants", "file_download"):
-        monkeypatch.setattr(f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     with pytest.raises(WhitenError, match="and the hub is out of reach; check the path, or copy the cache"):
         Encoder(ID)
-    logger = logging.getLogger("huggingface_hub")
-    level, logged = logger.level, len(caplog.records)
-    assert invoke(whiten, "info", ID).stderr.count("\n") == 1
-    assert (logger.level, len(caplog.records)) == (level, logged + 1)
-    assert caplog.records[-1].getMessage() == "the hub does not answer; trying again, for up to half a minute"
+    assert [record.getMessage() for record in caplog.records] == [
+        "the hub (http://127.0.0.1:9) does not answer; trying once more. HF_HUB_OFFLINE=1 uses the cache alone"
+    ]
+
+
+@pytest.fixture
+def silent_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A hub that accepts connections and says nothing, as behind a firewall."""
+    from huggingface_hub import constants
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr(refusals, "_ATTEMPT", 0.1)
+        monkeypatch.setattr(refusals, "_PAUSE", 0.01)
+        yield
+
+
+@pytest.mark.usefixtures("silent_hub")
+def test_a_hub_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    begun = time.monotonic()
+    result = invoke(whiten, "info", ID)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "the hub is out of reach" in result.stderr
+    assert len(caplog.records) == 1
+    assert time.monotonic() - begun < 5
 
 
 def test_commands_take_repositories(hub: Hub, content: Mapping[str, bytes], tiny_bundle: Path) -> None:

@@ -19,6 +19,7 @@ from support.clusters import EMBED, FIT, descendants, environment, free_port, pa
 from whiten_runtime import Encoder
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.clients,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc"),
 ]

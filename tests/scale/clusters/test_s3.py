@@ -14,7 +14,7 @@ import pytest
 from support.cli import ok
 from support.clusters import EMBED, environment, free_port, packages, running, started, until
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from support.environments import PIP, kept
 from support.server import RunningServer
 from whiten_runtime import Encoder
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 HERE = Path(__file__).parent
 TEXTS = [

@@ -5,8 +5,12 @@ import time
 from pathlib import Path
 from statistics import median, quantiles
 
+import pytest
+
 from support.http_load import closed_loop, open_loop
 from support.server import RunningServer
+
+pytestmark = pytest.mark.slow
 
 BODY = {"input": ["A sentence that is as long as many others are, and some words more. " * 3] * 300}
 """A request that takes long enough to compute that a client in Python can offer three times the capacity."""

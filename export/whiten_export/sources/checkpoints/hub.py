@@ -8,7 +8,7 @@ from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.names import check_revision
-from whiten_runtime.hub.refusals import hub_errors
+from whiten_runtime.hub.refusals import hub_answers, hub_errors
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
 """README.md: its first lines name the licence."""
@@ -53,11 +53,12 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         f"'{hub_id}' is not in the local cache and the hub is out of reach; pass a local directory written by "
         f"save_pretrained, copy the cache (HF_HOME) from a machine that has it{extra}"
     )
+    cached = not hub_answers()
     with hub_errors(hub_id, revision, absent):
         if entry is not None and entry.file is not None:
-            return Path(hf_hub_download(hub_id, entry.file, revision=revision))
+            return Path(hf_hub_download(hub_id, entry.file, revision=revision, local_files_only=cached))
         try:
-            return _snapshot(hub_id, revision, remote_code)
+            return _snapshot(hub_id, revision, remote_code, cached)
         except LocalEntryNotFoundError:
             former = hub_id.split("/")[-1]
             if entry is None or former not in (entry.name, *entry.aliases):
@@ -65,7 +66,7 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
             return _snapshot(former, revision, remote_code, cached=True)
 
 
-def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool = False) -> Path:
+def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool) -> Path:
     """Download what describes a repository, then the weights that it says its modules have.
 
     Args:
