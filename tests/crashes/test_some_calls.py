@@ -6,6 +6,8 @@ import pytest
 
 from crashes.running import tried
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 @pytest.mark.parametrize(("name", "stride"), [("embed --out v.npy, over another", 19), ("eval's figures", 2)])

@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from markdown_it import MarkdownIt
 
 from support.html_pages import HtmlPage, broken_links, loaded_from_elsewhere, read_page, read_site
 from support.once import once
 
 pytestmark = pytest.mark.slow
+
+pytest.importorskip("mkdocs", reason="needs the extra test-all")
+markdown_it = pytest.importorskip("markdown_it", reason="needs the extra test-all")
 
 ROOT = Path(__file__).parents[2]
 COUNTED = ("h1", "h2", "h3", "h4", "table", "tr", "ul", "ol", "li", "pre", "blockquote", "img")
@@ -83,7 +85,9 @@ def counts(page: HtmlPage) -> dict[str, int]:
 )
 def test_pages_are_as_on_a_code_host(page: str, site: Path, pages: dict[Path, HtmlPage]) -> None:
     """Markdown's dialects differ, as in lists without a blank line before them: nothing may depend on that."""
-    there = read_page(f"<article>{MarkdownIt().enable('table').render((ROOT / page).read_text('utf-8'))}</article>")
+    there = read_page(
+        f"<article>{markdown_it.MarkdownIt().enable('table').render((ROOT / page).read_text('utf-8'))}</article>"
+    )
     inside = page.removeprefix("docs/") if page.startswith("docs/") else f"project/{page}"
     name = f"{inside.removesuffix('README.md')}index.html" if inside.endswith("README.md") else f"{inside[:-3]}.html"
     here = pages[site / name]

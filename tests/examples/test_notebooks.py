@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 pytestmark = pytest.mark.slow
+
+nbformat = pytest.importorskip("nbformat", reason="needs the extra test-all")
+nbclient = pytest.importorskip("nbclient", reason="needs the extra test-all")
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -22,7 +22,9 @@ def read(path: Path) -> Any:
 
 def run(notebook: Any, folder: Path) -> str:
     """Run a notebook in a folder, and return what its cells printed."""
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    )
     client.execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     return "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
@@ -63,5 +65,5 @@ def test_first_steps(tmp_path: Path) -> None:
 
 def test_a_wrong_result_in_a_cell_is_found(tmp_path: Path) -> None:
     cells = [nbformat.v4.new_code_cell("assert 1 + 1 == 3")]
-    with pytest.raises(CellExecutionError, match="AssertionError"):
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="AssertionError"):
         run(nbformat.v4.new_notebook(cells=cells), tmp_path)

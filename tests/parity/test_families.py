@@ -55,12 +55,13 @@ from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.estimator import Whitening
 
-pytestmark = pytest.mark.slow
-
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 CORPUS = sentences(800)
 WIDENED = 4  # at 32, the noise of 8 bits does not average out
 TRACED = (0, 1, LAYERS)
+KINDS = ("bert", "albert", "deberta-v2", "t5", "modernbert", "llama")
+"""One family of each kind of architecture: positions that are learned, shared blocks, disentangled attention, relative
+biases, rotary positions with local attention, causal attention."""
 CASES: list[tuple[tuple[int, ...], Pooling]] = [
     ((0,), "mean"),
     ((1,), "mean"),
@@ -106,7 +107,10 @@ class Exported:
         return found
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in FAMILIES],
+)
 def exported(
     request: pytest.FixtureRequest, checkpoint: Callable[[str, int], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Exported:
@@ -172,11 +176,13 @@ def test_exported_bundle_equals_pytorch(exported: Exported) -> None:
         assert np.isfinite(encoder.encode("")).all()
 
 
+@pytest.mark.slow
 def test_bundle_gives_the_same_vectors_with_default_sessions(exported: Exported, tmp_path: Path) -> None:
     """Other programs let onnxruntime fuse all that it can."""
     check_default_sessions(exported, exported.bundle / MODEL_FILE, tmp_path)
 
 
+@pytest.mark.slow
 def test_layers_and_poolings_equal_pytorch(exported: Exported, tmp_path: Path) -> None:
     for layers, pooling in CASES:
         if (exported.family, pooling) == (
@@ -189,6 +195,7 @@ def test_layers_and_poolings_equal_pytorch(exported: Exported, tmp_path: Path) -
         check(exported, layers, pooling, "fp32", dim, tmp_path)
 
 
+@pytest.mark.slow
 def test_precisions_pass_the_parity_gate(exported: Exported, tmp_path: Path) -> None:
     for precision in ("fp16", "int8"):
         for layers in ((0,), (1, LAYERS)):
@@ -231,6 +238,7 @@ def check(
     assert GATES[precision].passes(agreement), f"{precision} {layers} {pooling}: {agreement}"
 
 
+@pytest.mark.slow
 def test_constant_first_token_is_refused(checkpoint: Callable[[str, int], Path], corpus_file: Path) -> None:
     """A decoder's first token attends only to itself, and is <s> in every text."""
     recipe = Recipe.of(str(checkpoint("llama", WIDENED)), layers=TRACED, pooling="cls", corpus=(str(corpus_file),))

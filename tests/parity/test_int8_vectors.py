@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke, ok
 from support.corpus import sentences
+from support.default_sessions import default_session
 from support.once import once
 from support.published import save_published
 from whiten_export.commands.export import export
@@ -53,7 +53,7 @@ def test_whitened_vectors_are_the_float_ones_rounded(rounded: Path, minilm_bundl
 
 def test_default_options_of_onnxruntime_give_the_same_steps(rounded: Path) -> None:
     """Other programs create sessions without any option."""
-    session = onnxruntime.InferenceSession(rounded / MODEL_FILE, providers=["CPUExecutionProvider"])
+    session = default_session(rounded / MODEL_FILE)
     with Encoder(rounded) as encoder:
         for text in TEXTS[:50]:
             ids = np.array([encoder._tokenizer.cut(encoder._tokenizer.tokenize([text])[0])])

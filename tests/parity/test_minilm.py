@@ -21,8 +21,6 @@ from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
 
-pytestmark = pytest.mark.slow
-
 TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 
 
@@ -40,6 +38,7 @@ def test_vectors_equal_sentence_transformers(raw_top: Encoder, minilm_checkpoint
     assert agreement.max_difference < 2e-6, str(agreement)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_cls_vectors_equal_sentence_transformers(minilm_checkpoint: Path, tmp_path: Path) -> None:
     word = modules.Transformer(str(minilm_checkpoint), max_seq_length=64)
@@ -104,6 +103,7 @@ def test_probes_are_float64_vectors_of_pytorch(minilm_bundle: Path, minilm_check
     np.testing.assert_allclose(probes.unwhitened[7], want, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_replaced_weights_are_not_mixed_with_those_in_use(tmp_path: Path, minilm_bundle: Path) -> None:
     copy = copy_bundle(minilm_bundle, tmp_path)
     made = Engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))

@@ -1,6 +1,7 @@
 """Test int8 and float16 bundles of the real checkpoint, and of small ones."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,44 +19,49 @@ from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare
 
-pytestmark = pytest.mark.slow
+Opened = Callable[[Precision], Encoder]
 
 
 @pytest.fixture(scope="module")
-def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_bundle: Path) -> dict[Precision, Encoder]:
-    folder = tmp_path_factory.mktemp("precisions")
-    made = {"fp32": Encoder(minilm_bundle)}
-    for precision in ("fp16", "int8"):
+def minilm(minilm_bundle: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """Return a function that opens layers 1 and 6 of the real checkpoint at a precision."""
+
+    @cache
+    def opened(precision: Precision) -> Encoder:
+        if precision == "fp32":
+            return Encoder(minilm_bundle)
+        if precision == "int8":
+            return Encoder(request.getfixturevalue("minilm_int8_bundle"))
         recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision=precision)
-        made[precision] = Encoder(export_bundle(recipe, folder / precision).path)
-    return made  # type: ignore[return-value]
+        return Encoder(export_bundle(recipe, tmp_path_factory.mktemp("precisions") / precision).path)
+
+    return opened
 
 
-def test_sizes_of_int8_and_float16_graphs(minilm: dict[Precision, Encoder]) -> None:
-    sizes = {precision: graph_bytes(encoder.manifest) for precision, encoder in minilm.items()}
-    assert sizes["int8"] / sizes["fp32"] < 0.30
-    assert sizes["fp16"] / sizes["fp32"] < 0.52
+@pytest.mark.parametrize(("precision", "most"), [pytest.param("fp16", 0.52, marks=pytest.mark.slow), ("int8", 0.30)])
+def test_sizes_of_int8_and_float16_graphs(minilm: Opened, precision: Precision, most: float) -> None:
+    assert graph_bytes(minilm(precision).manifest) / graph_bytes(minilm("fp32").manifest) < most
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_agreement_with_fp32_on_real_sentences(minilm: dict[Precision, Encoder], precision: Precision) -> None:
+@pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.slow), "int8"])
+def test_agreement_with_fp32_on_real_sentences(minilm: Opened, precision: Precision) -> None:
     texts = sentences(4000)[2000:2500]
-    digests = {minilm[which].manifest.files["tokenizer.json"].sha256 for which in ("fp32", precision)}
+    digests = {minilm(which).manifest.files["tokenizer.json"].sha256 for which in ("fp32", precision)}
     assert len(digests) == 1
-    own, full = (load_file(minilm[which]._bundle.path / WHITENING_FILE) for which in (precision, "fp32"))
+    own, full = (load_file(minilm(which)._bundle.path / WHITENING_FILE) for which in (precision, "fp32"))
     for name in ("mean", "W", "eigenvalues", "covariance"):  # so that vectors of two precisions can be compared
         np.testing.assert_array_equal(own[name], full[name])
     shift = np.linalg.norm((own["corpus_mean"] - full["corpus_mean"]) @ full["W"]) / np.sqrt(384)
     assert 0 < shift < 0.2
-    agreement = compare(minilm[precision].encode(texts), minilm["fp32"].encode(texts))
+    agreement = compare(minilm(precision).encode(texts), minilm("fp32").encode(texts))
     assert agreement.mean_cosine > (0.9999 if precision == "fp16" else 0.997), str(agreement)
     assert GATES[precision].passes(agreement)
-    assert GATES[precision].passes(minilm[precision].verify())
+    assert GATES[precision].passes(minilm(precision).verify())
 
 
-def test_int8_vector_does_not_depend_on_its_batch(minilm: dict[Precision, Encoder]) -> None:
+def test_int8_vector_does_not_depend_on_its_batch(minilm: Opened) -> None:
     """Usual dynamic int8 has one scale per tensor, so that a text's vector differs by 2 % in another batch."""
-    texts, encoder = sentences(1000), minilm["int8"]
+    texts, encoder = sentences(1000), minilm("int8")
     alone = encoder.encode(texts, batch_size=1)
     norms = np.linalg.norm(alone, axis=1)
     generator = np.random.default_rng(0)
@@ -67,17 +73,25 @@ def test_int8_vector_does_not_depend_on_its_batch(minilm: dict[Precision, Encode
         assert (np.abs(mixed - alone[order]).max(axis=1) / norms[order]).max() <= 1e-6
 
 
-def test_int8_and_float16_keep_spearman_on_sts_benchmark(minilm: dict[Precision, Encoder], shared_data: Path) -> None:
+@pytest.mark.slow
+def test_int8_and_float16_keep_spearman_on_sts_benchmark(minilm: Opened, shared_data: Path) -> None:
     rows = [line.split("\t") for line in (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()]
     gold, scores = [float(row[4]) for row in rows], {}
-    for precision, encoder in minilm.items():
+    for precision in ("fp32", "fp16", "int8"):
+        encoder = minilm(precision)
         first, second = (encoder.encode([row[c] for row in rows], normalize_embeddings=True) for c in (5, 6))
         scores[precision] = 100 * spearmanr((first * second).sum(axis=1), gold).statistic
     assert abs(scores["int8"] - scores["fp32"]) <= 0.2, scores
     assert abs(scores["fp16"] - scores["fp32"]) <= 0.01, scores
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "albert", "gpt2"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "bert",
+        *(pytest.param(f, marks=pytest.mark.slow) for f in ("roberta", "distilbert", "electra", "albert", "gpt2")),
+    ],
+)
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_int8_and_float16_of_each_family_pass_the_gate(
     family: str, precision: Precision, checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
@@ -90,6 +104,7 @@ def test_int8_and_float16_of_each_family_pass_the_gate(
     assert integers == (precision == "int8")
 
 
+@pytest.mark.slow
 def test_lookup_table_in_int8_is_small_and_accurate(tmp_path: Path) -> None:
     recipe = Recipe.of("minilm", layers=(0,), whitening="pca", max_sentences=2000, precision="int8")
     manifest = export_bundle(recipe, tmp_path / "bundle").manifest

@@ -75,8 +75,9 @@ def test_columns_of_pyarrow(tiny: Encoder) -> None:
         tiny.encode(pyarrow.table({"t": TEXTS}))
 
 
+@pytest.mark.slow
 def test_columns_of_pandas(tiny: Encoder) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="needs the extra test-all")
     want = tiny.encode(TEXTS)
     for kind in (object, "string", "category"):
         column = pandas.Series(TEXTS, index=[7, 8, 9], dtype=kind)
@@ -89,8 +90,9 @@ def test_columns_of_pandas(tiny: Encoder) -> None:
         tiny.encode(pandas.DataFrame({"t": TEXTS}))
 
 
+@pytest.mark.slow
 def test_columns_of_polars(tiny: Encoder) -> None:
-    polars = pytest.importorskip("polars")
+    polars = pytest.importorskip("polars", reason="needs the extra test-all")
     want = tiny.encode(TEXTS)
     for texts in (polars.Series(TEXTS), polars.DataFrame({"t": TEXTS})["t"]):
         np.testing.assert_array_equal(tiny.encode(texts), want)
@@ -100,8 +102,9 @@ def test_columns_of_polars(tiny: Encoder) -> None:
         tiny.encode(polars.DataFrame({"t": TEXTS}))
 
 
+@pytest.mark.slow
 def test_columns_of_datasets(tiny: Encoder) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="needs the extra test-all")
     data = datasets.Dataset.from_dict({"text": TEXTS, "number": [1, 2, 3]})
     np.testing.assert_array_equal(tiny.encode(data["text"]), tiny.encode(TEXTS))
     with pytest.raises(TextError, match=r"texts\[0\] is dict"):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PLATEAU = """
 import random, sys
 from whiten_runtime import Encoder

@@ -12,6 +12,8 @@ import pytest
 
 from support.cli import ok
 
+pytestmark = pytest.mark.slow
+
 COMMAND = "from whiten_runtime.commands import console; from whiten_scale.commands.embed_many import embed_many; "
 COMMAND += "console.run(embed_many)"
 

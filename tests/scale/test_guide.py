@@ -33,8 +33,9 @@ def test_options_exist(line: str) -> None:
             assert argument in help_text
 
 
+@pytest.mark.slow
 def test_the_adapter_for_spark(tiny: Encoder, tiny_bundle: Path) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="needs the extra test-all")
     (code,) = [code for code in PYTHON if "mapInPandas" in code]
     assert len(code.strip().splitlines()) <= 30
     names: dict[str, Any] = {}

@@ -21,6 +21,8 @@ from whiten_scale.tasks import Work
 from whiten_scale.vectors import VectorChoice
 from whiten_scale.workers import check_workers, run_items, share_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def work(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Work:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,9 @@ def test_a_batcher_of_threads(tiny: Encoder) -> None:
 
 
 @pytest.mark.usefixtures("_in_folder")
-@pytest.mark.skipif(not all(map(find_spec, ("fastapi", "httpx", "orjson"))), reason="needs fastapi and httpx")
+@pytest.mark.slow
 def test_an_encoder_of_fastapi(tiny: Encoder) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra test-all")
     import httpx
 
     names = ran("FastAPI(lifespan=lifespan)")

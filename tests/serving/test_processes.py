@@ -9,7 +9,7 @@ import pytest
 
 from support.processes import python
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")]
 
 
 _python = partial(python, timeout=300)

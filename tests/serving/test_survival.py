@@ -19,6 +19,8 @@ from support.vectors import worst
 from whiten_runtime import Encoder
 from whiten_serving import AsyncEncoder, OverloadedError
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 1.0
 """Seconds of work that may wait."""
 

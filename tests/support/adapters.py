@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 import transformers
-from peft import LoraConfig, get_peft_model
 
 TARGETS = {"llama": ["q_proj", "v_proj"], "bert": ["query", "value"]}
 
 
 def save_adapter(base: Path, folder: Path, model_class: str, task: str | None, **options: Any) -> Path:
     """Save an adapter with noise in both of its factors: a new one changes nothing."""
+    from peft import LoraConfig, get_peft_model
+
     torch.manual_seed(2)
     network = getattr(transformers, model_class).from_pretrained(base)
     safetensors = options.pop("safe_serialization", True)

@@ -9,12 +9,21 @@ import onnx
 import onnxruntime
 
 from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.ort.processor import saturates_int8
+
+
+def default_options() -> onnxruntime.SessionOptions:
+    """Return onnxruntime's default options, with the exact int8 products of our sessions where its own saturate."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if saturates_int8():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
 
 
 def default_session(model: Path | bytes, optimized: Path | None = None) -> onnxruntime.InferenceSession:
     """Create a session with onnxruntime's default options; it can write the graph that it made of it to a file."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options = default_options()
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     graph = model if isinstance(model, bytes) else str(model)

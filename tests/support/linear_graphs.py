@@ -2,7 +2,8 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
+
+from support.default_sessions import default_session
 
 WIDTH, INNER = 96, 64
 
@@ -37,7 +38,7 @@ def linear_graph(generator: np.random.Generator) -> tuple[ir.Model, dict[str, np
 
 
 def run(model: ir.Model, x: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = default_session(ir.to_proto(model).SerializeToString())
     (y,) = session.run(None, {"x": x})
     return np.asarray(y)
 

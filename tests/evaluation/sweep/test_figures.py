@@ -11,6 +11,8 @@ from whiten_evaluation.sweep.figures import depths_figure, draw, layers_figure, 
 from whiten_evaluation.sweep.heat_maps import pairs_figure, pairs_table
 from whiten_evaluation.sweep.results import Sweep, layers_label
 
+pytestmark = pytest.mark.slow
+
 FIGURES = (layers_figure, pairs_figure, sizes_figure, shrinkage_figure, betas_figure, dimensions_figure, depths_figure)
 
 

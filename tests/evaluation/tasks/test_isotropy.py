@@ -51,6 +51,7 @@ def test_whitening_makes_the_cloud_round() -> None:
         specs(["pca", "zca"], 4, 1.0, "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bundles", [("a",), ("bundles/" + "a-name-far-too-long-" * 4, "b", "c")])
 @pytest.mark.parametrize("names", [("before",), ("before", "after", "pca", "zca", "cholesky", "zca-cor", "pca-cor")])
 def test_pictures_have_axis_labels_and_all_text_inside(bundles: tuple[str, ...], names: tuple[str, ...]) -> None:

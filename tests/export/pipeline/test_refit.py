@@ -22,8 +22,6 @@ from whiten_export.pipeline.fit import fit_bundle
 from whiten_runtime import Encoder
 from whiten_runtime.files.corpus import Corpus
 
-pytestmark = pytest.mark.slow
-
 
 def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
     ok("refit", tiny_bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", tmp_path / "again")
@@ -37,6 +35,7 @@ def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_fi
         assert new.space == old.space
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -87,6 +86,7 @@ def test_refit_whitens_bundles_of_every_kind(
     ok("verify", tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_refit_changes_only_the_weights_of_the_whitening(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
@@ -109,6 +109,7 @@ def test_refit_changes_only_the_weights_of_the_whitening(
             np.testing.assert_array_equal(new[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
     ok("refit", tiny_bundle, "--corpus", corpus_file, "--beta", 0, "--out", tmp_path / "centred")
     with Encoder(tiny_bundle) as full, Encoder(tmp_path / "centred") as centred:
@@ -129,6 +130,7 @@ def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corp
     assert "isotropy    IsoScore" in ok("info", tiny_bundle).stdout
 
 
+@pytest.mark.slow
 def test_refit_keeps_external_weights(
     checkpoint: Callable[..., Path], corpus_file: Path, other_file: Path, tmp_path: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_refit_keeps_external_weights(
     ok("drift", tmp_path / "new", "--input", other_file)
 
 
+@pytest.mark.slow
 def test_statistics_of_the_float32_bundle_whiten_the_int8_bundle(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
@@ -173,6 +176,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_fit_merge_refit_and_drift_run_without_torch(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
     for arguments in (
         ("fit", tiny_bundle, "--corpus", other_file, "-o", "s.safetensors"),
@@ -186,6 +190,7 @@ def test_fit_merge_refit_and_drift_run_without_torch(tiny_bundle: Path, other_fi
         assert done.returncode == 0, (arguments, done.stderr)
 
 
+@pytest.mark.slow
 def test_refit_of_sif_word_vectors_equals_the_export(tmp_path: Path) -> None:
     texts = sentences(500)
     write_word_vectors(tmp_path / "words.txt", texts, 12)
@@ -200,6 +205,7 @@ def test_refit_of_sif_word_vectors_equals_the_export(tmp_path: Path) -> None:
         np.testing.assert_allclose(new.encode(texts[:30]), want, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.slow
 def test_client_files_that_another_program_wrote_anew_do_not_contradict_the_new_manifest(
     golden: Path, other_file: Path, tmp_path: Path
 ) -> None:
@@ -214,6 +220,7 @@ def test_client_files_that_another_program_wrote_anew_do_not_contradict_the_new_
     assert "manifest_sha256" in json.loads((tmp_path / "new" / "whiten.json").read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 10**9])
 def test_transformers_js_is_told_whether_the_new_graph_has_its_weights_beside_it(
     golden: Path, other_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int

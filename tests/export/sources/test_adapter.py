@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from peft import PeftModel
 from safetensors.numpy import load_file
 
 from support.adapters import change_config, save_adapter
@@ -26,6 +25,8 @@ from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow
 
+peft = pytest.importorskip("peft", reason="needs the extra test-all")
+
 TEXTS = ["", "a", *sentences(30), "word " * 100]
 IDS = np.array([[2, 7, 11, 19, 5, 3], [2, 30, 8, 3, 0, 0]])
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
@@ -35,7 +36,7 @@ def network_of(base: Path, model_class: str, adapter: Path | None) -> torch.nn.M
     """Load a network in float64, with peft's own layers beside the base's."""
     network = getattr(transformers, model_class).from_pretrained(base, dtype=torch.float64)
     if adapter is not None:
-        network = PeftModel.from_pretrained(network, str(adapter), autocast_adapter_dtype=False)
+        network = peft.PeftModel.from_pretrained(network, str(adapter), autocast_adapter_dtype=False)
     return network.double().eval()  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import transformers
 from click.testing import Result
-from peft import PromptTuningConfig, get_peft_model
 from safetensors.numpy import load_file, save_file
 
 from support.adapters import change_config
@@ -20,6 +19,8 @@ from support.cli import invoke
 from whiten_export.commands.export import export
 
 pytestmark = pytest.mark.slow
+
+peft = pytest.importorskip("peft", reason="needs the extra test-all")
 
 run = partial(invoke, export)
 
@@ -143,8 +144,8 @@ def test_an_adapter_that_is_no_pickle(broken: Path, tmp_path: Path) -> None:
 
 def test_prompt_tuning_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     network = transformers.AutoModel.from_pretrained(checkpoint("bert"))
-    config = PromptTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=3)
-    get_peft_model(network, config).save_pretrained(tmp_path / "prompts")
+    config = peft.PromptTuningConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=3)
+    peft.get_peft_model(network, config).save_pretrained(tmp_path / "prompts")
     result = run(tmp_path / "prompts", "--whitening", "none", "--out", tmp_path / "b")
     check_refused(result, 1, "holds PROMPT_TUNING, which is not merged; wanted LoRA")
 

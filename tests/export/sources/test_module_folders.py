@@ -54,7 +54,9 @@ def test_a_chat_template_around_texts_is_refused(copied: Callable[[str], Path]) 
         read_published(folder)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_not_the_embedding_model_that_its_base_is(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the extra test-all")
     base = copied("bge-base")
     adapter = save_adapter(base, tmp_path / "adapter", "AutoModel", "FEATURE_EXTRACTION")
     assert resolve(str(base)).embeds_sentences

@@ -117,6 +117,7 @@ def test_a_damaged_file(content: bytes, checkpoint: Path, tmp_path: Path) -> Non
         assert word not in result.stderr, word
 
 
+@pytest.mark.slow
 def test_plain_weights_of_torch_are_taken(checkpoint: Path, tmp_path: Path) -> None:
     plain = Path(shutil.copytree(checkpoint, tmp_path / "plain"))
     torch.save(load_file(plain / "model.safetensors"), plain / "pytorch_model.bin")

@@ -143,6 +143,7 @@ def test_operators_of_older_bundles_are_those_that_exports_write(golden: Path, n
     assert not scan.parts
 
 
+@pytest.mark.slow
 def test_a_graph_of_too_many_fields_is_refused_in_seconds(bundle: Path) -> None:
     rewrite_file(bundle, MODEL_FILE, b"\x3a\x00" * 6_000_000)  # empty graphs, which protobuf merges into one
     with pytest.raises(Exception, match="not an ONNX model") as caught:

@@ -16,6 +16,8 @@ from support.bundles import copy_bundle, edit_manifest
 from whiten_runtime import BundleError, Encoder, IntegrityError, VectorWhitener
 from whiten_runtime.bundle.replaced import ATTEMPTS, identity, unmixed
 
+pytestmark = pytest.mark.slow
+
 Vectors = dict[str, np.ndarray]
 RENAME_EXCHANGE, AT_FDCWD = 2, -100
 

@@ -82,6 +82,7 @@ def test_a_bar_shows_the_time_left_and_vanishes() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_terminal_that_does_not_tell_its_size_gets_a_bar() -> None:
     """Serial consoles and `script` have 0 lines of 0 columns."""
     written = on_terminal(REPORT, columns=0, lines=0)
@@ -89,6 +90,7 @@ def test_a_terminal_that_does_not_tell_its_size_gets_a_bar() -> None:
     assert max(len(frame) for frame in frames(written) if "%" in frame) < 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 59, 60, 200])
 def test_a_bar_fits_its_line(columns: int) -> None:
     written = on_terminal(REPORT, columns=columns)
@@ -98,10 +100,12 @@ def test_a_bar_fits_its_line(columns: int) -> None:
     assert any(re.search(r"00:0\d", frame) for frame in found)
 
 
+@pytest.mark.slow
 def test_a_narrow_bar_says_how_much_there_is_and_how_long_it_takes() -> None:
     assert re.search(r"\r *\d+% of 4000 sentences, 00:0\d left", on_terminal(REPORT, columns=40))
 
 
+@pytest.mark.slow
 def test_a_long_unit_is_left_out_of_a_narrow_line() -> None:
     code = REPORT.replace('"sentences"', '"combinations, weightedmean"')
     written = on_terminal(code, columns=40)
@@ -109,12 +113,14 @@ def test_a_long_unit_is_left_out_of_a_narrow_line() -> None:
     assert max(len(frame) for frame in frames(written) if "%" in frame) <= 40
 
 
+@pytest.mark.slow
 def test_work_of_unknown_length_shows_its_time() -> None:
     written = on_terminal(REPORT.replace('"sentences", 4000', '"seconds", None'))
     assert re.search(r"\r00:00", written)
     assert "seconds" not in written
 
 
+@pytest.mark.slow
 def test_colours_are_for_terminals_that_have_them() -> None:
     assert "\x1b[3" in on_terminal(REPORT)
     for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
@@ -124,6 +130,7 @@ def test_colours_are_for_terminals_that_have_them() -> None:
     assert "\x1b[3" in on_terminal(REPORT, variables={"NO_COLOR": ""})
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_return_to_the_beginning_of_a_line_gets_no_bar() -> None:
     written = on_terminal(REPORT, variables={"TERM": "dumb"})
     assert "\r" not in written

@@ -382,6 +382,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_embed_killed_goes_on_and_gives_the_same_bytes(tiny_bundle: Path, tmp_path: Path) -> None:
     """Kill the command as soon as it has saved a state, and run it again."""
     texts = tmp_path / "t.txt"

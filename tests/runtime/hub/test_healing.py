@@ -12,6 +12,8 @@ from whiten_runtime import BundleError, Encoder
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.hub.locating import locate_bundle
 
+pytestmark = pytest.mark.slow
+
 ID = "org/tiny"
 NEWER = "a" * 40
 HEAD = f"HEAD /{ID}/resolve/main/{MANIFEST_FILE}"

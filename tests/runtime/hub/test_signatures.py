@@ -15,6 +15,8 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.signing.sign import sign_bundle
 
+pytestmark = pytest.mark.slow
+
 ID = "org/signed"
 
 

@@ -218,6 +218,7 @@ def test_a_hub_that_is_not_there(hub: Hub, bundle: Path, monkeypatch: pytest.Mon
     assert f"the hub is out of reach, and '{ID}' is unchanged; try again later" in result.stderr
 
 
+@pytest.mark.slow
 def test_other_processes_use_the_hub_by_their_environment(hub: Hub, golden: Path, tmp_path: Path) -> None:
     environment = os.environ | {
         "HF_ENDPOINT": hub.url,

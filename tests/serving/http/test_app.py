@@ -148,9 +148,10 @@ def test_lifespan_and_websockets(app: Any) -> None:
     assert sent[-1] == "websocket.close"
 
 
+@pytest.mark.slow
 def test_mounted_in_starlette(served: Any, reference: Encoder) -> None:
-    applications = pytest.importorskip("starlette.applications")
-    httpx = pytest.importorskip("httpx")
+    applications = pytest.importorskip("starlette.applications", reason="needs the extra test-all")
+    import httpx
     from starlette.routing import Mount
 
     outer = applications.Starlette(routes=[Mount("/embeddings", served.asgi_app("tiny", api_keys=("k",)))])

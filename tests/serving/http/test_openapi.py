@@ -1,6 +1,5 @@
 """The description of the routes: valid, complete, and true of the answers."""
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -35,10 +34,10 @@ def test_its_schemas_are_schemas(document: dict[str, Any]) -> None:
         Draft202012Validator.check_schema(schema)
 
 
-@pytest.mark.skipif(find_spec("openapi_spec_validator") is None, reason="openapi-spec-validator is not installed")
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [(), ("key",)])
 def test_it_is_openapi(app_with: Any, keys: tuple[str, ...]) -> None:
-    from openapi_spec_validator import validate
+    validate = pytest.importorskip("openapi_spec_validator", reason="needs the extra test-all").validate
 
     headers = {"api-key": "key"}
     validate(asked(app_with(api_keys=keys), "GET", "/openapi.json", headers=headers).json())

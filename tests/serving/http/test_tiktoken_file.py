@@ -1,7 +1,6 @@
 """Token ids of another tokenizer, turned back into text."""
 
 import base64
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +91,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         TiktokenFile(tmp_path / "none")
 
 
-@pytest.mark.skipif(find_spec("tiktoken") is None, reason="tiktoken is not installed")
+@pytest.mark.slow
 @given(st.text())
 def test_tiktoken_itself_decodes_so(ranks: TiktokenFile, text: str) -> None:
-    import tiktoken
+    tiktoken = pytest.importorskip("tiktoken", reason="needs the extra test-all")
 
     encoding = tiktoken.Encoding(
         "small", pat_str=r"\S+|\s+", mergeable_ranks={one: rank for rank, one in enumerate(TOKENS)}, special_tokens={}

@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from support.asgi import asked
 
-installed = find_spec("opentelemetry") is not None and find_spec("opentelemetry.sdk") is not None
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
@@ -18,8 +16,9 @@ def test_nothing_of_it_is_imported_by_the_package() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.skipif(not installed, reason="OpenTelemetry is not installed")
+@pytest.mark.slow
 def test_a_span_goes_on_with_the_callers_trace(app_with: Any) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="needs the extra test-all")
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -69,6 +69,7 @@ def test_an_encoder_shows_what_its_runner_computes(tiny_bundle: Path) -> None:
         assert report.n == len(vectors) == 20
 
 
+@pytest.mark.slow
 def test_the_metrics_page_shows_it(tiny_bundle: Path) -> None:
     with RunningServer(tiny_bundle, "--drift", "--no-access-log") as server:
         server.call("POST", "/v1/embeddings", {"input": list(sentences(200))})

@@ -11,6 +11,8 @@ import pytest
 
 from support.server import Answer, RunningServer, parsed, received, request, until
 
+pytestmark = pytest.mark.slow
+
 FAST = ("--header-timeout", "1s", "--body-timeout", "1s", "--no-access-log")
 BODY = b'{"input": "a"}'
 

@@ -12,6 +12,8 @@ from support.server import Answer
 from whiten_serving.server.graceful import make_server
 from whiten_serving.server.guards import Guards
 
+pytestmark = pytest.mark.slow
+
 LIVE = b"GET /live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
 
 

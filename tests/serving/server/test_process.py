@@ -41,6 +41,7 @@ def test_the_vectors_are_the_encoders(tiny_bundle: Path, tiny: Encoder) -> None:
         assert TEXT not in "\n".join(server.lines)
 
 
+@pytest.mark.slow
 def test_several_models_share_one_process(golden: Path) -> None:
     with RunningServer(f"a={golden / 'bundle-v1'}", f"b={golden / 'bundle-v1-int8'}") as server:
         first, second = server.embed(TEXT, "a").vector(), server.embed(TEXT, "b").vector()
@@ -74,6 +75,7 @@ def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
     assert f"127.0.0.1:{port} is in use already" in said
 
 
+@pytest.mark.slow
 def test_two_servers_that_start_at_once_on_one_port(tiny_bundle: Path) -> None:
     """Neither listens before it is ready, so that the port is found to be in use late."""
     with socket.socket() as free:
@@ -108,6 +110,7 @@ def test_a_unix_socket(tiny_bundle: Path, tmp_path: Path) -> None:
     assert not place.exists()
 
 
+@pytest.mark.slow
 def test_a_unix_socket_that_a_killed_process_left(tiny_bundle: Path, tmp_path: Path) -> None:
     place = tmp_path / "s"
     with RunningServer(tiny_bundle, "--uds", place) as server:
@@ -118,6 +121,7 @@ def test_a_unix_socket_that_a_killed_process_left(tiny_bundle: Path, tmp_path: P
         assert server.embed(TEXT).status == 200
 
 
+@pytest.mark.slow
 def test_a_file_in_the_place_of_a_unix_socket_is_kept(tiny_bundle: Path, tmp_path: Path) -> None:
     place = tmp_path / "notes.txt"
     place.write_text("keep me", "utf-8")
@@ -126,6 +130,7 @@ def test_a_file_in_the_place_of_a_unix_socket_is_kept(tiny_bundle: Path, tmp_pat
     assert place.read_text("utf-8") == "keep me"
 
 
+@pytest.mark.slow
 def test_a_socket_that_systemd_opened(tiny_bundle: Path) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with listening, RunningServer(tiny_bundle, "--fd", listening.fileno(), fds=[listening.fileno()]) as server:
@@ -133,6 +138,7 @@ def test_a_socket_that_systemd_opened(tiny_bundle: Path) -> None:
         assert server.embed(TEXT).status == 200
 
 
+@pytest.mark.slow
 def test_a_descriptor_that_is_no_listening_socket(tiny_bundle: Path) -> None:
     for number in (0, 99):
         code, said = run(tiny_bundle, "--fd", number)
@@ -140,6 +146,7 @@ def test_a_descriptor_that_is_no_listening_socket(tiny_bundle: Path) -> None:
         assert f"--fd is {number}" in said
 
 
+@pytest.mark.slow
 def test_readiness_is_told_to_systemd(tiny_bundle: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
@@ -155,6 +162,7 @@ def test_readiness_is_told_to_systemd(tiny_bundle: Path, tmp_path: Path) -> None
             assert server.wait() == 0
 
 
+@pytest.mark.slow
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file(
     tiny_bundle: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +233,7 @@ def altered_probes(golden: Path, tmp_path: Path) -> Path:
     return bundle
 
 
+@pytest.mark.slow
 def test_missing_packages_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "uvicorn.py").write_text(
         "raise ModuleNotFoundError('No module named uvicorn', name='uvicorn')", "utf-8"
@@ -235,6 +244,7 @@ def test_missing_packages_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
     assert "this needs uvicorn; install it with pip install 'whiten[serve]'" in said
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_what_is_served_and_how_to_call_it(tiny_bundle: Path) -> None:
     server = RunningServer(tiny_bundle, "--log", "text", "--drain", 0)
     try:
@@ -256,6 +266,7 @@ def test_the_terminal_shows_what_is_served_and_how_to_call_it(tiny_bundle: Path)
         server.wait()
 
 
+@pytest.mark.slow
 def test_sigkill_and_restart(tiny_bundle: Path) -> None:
     with RunningServer(tiny_bundle) as server:
         before = server.embed(TEXT).vector()
@@ -266,6 +277,7 @@ def test_sigkill_and_restart(tiny_bundle: Path) -> None:
         assert server.embed(TEXT).vector() == before
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
     with RunningServer(tiny_bundle, "--drain", "10m") as server:
         server.signal(signal.SIGTERM)
@@ -276,6 +288,7 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
         assert server.wait() == 128 + signal.SIGINT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGTERM, 143), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGINT, -signal.SIGINT)],
@@ -305,6 +318,7 @@ def is_read(pipe: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_stops_it(tiny_bundle: Path) -> None:
     """The same signal reloads elsewhere."""
     child, terminal = pty.fork()
@@ -319,6 +333,7 @@ def test_a_terminal_that_is_closed_stops_it(tiny_bundle: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.slow
 def test_a_log_that_nobody_reads_ends_nothing(tiny_bundle: Path) -> None:
     """Whoever read its stderr has gone: every line that it writes fails."""
     with RunningServer(tiny_bundle, "--drain", 0, stderr_ends=True) as server:
@@ -329,6 +344,7 @@ def test_a_log_that_nobody_reads_ends_nothing(tiny_bundle: Path) -> None:
         assert server.process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_log_that_is_not_read_stops_nothing(tiny_bundle: Path) -> None:
     """Its pipe is full: lines are left out, and counted, until it is read again."""
     command = [sys.executable, "-c", COMMAND, str(tiny_bundle), "--drain", "0"]

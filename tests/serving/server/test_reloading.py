@@ -15,6 +15,8 @@ from support.http_load import Load, closed_loop
 from support.server import RunningServer, until
 from whiten_runtime import Encoder
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [f"Sentence number {number} is {'very ' * (number % 7)}short." for number in range(12)]
 
 

@@ -13,6 +13,8 @@ import pytest
 from support.http_load import Load, closed_loop
 from support.server import COMMAND, RunningServer, received, request, until
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 24
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from support.server import Answer, RunningServer, parsed, received, request, run, until
 
+pytestmark = pytest.mark.slow
+
 LIVE = request("GET", "/live", headers={"connection": "close"})
 
 

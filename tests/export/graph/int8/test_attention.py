@@ -2,10 +2,10 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 
 from support.attention_graph import HEADS, WIDTH, attention
+from support.default_sessions import default_session
 from whiten_export.graph.builder import constant
 from whiten_export.graph.int8.attention import score_scales, value_product
 from whiten_export.graph.int8.linear import activations
@@ -16,7 +16,7 @@ from whiten_export.graph.int8.scales import SYMMETRIC, Scale
 
 
 def run(model: ir.Model) -> np.ndarray:
-    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = default_session(ir.to_proto(model).SerializeToString())
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int64)
     ids = np.arange(10).reshape(2, 5)
     (y,) = session.run(["y"], {"attention_mask": mask, "input_ids": ids})
