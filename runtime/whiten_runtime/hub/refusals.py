@@ -13,7 +13,7 @@ _OF_FILES = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), err
 """Errors of writing a file, which systems may give without the name of the file."""
 
 _ATTEMPT, _PAUSE, _ALL = 3.0, 1.0, 8.0
-"""Seconds that one attempt to reach the hub may take, between two of them, and for both: looking a name up knows no end."""
+"""Seconds of one attempt to reach the hub, between two of them, and of both: the look-up of a name has no bound."""
 
 
 def hub_answers() -> bool:
