@@ -90,7 +90,7 @@ def test_kills_lose_nothing(
             driver.kill()
         driver.wait(60)
         if out.exists() and whole_files(out) == 12:
-            moved = out.with_name(f"whole-{killed}")
+            moved = out.with_name(f"whole-{len(list(tmp_path.glob('whole-*')))}")
             out.rename(moved)
     found = ok("embed-many", *options(tiny_bundle, source, out, 2), "--verify", "--json")
     assert json.loads(found.stdout)["rows"] == 24_000
