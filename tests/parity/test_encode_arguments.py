@@ -79,8 +79,8 @@ def check_same(got: Any, want: Any, exact: bool = False) -> None:
     got, want = np.asarray(got), np.asarray(want)
     if exact or want.dtype == np.float32:
         np.testing.assert_allclose(got, want, rtol=0, atol=0 if exact else 1e-4 * np.abs(want).max())
-    else:  # a coordinate that lies on the border of two steps
-        assert (got == want).mean() > 0.999
+    else:  # coordinates that lie on the border of two steps
+        assert (got != want).sum() <= max(1, got.size // 1000)
 
 
 SAME: list[dict[str, Any]] = [
