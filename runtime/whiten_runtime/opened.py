@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision
-from whiten_runtime.bundle.parity import Agreement, gate_of
+from whiten_runtime.bundle.parity import Agreement, gate_here
 from whiten_runtime.bundle.ranges import OutputMoments, read_moments
 from whiten_runtime.bundle.replaced import unmixed
 from whiten_runtime.bundle.space import space_of
@@ -174,7 +174,7 @@ class OpenedBundle:
         """
         options: SessionOptions = self._arguments[1]
         manifest = self.manifest
-        gate = gate_of("bf16" if wants_bfloat16(options.providers) else manifest.precision, manifest.vectors)
+        gate = gate_here(manifest, wants_bfloat16(options.providers))
         try:
             agreement = self.verify()
             if not gate.passes(agreement):

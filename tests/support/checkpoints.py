@@ -70,6 +70,7 @@ FAMILIES = {
     "bert": Family("bert", write_wordpiece, _SIZES, _LIKE_BERT, _UNCASED),
     # Cased, and no file says so.
     "spanbert": Family("bert", partial(write_wordpiece, lowercase=False), _SIZES, _LIKE_BERT, None),
+    # With the noise of the others, attention is so sharp that rounding a weight changes which token a text attends to.
     "distilbert": Family(
         "distilbert",
         write_wordpiece,
@@ -82,6 +83,7 @@ FAMILIES = {
         },
         _LIKE_BERT,
         _UNCASED,
+        noise=0.2,
     ),
     "electra": Family("electra", write_wordpiece, _SIZES | {"embedding_size": 16}, _LIKE_BERT, _UNCASED),
     # Every token gets the same boxes: large ones would drown the words.
@@ -197,6 +199,7 @@ FAMILIES = {
         {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": LAYERS, "num_decoder_layers": 1, "num_heads": 4},
         {"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"},
         unused=28,
+        noise=0.2,
     ),
     "xlm-roberta": Family(
         "xlm-roberta",

@@ -9,15 +9,12 @@ import onnx
 import onnxruntime
 
 from whiten_runtime.bundle.graph_names import OUTPUT
-from whiten_runtime.ort.processor import saturates_int8
 
 
 def default_options() -> onnxruntime.SessionOptions:
-    """Return onnxruntime's default options, with the exact int8 products of our sessions where its own saturate."""
+    """Return onnxruntime's default options, but for its log."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    if saturates_int8():
-        options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 

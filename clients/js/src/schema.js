@@ -21,7 +21,7 @@ export const RECORDS = {
   alignment: 'space:s median_cosine:n self_recall:n sentences:i',
   choice: 'why:s pairs:@corpus? candidates:[@candidate]~',
   candidate: 'whitening:s beta:n? shrinkage:n~ common_components:i~ dimension:i spearman:n',
-  quantization: 'constant_scales:i token_scales:i far_min_cosine:n far_mean_cosine:n token_min_cosine:n',
+  quantization: 'constant_scales:i token_scales:i far_min_cosine:n far_mean_cosine:n token_min_cosine:n largest_pair:i?',
   parity: `reference:s vectors:i min_cosine:n mean_cosine:n max_difference:n max_norm_error:n? mean_norm_error:n?
     provider:s~ stepped:n?`,
   file: 'sha256:s bytes:i',

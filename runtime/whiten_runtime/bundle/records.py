@@ -180,6 +180,14 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of int8 vectors, the share of coordinates that are not the reference's, rounded; None for float32."""
 
 
+LARGEST_PAIR = 128
+"""Largest sum of the magnitudes of weights 2i and 2i + 1 of a column of one sign that saturates nowhere.
+
+On x86 processors without VNNI, onnxruntime adds the products of both with uint8 activations in 16 bits: 255 * 128 is
+32,640, and the largest number there 32,767.
+"""
+
+
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Describes the scales of an int8 graph, and its cosines to float32 on texts unlike those it was calibrated on."""
 
@@ -192,6 +200,9 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Cosines to the float32 graph on texts in other scripts, code, random and repeated tokens."""
     token_min_cosine: float
     """Worst cosine there if every activation had a scale for each token, and weights were rounded to the nearest."""
+    largest_pair: int | None = None
+    """Largest sum of the magnitudes of weights 2i and 2i + 1 of a column that have one sign, over all products.
+    Up to `LARGEST_PAIR`, every kernel gives the same sums. None where it was not measured."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

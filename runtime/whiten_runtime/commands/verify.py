@@ -8,7 +8,7 @@ import click
 from whiten_runtime.bundle.client_files import changed_client_files
 from whiten_runtime.bundle.manifest import read_content, read_manifest
 from whiten_runtime.bundle.manifest_hash import states_hash
-from whiten_runtime.bundle.parity import gate_of
+from whiten_runtime.bundle.parity import gate_here
 from whiten_runtime.commands.console import (
     bundle_argument,
     json_option,
@@ -117,7 +117,7 @@ def verify(
             signed.check(encoder)
         agreement = encoder.verify()
         manifest = encoder.manifest
-        gate = gate_of("bf16" if wants_bfloat16(providers) else manifest.precision, manifest.vectors)
+        gate = gate_here(manifest, wants_bfloat16(providers))
         active = encoder.providers[0]
         parity = manifest.parity
         changed = changed_client_files(path, manifest.files)

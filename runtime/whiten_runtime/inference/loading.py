@@ -1,11 +1,14 @@
 """Open a bundle, or a graph outside a bundle with its tokenizer, for embedding."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
 from whiten_runtime.bundle.cross_check import check_consistency, check_tokenizer
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import LARGEST_PAIR
 from whiten_runtime.errors import BundleError
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
@@ -49,6 +52,7 @@ def load_bundle(
         if manifest.input != "text":
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
         check_bundle_precision(manifest.precision, settings.providers)
+        settings = replace(settings, exact_int8=may_saturate(manifest))
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
@@ -95,6 +99,13 @@ def load_graph(
         ProviderError: a provider is not available or not active.
     """
     return Embedder(tokenizer, Engine(model, pad_token_id, options, value), prompts)
+
+
+def may_saturate(manifest: Manifest) -> bool:
+    """Return whether products of a bundle may saturate in kernels for processors without VNNI."""
+    scales = manifest.quantization
+    pair = None if scales is None else scales.largest_pair
+    return manifest.precision == "int8" and (pair is None or pair > LARGEST_PAIR)
 
 
 def _check_outputs(bundle: Bundle, engine: Engine) -> None:

@@ -81,12 +81,15 @@ class SessionOptions:
         threads: threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use.
         spinning: let threads spin while one operator waits for the next. Threads never spin between calls.
         tuning: sizes chosen by measurement.
+        exact_int8: take the exact kernel for products of uint8 and int8 where the fast one may saturate, on x86 without
+            VNNI; for weights of which pairs may be too large.
     """
 
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
     threads: int | None = None
     spinning: bool = True
     tuning: Tuning = Tuning()
+    exact_int8: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "providers", checked_providers(self.providers))
@@ -174,7 +177,7 @@ def open_session(
     settings.log_severity_level = 4 if first in NVIDIA else 3
     # Memory plans made for every new shape are never freed: memory grows with the variety of lengths.
     settings.enable_mem_pattern = False
-    if saturates_int8():
+    if options.exact_int8 and saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
     for key, setting in (RECORD, _ONNX_ALONE, *entries):
         settings.add_session_config_entry(key, setting)

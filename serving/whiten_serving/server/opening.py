@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.parity import Agreement, gate_of
+from whiten_runtime.bundle.parity import Agreement, gate_here
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError
 from whiten_runtime.hub.locating import locate_bundle
@@ -109,7 +109,7 @@ def prove(choice: ModelChoice, encoder: Encoder) -> Agreement:
     """
     manifest = encoder.manifest
     agreement = encoder.verify()
-    gate = gate_of("bf16" if encoder.device == _BFLOAT16 else manifest.precision, manifest.vectors)
+    gate = gate_here(manifest, encoder.device == _BFLOAT16)
     if not gate.passes(agreement):
         reference = manifest.parity.reference.split(",")[0] if manifest.parity else "its reference"
         raise ParityError(

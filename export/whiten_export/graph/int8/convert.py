@@ -12,6 +12,7 @@ from whiten_export.graph.int8.narrow_mask import narrow_masks
 from whiten_export.graph.int8.quantize import Calibration, Quantized, calibrate
 from whiten_export.graph.int8.ranges import CalibrationTexts
 from whiten_export.graph.int8.rewrite import quantize_int8
+from whiten_export.graph.int8.rounding import largest_pair
 from whiten_export.graph.int8.scales import MOST
 from whiten_export.graph.products import plain_products
 from whiten_runtime.bundle.manifest import QuantizationRecord
@@ -68,7 +69,7 @@ def convert_to_int8(
         report.stage(f"{calibration.constants} constant scales lose too much on unusual texts; trying fewer")
     assert usual is not None
     assert calibration is not None
-    return model, _record(calibration, agreement, usual)
+    return model, _record(model, calibration, agreement, usual)
 
 
 def _vectors(
@@ -81,11 +82,14 @@ def _vectors(
         engine.close()
 
 
-def _record(calibration: Calibration, agreement: Agreement, usual: Agreement) -> QuantizationRecord:
+def _record(model: ir.Model, calibration: Calibration, agreement: Agreement, usual: Agreement) -> QuantizationRecord:
+    products = [node.inputs[1] for node in model.graph if node.op_type == "MatMulInteger"]
+    weights = [value.const_value.numpy() for value in products if value is not None and value.const_value is not None]
     return QuantizationRecord(
         constant_scales=calibration.constants,
         token_scales=len(calibration.chosen) - calibration.constants,
         far_min_cosine=agreement.min_cosine,
         far_mean_cosine=agreement.mean_cosine,
         token_min_cosine=usual.min_cosine,
+        largest_pair=max(map(largest_pair, weights), default=0),
     )

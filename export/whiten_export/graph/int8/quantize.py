@@ -6,16 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from whiten_export.graph.int8.linear import activations, linear_users, shares_weights, stacked_weights, weights_of
 from whiten_export.graph.int8.ranges import CalibrationTexts, measure_ranges
-from whiten_export.graph.int8.rounding import quantize_with_feedback
+from whiten_export.graph.int8.rounding import Columns, quantize_with_feedback
 from whiten_export.graph.int8.scales import Choice, Float32Array, Scale, choose_scales
 from whiten_runtime.ort.session import SessionOptions
-
-Columns = tuple[NDArray[np.int8], Float32Array]
-"""Weights in int8 [n, m], and the scale of each column [m]."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from whiten_export.graph.builder import constant
 from whiten_export.graph.int8.attention import score_scales, value_product
 from whiten_export.graph.int8.linear import activations, bias_of, is_linear, weights_of, width_of
 from whiten_export.graph.int8.quantize import Quantized
-from whiten_export.graph.int8.rounding import quantize_columns
+from whiten_export.graph.int8.rounding import quantize_columns, quantize_weights
 from whiten_export.graph.int8.scales import LEVELS, SYMMETRIC, Float32Array, Scale
 
 
@@ -117,7 +117,7 @@ class _Rewriter:
             self.rows[str(source.name)] = self._quantize(tape, source)
         rows, quantized = self.rows[str(source.name)], self.quantized[str(source.name)]
         known = quantized.columns.get(str(result.name))
-        columns, column_scale = known or quantize_columns(quantized.scale.smoothed_weight(weight))
+        columns, column_scale = known or quantize_weights(quantized.scale.smoothed_weight(weight))
         name = f"{node.inputs[1].name}.{source.name}"
         held = name if known or quantized.scale.factors is not None else node.inputs[1].name  # for all users if plain
         column_scale = column_scale * np.float32(rows.scale)

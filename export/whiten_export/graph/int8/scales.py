@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.graph.int8.rounding import TINY, quantize_columns
+from whiten_export.graph.int8.rounding import TINY, quantize_weights
 
 Float32Array = NDArray[np.float32]
 
@@ -166,7 +166,7 @@ def _factors(measured: Range, heaviest: Float32Array, exponents: tuple[float, ..
 
 def _error(scale: Scale, rows: Float32Array, weight: Float32Array, exact: Float32Array) -> float:
     """Return the root mean square over tokens of the error of x W, over the norm of x W."""
-    columns, column_scale = quantize_columns(scale.smoothed_weight(weight))
+    columns, column_scale = quantize_weights(scale.smoothed_weight(weight))
     difference = scale.rounded(rows) @ (columns * column_scale) - exact
     size = np.maximum(np.square(exact).sum(axis=1), TINY)
     return float(np.sqrt(np.mean(np.square(difference).sum(axis=1) / size)))

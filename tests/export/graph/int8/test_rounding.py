@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whiten_export.graph.int8.rounding import quantize_columns, quantize_with_feedback
+from whiten_export.graph.int8.rounding import (
+    Columns,
+    largest_pair,
+    quantize_columns,
+    quantize_weights,
+    quantize_with_feedback,
+)
+from whiten_runtime.bundle.records import LARGEST_PAIR
 
 
 def test_each_column_has_its_own_scale() -> None:
@@ -29,7 +36,7 @@ def test_feedback_halves_the_error_on_correlated_activations() -> None:
     x, weight = correlated(generator, 500, 200), generator.normal(size=(200, 30)).astype(np.float32)
     other = correlated(np.random.default_rng(0), 500, 200)[250:]
     errors = []
-    for columns, scale in (quantize_columns(weight), quantize_with_feedback(weight, x[:250].T @ x[:250])):
+    for columns, scale in (quantize_weights(weight), quantize_with_feedback(weight, x[:250].T @ x[:250])):
         errors.append(np.linalg.norm(other @ (columns * scale) - other @ weight))
     assert errors[1] < errors[0] / 2
 
@@ -54,15 +61,56 @@ def test_feedback_is_the_plain_recursion() -> None:
     assert np.mean(columns[order] != want) < 0.01  # ties of the last bits
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.integers(1, 90), st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**32 - 1))
-def test_any_shape_and_rank(rows: int, columns: int, tokens: int, seed: int) -> None:
+def saturated(columns: np.ndarray, activations: np.ndarray) -> np.ndarray:
+    """Return uint8 [t, n] times int8 [n, m] as `vpmaddubsw` adds: two neighbouring products in 16 bits, saturating."""
+    products = activations.astype(int)[:, :, None] * columns.astype(int)
+    padded = np.pad(products, ((0, 0), (0, len(columns) % 2), (0, 0)))
+    return np.asarray(np.clip(padded[:, ::2] + padded[:, 1::2], -32768, 32767).sum(axis=1))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(1, 90),
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.sampled_from([0.3, 1.0, 3.0]),
+    st.integers(0, 2**32 - 1),
+)
+def test_no_kernel_can_saturate(rows: int, columns: int, tokens: int, tail: float, seed: int) -> None:
+    """Of any weights, the heavy tailed and the equal among them, and of the activations that are worst for them."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(tokens, rows)).astype(np.float32)
-    weight = generator.normal(size=(rows, columns)).astype(np.float32)
-    levels, scale = quantize_with_feedback(weight, x.T @ x)
-    assert levels.dtype == np.int8
-    assert np.abs(levels.astype(int)).max() <= 127
-    if not tokens:
-        np.testing.assert_array_equal(levels, quantize_columns(weight)[0])
-    assert scale == pytest.approx(np.maximum(np.abs(weight).max(axis=0), 1e-12) / 127)
+    weight = (np.sign(drawn := generator.normal(size=(rows, columns))) * np.abs(drawn) ** tail).astype(np.float32)
+    worst = np.concatenate([np.full((1, rows), 255), generator.choice([0, 255], (20, rows))]).astype(np.uint8)
+    for levels, scale in (quantize_weights(weight), quantize_with_feedback(weight, x.T @ x)):
+        assert levels.dtype == np.int8
+        assert np.abs(levels.astype(int)).max() <= 127
+        assert largest_pair(levels) <= LARGEST_PAIR
+        np.testing.assert_array_equal(saturated(levels, worst), worst.astype(int) @ levels.astype(int))
+        least = np.maximum(np.abs(weight).max(axis=0), 1e-12) / 127
+        assert (scale >= least * 0.999).all()
+        assert (scale <= least * 2.001).all()
+
+
+def test_pairs_are_measured() -> None:
+    columns = np.array([[100, -100, 127], [28, 29, -127], [127, 0, 1]], np.int8)
+    assert largest_pair(columns) == 128
+    assert (saturated(columns, np.full((1, 3), 255)) == 255 * columns.astype(int).sum(axis=0)).all()
+    columns[1] = [29, -29, 1]
+    assert largest_pair(columns) == 129
+    assert (saturated(columns, np.full((1, 3), 255)) != 255 * columns.astype(int).sum(axis=0)).tolist() == [
+        [True, True, False]
+    ]
+
+
+@pytest.mark.parametrize("tail", [1.0, 2.0])
+def test_the_bound_costs_little(tail: float) -> None:
+    """The error of x W grows by less than a third, where halving all weights would double it."""
+    generator = np.random.default_rng(3)
+    x, drawn = correlated(generator, 600, 128), generator.normal(size=(128, 40))
+    weight = (np.sign(drawn) * np.abs(drawn) ** tail).astype(np.float32)
+
+    def error(made: Columns) -> float:
+        return float(np.linalg.norm(x @ (made[0] * made[1]) - x @ weight))
+
+    assert error(quantize_weights(weight)) < 4 / 3 * error(quantize_columns(weight))
