@@ -1,4 +1,4 @@
-"""Put each engine behind the same two functions. Runs in the engine's own virtual environment.
+"""Put each engine behind the same two functions, and measure one. Runs in the engine's own virtual environment.
 
 Only the standard library and numpy are imported here: the rest is imported by the engine that is asked for.
 `prepare` makes what an engine loads; `load` gives a function from texts to vectors, and one from a text to its vector.
@@ -7,9 +7,12 @@ Only the standard library and numpy are imported here: the rest is imported by t
 import json
 import os
 import shutil
+import sys
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,20 +52,12 @@ def load(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
 
 def _prepare_whiten(engine: str, checkpoint: Path, folder: Path) -> None:
     import subprocess
-    import sys
 
     config = json.loads((checkpoint / "config.json").read_text())
     layer = 0 if "layer0" in engine else config["num_hidden_layers"]
     command = [str(Path(sys.executable).with_name("whiten-export")), str(checkpoint), "--layers", str(layer)]
-    command += [
-        "--whitening",
-        "none",
-        "--no-normalize",
-        "--max-length",
-        str(MAX_TOKENS),
-        "--out",
-        str(folder / "bundle"),
-    ]
+    command += ["--whitening", "none", "--no-normalize", "--max-length", str(MAX_TOKENS), "--force"]
+    command += ["--out", str(folder / "bundle")]
     subprocess.run([*command, "--precision", "int8" if "int8" in engine else "fp32"], check=True, capture_output=True)
 
 
@@ -120,29 +115,54 @@ def _load_st(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loade
     return Loaded(lambda texts: model.encode(texts, batch_size=batch_size(texts)), model.encode)
 
 
-def _load_openvino(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
-    """Compile the graph that sentence-transformers exports, and run batches of like length in one stream."""
+def _prepare_openvino(engine: str, checkpoint: Path, folder: Path) -> None:
+    """Quantise the graph that sentence-transformers exports with NNCF, on 300 sentences."""
+    if "int8" not in engine:
+        return
+    import nncf
     import openvino
+
+    tokenizer = _tokenizer(checkpoint)
+    model = openvino.Core().read_model(str(_exported(folder)))
+    names = {name for value in model.inputs for name in value.names}
+    sentences = json.loads((folder.parent / "workloads.json").read_text())["calibration"]
+    feeds = [_feed([tokenizer.encode(text).ids], names)[0] for text in sentences]
+    made = nncf.quantize(model, nncf.Dataset(feeds), model_type=nncf.ModelType.TRANSFORMER)
+    openvino.save_model(made, str(folder / "model.xml"), compress_to_fp16=False)
+
+
+def _tokenizer(checkpoint: Path) -> Any:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
-    config = {
-        "INFERENCE_PRECISION_HINT": "bf16" if "bf16" in engine else "f32",
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-    }
-    compiled = openvino.Core().compile_model(str(_exported(folder)), "CPU", config)
+    return tokenizer
+
+
+def _feed(ids: list[list[int]], names: set[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the inputs of a batch, padded, and its mask."""
+    mask = np.arange(max(map(len, ids))) < np.array([len(row) for row in ids])[:, None]
+    feed = {"input_ids": np.zeros(mask.shape, np.int64), "attention_mask": mask.astype(np.int64)}
+    feed["input_ids"][mask] = np.concatenate(ids)
+    if "token_type_ids" in names:
+        feed["token_type_ids"] = np.zeros(mask.shape, np.int64)
+    return feed, mask
+
+
+def _load_openvino(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
+    """Compile the graph, and run batches of like length in one stream."""
+    import openvino
+
+    tokenizer = _tokenizer(checkpoint)
+    hint = "f32" if "fp32" in engine else "bf16" if "bf16" in engine or _has_amx() else "f32"
+    config = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+    graph = folder / "model.xml" if "int8" in engine else _exported(folder)
+    compiled = openvino.Core().compile_model(str(graph), "CPU", config)
     names = {name for value in compiled.inputs for name in value.names}
 
     def pooled(ids: list[list[int]]) -> np.ndarray:
-        lengths = np.array([len(row) for row in ids])
-        mask = np.arange(lengths.max()) < lengths[:, None]
-        feed = {"input_ids": np.zeros(mask.shape, np.int64), "attention_mask": mask.astype(np.int64)}
-        feed["input_ids"][mask] = np.concatenate(ids)
-        if "token_type_ids" in names:
-            feed["token_type_ids"] = np.zeros(mask.shape, np.int64)
+        feed, mask = _feed(ids, names)
         states = compiled(feed)[0]
         vectors: np.ndarray = (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
         return vectors
@@ -153,6 +173,11 @@ def _load_openvino(engine: str, checkpoint: Path, folder: Path, threads: int) ->
         return in_order(groups, [pooled([ids[index] for index in group]) for group in groups])
 
     return Loaded(many, lambda text: pooled([tokenizer.encode(text).ids])[0])
+
+
+def _has_amx() -> bool:
+    """Return whether bfloat16 is fast here, which OpenVINO takes for what int8 leaves in floating point."""
+    return "amx_bf16" in Path("/proc/cpuinfo").read_text()
 
 
 def by_length(ids: list[list[int]], size: int) -> list[list[int]]:
@@ -207,11 +232,8 @@ def _prepare_ctranslate2(engine: str, checkpoint: Path, folder: Path) -> None:
 def _load_ctranslate2(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
     """Run batches of like length side by side, one thread each, and one text with all threads."""
     import ctranslate2
-    from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(MAX_TOKENS)
+    tokenizer = _tokenizer(checkpoint)
     kind = "int8" if "int8" in engine else "float32"
     place = str(folder / "model")
     beside = ctranslate2.Encoder(place, "cpu", compute_type=kind, inter_threads=threads, intra_threads=1)
@@ -255,12 +277,10 @@ def _load_model2vec(engine: str, checkpoint: Path, folder: Path, threads: int) -
 _PREPARE = {
     "whiten": _prepare_whiten,
     "st": _prepare_st,
+    "openvino": _prepare_openvino,
     "ctranslate2": _prepare_ctranslate2,
     "model2vec": _prepare_model2vec,
 }
-NEEDS = {"openvino": "st-onnx", "fastembed": "st-onnx"}
-"""Engines that load the graph which another one prepares."""
-
 _LOAD = {
     "whiten": _load_whiten,
     "st": _load_st,
@@ -269,3 +289,48 @@ _LOAD = {
     "ctranslate2": _load_ctranslate2,
     "model2vec": _load_model2vec,
 }
+
+
+def measure(engine: Loaded, workloads: dict[str, list[str]]) -> dict[str, float]:
+    """Return texts per second of each workload in one call, milliseconds of one text at a time, and megabytes."""
+    figures: dict[str, float] = {}
+    engine.many(workloads["short"][:64])
+    for name in ("short", "mixed", "long"):
+        if name == "long":
+            engine.many(workloads[name][:4])
+        begun = time.perf_counter()
+        engine.many(workloads[name])
+        figures[name] = len(workloads[name]) / (time.perf_counter() - begun)
+        if name == "short":
+            status = Path("/proc/self/status").read_text()
+            figures["rss"] = int(status.split("VmHWM:")[1].split()[0]) / 1000
+    times = []
+    for text in workloads["one"]:
+        begun = time.perf_counter()
+        engine.one(text)
+        times.append(1000 * (time.perf_counter() - begun))
+    return figures | {"one": median(times)}
+
+
+def main() -> None:
+    """Do the action that is named on the command line, and print what it measured."""
+    action, engine, checkpoint, folder, workloads, threads = sys.argv[1:]
+    begun = time.perf_counter()
+    figures: dict[str, float] = {}
+    if action == "prepare":
+        prepare(engine, Path(checkpoint), Path(folder))
+    else:
+        texts = json.loads(Path(workloads).read_text())
+        loaded = load(engine, Path(checkpoint), Path(folder), int(threads))
+        loaded.one(texts["one"][0])
+        cold = 1000 * (time.perf_counter() - begun)
+        if action == "measure":
+            figures = measure(loaded, texts) | {"cold": cold}
+        else:
+            vectors = [loaded.many(texts[name]) for name in ("short", "long")]
+            np.save(Path(folder) / "vectors.npy", np.concatenate(vectors).astype(np.float32))
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
