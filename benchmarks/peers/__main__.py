@@ -8,6 +8,7 @@ the machine; `--table` prints the tables of all machines.
 import argparse
 import json
 import os
+import random
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.machine import machine
-from benchmarks.workloads import checkpoint, long_passages, plain_tokenizer, workloads
+from benchmarks.workloads import checkpoint, long_passages, mixed_passages, plain_tokenizer, workloads
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.ort.processor import available_cpus
 
@@ -87,7 +88,8 @@ def compare(model: str, engines: list[str], sentences: list[str], options: argpa
     tokenizer = plain_tokenizer(source)
     texts = workloads(model, sentences, tokenizer) | {"long": long_passages(model, sentences, tokenizer)}
     texts = {name: texts[name][: max(1, round(options.share * len(texts[name])))] for name in COLUMNS if name in texts}
-    (folder / "workloads.json").write_text(json.dumps(texts | {"calibration": sentences[:300]}))
+    calibration = sentences[:200] + mixed_passages(sentences[200:], tokenizer, 100, random.Random(2))
+    (folder / "workloads.json").write_text(json.dumps(texts | {"calibration": calibration}))
     figures: dict[str, Any] = {}
     for engine in engines:
         print(f"{model}: preparing {engine}", file=sys.stderr)
