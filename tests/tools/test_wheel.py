@@ -155,14 +155,14 @@ def test_what_is_wrong_with_a_source_distribution_is_named(built: Path, tmp_path
     with tarfile.open(whole) as source, tarfile.open(tmp_path / whole.name, "w:gz") as target:
         top = source.getnames()[0].split("/")[0]
         for member in source.getmembers():
-            if member.name not in (f"{top}/LICENSE", f"{top}/runtime/whiten/py.typed"):
+            if member.name not in (f"{top}/LICENSE", f"{top}/whiten/py.typed"):
                 target.addfile(member, source.extractfile(member))
         target.add(tmp_path / "__pycache__" / "x.pyc", f"{top}/tests/__pycache__/x.pyc")
         target.add(CONSTRAINTS, "elsewhere/constraints.txt")
     assert dist.sdist_problems(tmp_path / whole.name) == [
         f"elsewhere/constraints.txt is outside {top}",
         "LICENSE is missing",
-        "runtime/whiten/py.typed is missing",
+        "whiten/py.typed is missing",
         "tests/__pycache__/x.pyc is unwanted",
     ]
 

@@ -1,0 +1,44 @@
+# The public names of `whiten`, and where each is defined. `__init__.py` reads this file, so every name stands once.
+
+from whiten_export.pipeline.export_model import export_bundle as export_bundle
+from whiten_export.pipeline.export_vectors import export_vectors as export_vectors
+from whiten_export.pipeline.fit import fit_bundle as fit_bundle
+from whiten_export.pipeline.recipe import GraphChoice as GraphChoice
+from whiten_export.pipeline.recipe import Recipe as Recipe
+from whiten_export.pipeline.recipe import VectorRecipe as VectorRecipe
+from whiten_export.pipeline.recipe import WhiteningChoice as WhiteningChoice
+from whiten_export.pipeline.refit import refit_bundle as refit_bundle
+from whiten_export.sources.choice import SourceChoice as SourceChoice
+from whiten_runtime.bundle.manifest import Manifest as Manifest
+from whiten_runtime.bundle.parity import Agreement as Agreement
+from whiten_runtime.encoder import Encoder as Encoder
+from whiten_runtime.errors import BundleError as BundleError
+from whiten_runtime.errors import DataError as DataError
+from whiten_runtime.errors import IntegrityError as IntegrityError
+from whiten_runtime.errors import MissingPackageError as MissingPackageError
+from whiten_runtime.errors import ParityError as ParityError
+from whiten_runtime.errors import ProviderError as ProviderError
+from whiten_runtime.errors import SignatureError as SignatureError
+from whiten_runtime.errors import TextError as TextError
+from whiten_runtime.errors import TooLongError as TooLongError
+from whiten_runtime.errors import UnsafeModelError as UnsafeModelError
+from whiten_runtime.errors import UsageError as UsageError
+from whiten_runtime.errors import WhitenError as WhitenError
+from whiten_runtime.files.corpus import Corpus as Corpus
+from whiten_runtime.signing.sign import sign_bundle as sign_bundle
+from whiten_runtime.signing.verify import Signature as Signature
+from whiten_runtime.signing.verify import verify_signature as verify_signature
+from whiten_runtime.vector_whitener import VectorWhitener as VectorWhitener
+from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
+from whiten_serving.batcher import Batcher as Batcher
+from whiten_serving.errors import DeadlineExceededError as DeadlineExceededError
+from whiten_serving.errors import OverloadedError as OverloadedError
+from whiten_whitening.codes.coded import Codes as Codes
+from whiten_whitening.codes.coder import Coder as Coder
+from whiten_whitening.drift import Drift as Drift
+from whiten_whitening.drift import DriftMonitor as DriftMonitor
+from whiten_whitening.estimator import Whitening as Whitening
+from whiten_whitening.maps import WhiteningSpec as WhiteningSpec
+
+__all__: list[str]
+__version__: str
