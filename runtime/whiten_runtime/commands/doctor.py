@@ -56,7 +56,6 @@ def _lines(found: Diagnosis) -> list[str]:
         f"system       {found.system}, Python {found.python}",
         f"processor    {unit.model or 'unknown'}: {', '.join(unit.features) or 'no features known'}",
         f"             {unit.affinity} CPUs, {quota}: {unit.threads} threads",
-        f"             int8 products are {'exact' if unit.exact_int8 else 'made exact at the cost of speed: no VNNI'}",
         f"onnxruntime  {packages}",
     ]
     if found.onnxruntime:

@@ -112,7 +112,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         driver=driver() if nvidia else None,
         libraries=library_versions() if nvidia else {},
         note=note,
-        fastest=fastest(unit.features, unit.exact_int8),
+        fastest=fastest(unit.features),
         problems=tuple(problems),
     )
 

@@ -30,20 +30,19 @@ LONG_TEXTS = "longer texts"
 # The figures are of all-MiniLM-L6-v2 on two threads, ratios within one run: benchmarks/precision, benchmarks/peers.
 _AMX_SHORT = "AMX multiplies int8 fastest; 2.1 times float32 on short texts, and 2.0 on mixed lengths"
 _AMX_LONG = "bfloat16 on AMX takes .47 of the CPU time of int8 at 415 tokens, where attention is most of the work"
-_VNNI = "VNNI multiplies int8 exactly: 2.1 to 2.5 times float32"
-_NO_VNNI = "no VNNI: exact int8 products cost most of their gain, 1.2 times float32 is left"
-_ARM = "DOTPROD or I8MM multiplies int8 exactly; not measured here on this kind of processor"
+_VNNI = "VNNI multiplies int8: 2.1 to 2.5 times float32"
+_AVX2 = "AVX2 without VNNI multiplies int8 by pairs, which cannot saturate: 1.4 to 1.5 times float32"
+_ARM = "DOTPROD or I8MM multiplies int8; not measured here on this kind of processor"
 _PLAIN = "no instruction for int8 products is known here; not measured on this kind of processor"
 
 
-def fastest(features: Collection[str], exact_int8: bool) -> tuple[Advice, ...]:
+def fastest(features: Collection[str]) -> tuple[Advice, ...]:
     """Return the fastest precision and provider for each kind of text.
 
     AVX-512 BF16 without AMX is no reason for bfloat16: int8 was 2.6 times as fast there.
 
     Args:
         features: instruction sets, as of `processor`; empty where the system does not list them.
-        exact_int8: whether products of uint8 and int8 are exact at full speed.
     """
     if "AMX" in features and BF16 in features:
         return (
@@ -54,6 +53,6 @@ def fastest(features: Collection[str], exact_int8: bool) -> tuple[Advice, ...]:
         return (Advice(ALL_TEXTS, "int8", "cpu", _VNNI),)
     if {"DOTPROD", "I8MM"} & {*features}:
         return (Advice(ALL_TEXTS, "int8", "cpu", _ARM),)
-    if exact_int8 or not features:
-        return (Advice(ALL_TEXTS, "fp32", "cpu", _PLAIN),)
-    return (Advice(ALL_TEXTS, "int8", "cpu", _NO_VNNI),)
+    if "AVX2" in features:
+        return (Advice(ALL_TEXTS, "int8", "cpu", _AVX2),)
+    return (Advice(ALL_TEXTS, "fp32", "cpu", _PLAIN),)

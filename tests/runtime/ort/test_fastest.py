@@ -9,24 +9,24 @@ from whiten_runtime.ort.fastest import LONG_TEXTS, SHORT_TEXTS, Advice, fastest
 
 
 @pytest.mark.parametrize(
-    ("features", "exact", "precision", "why"),
+    ("features", "precision", "why"),
     [
-        (("AVX2", "AVX-512", "VNNI"), True, "int8", "VNNI multiplies"),
-        (("AVX2", "AVX-512", "VNNI", "BF16"), True, "int8", "VNNI multiplies"),
-        (("AVX2",), False, "int8", "no VNNI"),
-        (("NEON", "DOTPROD"), True, "int8", "DOTPROD"),
-        (("NEON",), True, "fp32", "not measured"),
-        ((), False, "fp32", "not measured"),
+        (("AVX2", "AVX-512", "VNNI"), "int8", "VNNI multiplies"),
+        (("AVX2", "AVX-512", "VNNI", "BF16"), "int8", "VNNI multiplies"),
+        (("AVX2",), "int8", "without VNNI"),
+        (("NEON", "DOTPROD"), "int8", "DOTPROD"),
+        (("NEON",), "fp32", "not measured"),
+        ((), "fp32", "not measured"),
     ],
 )
-def test_one_way_for_all_texts(features: tuple[str, ...], exact: bool, precision: str, why: str) -> None:
-    (advice,) = fastest(features, exact)
+def test_one_way_for_all_texts(features: tuple[str, ...], precision: str, why: str) -> None:
+    (advice,) = fastest(features)
     assert (advice.precision, advice.provider) == (precision, "cpu")
     assert why in advice.why
 
 
 def test_amx_has_bfloat16_for_long_texts() -> None:
-    short, long = fastest(("AVX2", "AVX-512", "VNNI", "BF16", "AMX"), True)
+    short, long = fastest(("AVX2", "AVX-512", "VNNI", "BF16", "AMX"))
     assert (short.texts, short.precision, short.provider) == (SHORT_TEXTS, "int8", "cpu")
     assert (long.texts, long.precision, long.provider) == (LONG_TEXTS, "fp32", "openvino:bf16")
 
