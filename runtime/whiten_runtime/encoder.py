@@ -90,7 +90,7 @@ class Encoder(TextBundle):
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
         # Resolve the path now: the process may change its directory before it forks or pickles.
-        self._open_unmixed(path.absolute(), options, verify_hashes, cuda_graphs, max_characters, bool(verify))
+        self._open(path.absolute(), options, verify_hashes, cuda_graphs, max_characters, bool(verify))
 
     @overload
     def encode(

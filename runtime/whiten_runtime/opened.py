@@ -13,7 +13,6 @@ from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, gate_here
 from whiten_runtime.bundle.ranges import OutputMoments, read_moments
-from whiten_runtime.bundle.replaced import unmixed
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.bundle.steps import as_int8
 from whiten_runtime.errors import ParityError, UsageError
@@ -35,15 +34,6 @@ class OpenedBundle:
 
     def _open(self, *arguments: Any) -> None:
         raise NotImplementedError
-
-    def _open_unmixed(self, path: Path, *arguments: Any) -> None:
-        """Open a bundle, and open it again if it was replaced meanwhile."""
-
-        def opened() -> "OpenedBundle":
-            self._open(path, *arguments)
-            return self
-
-        unmixed(path, opened)
 
     def close(self) -> None:
         """Free the graph. The object cannot be used afterwards."""
@@ -210,5 +200,5 @@ class OpenedBundle:
 def reopen(kind: type[Opened], *arguments: Any) -> Opened:
     """Open a bundle with the arguments that an object of this kind keeps, as in the process that unpickles it."""
     opened = kind.__new__(kind)
-    opened._open_unmixed(*arguments)
+    opened._open(*arguments)
     return opened

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.cross_check import check_consistency
 from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
@@ -59,16 +58,13 @@ class VectorWhitener(OpenedBundle):
         revision: str | None = None,
     ) -> None:
         options = SessionOptions(providers_for(providers, device), threads, spinning)
-        self._open_unmixed(locate_bundle(path, revision).absolute(), options, verify_hashes, bool(verify))
+        self._open(locate_bundle(path, revision).absolute(), options, verify_hashes, bool(verify))
 
-    def _open(
-        self, path: Path, options: SessionOptions, verify_hashes: bool, verify: bool = False, unfinished: bool = False
-    ) -> None:
-        self._arguments = (path, options, verify_hashes, verify, unfinished)
+    def _open(self, path: Path, options: SessionOptions, verify_hashes: bool, verify: bool = False) -> None:
+        self._arguments = (path, options, verify_hashes, verify)
         self._bundle = open_bundle(path, verify_hashes)
         if self.manifest.input != "vectors":
             raise BundleError(f"{path}: takes texts, not vectors; open it with whiten.Encoder")
-        check_consistency(self._bundle, unfinished)
         self._session = ForkSafeSession(lambda: create_session(self._bundle.model, options))
         session = self._session.get()
         self.providers: list[str] = session.get_providers()

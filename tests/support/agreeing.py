@@ -1,6 +1,5 @@
-"""Changing bundles as another export would have written them: all files agree with the changed manifest."""
+"""Changing bundles as another export would have written them: the graph is that of the changed manifest."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,35 +8,28 @@ import numpy as np
 
 from support.bundles import edit_manifest, rewrite_file
 from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, WHITENING_FILE
-from whiten_runtime.bundle.graph_claims import POSITIONS
-from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 
 if TYPE_CHECKING:  # onnx is not installed beside every runtime that is tested
     from onnx import GraphProto, ModelProto, NodeProto
 
-_PROMPTS, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
-_LENGTH = "sentence_bert_config.json"
-
 
 def change_bundle(bundle: Path, **fields: Any) -> None:
-    """Change fields of a manifest, and make the other files of the bundle agree with them.
+    """Change fields of a manifest, and the graph and the probes with them.
 
     `whitening=None` takes the whitening out of the graph, and another record of it changes nothing but what is said of
     it; `normalize=True` ends the graph with a division by the norm; `include_prompt=False` makes it leave out of the
-    pooling the tokens whose mask is 2; `max_seq_length` cuts the graph's table of positions.
+    pooling the tokens whose mask is 2.
     """
     if "whitening" in fields and fields["whitening"] is None:
         _remove_whitening(bundle)
-    if "max_seq_length" in fields:
-        _shorten(bundle, fields["max_seq_length"])
     if fields.get("normalize"):
         _normalize(bundle)
     if fields.get("include_prompt") is False:
         _leave_prompts_out(bundle)
     edit_manifest(bundle, lambda manifest: manifest.update(fields))
-    _tell_clients(bundle, read_manifest(bundle))
     renew_space(bundle)
 
 
@@ -46,35 +38,6 @@ def renew_space(bundle: Path) -> None:
     manifest = read_manifest(bundle)
     if manifest.space is not None:
         edit_manifest(bundle, lambda fields: fields.update(space=space_id(manifest)))
-
-
-def pool_first_of_two_layers(bundle: Path) -> None:
-    """Leave the second of two hidden states out of the pooling; the probes stay those of both."""
-    model = _load(bundle)
-    pooled = [node for node in model.graph.node if _pools(node)]
-    first, second = pooled
-    squeezed, other = (_only_user(model.graph, node.output[0]) for node in pooled)
-    (mean,) = (node for node in model.graph.node if UNWHITENED_OUTPUT in node.output)
-    (total,) = (node for node in model.graph.node if mean.input[0] in node.output)
-    assert (total.op_type, list(total.input)) == ("Sum", [squeezed.output[0], other.output[0]])
-    squeezed.output[0] = UNWHITENED_OUTPUT
-    _remove(model.graph, [second, other, total, mean])
-    _save(bundle, model)
-    layer = int(first.input[1].removeprefix("hidden_states."))
-    edit_manifest(bundle, lambda manifest: manifest.update(layers=[layer], layer_weights=None))
-    renew_space(bundle)
-
-
-def _tell_clients(bundle: Path, manifest: Manifest) -> None:
-    """Write what the manifest says into the files for other programs."""
-    told = {name: text for name, text in manifest.prompts.items() if manifest.include_prompt and "{text}" not in text}
-    default = manifest.default_prompt_name if manifest.default_prompt_name in told else None
-    prompts = {"prompts": told, "default_prompt_name": default, "similarity_fn_name": manifest.similarity_fn_name}
-    side, length = {"truncation_side": manifest.truncation_side}, {"max_seq_length": manifest.max_seq_length}
-    for name, fields in ((_PROMPTS, prompts), (_TOKENIZER, side), (_LENGTH, length)):
-        content = json.loads((bundle / name).read_bytes())
-        if content | fields != content:
-            rewrite_file(bundle, name, json.dumps(content | fields).encode())
 
 
 def _remove_whitening(bundle: Path) -> None:
@@ -97,16 +60,6 @@ def _remove_whitening(bundle: Path) -> None:
     (bundle / WHITENING_FILE).unlink()
     edit_manifest(bundle, lambda manifest: manifest["files"].pop(WHITENING_FILE))
     edit_manifest(bundle, lambda manifest: manifest.update(whitening=None))
-
-
-def _shorten(bundle: Path, length: int) -> None:
-    """Cut the table of positions that an export folded."""
-    from onnx import numpy_helper
-
-    model = _load(bundle)
-    (table,) = (one for one in model.graph.initializer if one.name in POSITIONS)
-    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:length].copy(), table.name))
-    _save(bundle, model)
 
 
 def _normalize(bundle: Path) -> None:
@@ -164,15 +117,6 @@ def _change_probes(bundle: Path, name: str, normalize: bool = False) -> None:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     probes["embeddings"] = vectors / lengths if normalize else vectors.copy()
     rewrite_file(bundle, PROBE_VECTORS_FILE, save(probes))
-
-
-def _pools(node: "NodeProto") -> bool:
-    return node.op_type == "MatMul" and node.input[1].startswith("hidden_states.")
-
-
-def _only_user(graph: "GraphProto", name: str) -> "NodeProto":
-    (user,) = (node for node in graph.node if name in node.input)
-    return user
 
 
 def _remove(graph: "GraphProto", nodes: "Iterable[NodeProto]") -> None:

@@ -159,7 +159,7 @@ def prove_vectors(stage: Path) -> ParityRecord:
     Raises:
         ParityError: the graph differs from numpy's result.
     """
-    with reopen(VectorWhitener, stage, SessionOptions(), True, False, True) as whitener:
+    with reopen(VectorWhitener, stage, SessionOptions(), True, False) as whitener:
         agreement, vectors = whitener.verify(), whitener.manifest.vectors
     gate = gate_of("fp32", vectors)
     if not gate.passes(agreement):

@@ -234,7 +234,7 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agr
     Returns:
         The agreement over all vectors.
     """
-    bundle, embedder = load_bundle(root, options, unfinished=True)
+    bundle, embedder = load_bundle(root, options)
     with embedder:
         whole = dataclasses.replace(EncodeOptions.of(bundle.manifest), finite=False)  # the gate says so itself
         got = [*alone_and_batched(lambda texts: embedder.embed(texts, whole), expected.probes.texts)]

@@ -119,6 +119,16 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
     """
     root = Path(path)
     content = read_content(root)
+    try:
+        return _checked(root, content, verify_hashes, verify_weights)
+    except BundleError:
+        if (newer := read_content(root)) == content:
+            raise
+        return _checked(root, newer, verify_hashes, verify_weights)  # the bundle was replaced meanwhile
+
+
+def _checked(root: Path, content: bytes, verify_hashes: bool, verify_weights: bool) -> Bundle:
+    """Check the files of a bundle against the content of its manifest, as `open_bundle` does."""
     manifest = parse_manifest(content, root / MANIFEST_FILE)
     for name in (MODEL_FILE, *([TOKENIZER_FILE] if manifest.input == "text" else [])):
         if name not in manifest.files:

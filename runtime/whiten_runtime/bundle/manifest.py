@@ -275,8 +275,8 @@ def _check(manifest: Manifest, path: Path) -> None:
             raise BundleError(f"{path}: space is {space!r}; wanted {SPACE_DIGITS} hexadecimal digits; export it again")
     least = {"dimension": 1, "max_seq_length": 1 if manifest.input == "text" else 0, "pad_token_id": 0}
     for field, bound in least.items():
-        if (value := getattr(manifest, field)) < bound:
-            raise BundleError(f"{path}: {field} is {value}, which must be at least {bound}")
+        if not bound <= (value := getattr(manifest, field)) < 1 << 31:
+            raise BundleError(f"{path}: {field} is {value}; wanted {bound} to {(1 << 31) - 1}; export it again")
     try:
         pooling_modes("mean" if manifest.pooling is None else manifest.pooling)
     except UsageError as error:
@@ -293,3 +293,15 @@ def _check(manifest: Manifest, path: Path) -> None:
         )
     if manifest.layer_weights is not None and len(manifest.layer_weights) != len(manifest.layers):
         raise BundleError(f"{path}: has {len(manifest.layer_weights)} layer_weights for {len(manifest.layers)} layers")
+    layers, blocks = manifest.layers, manifest.source.num_hidden_layers
+    if list(layers) != sorted({*layers}) or not all(0 <= layer <= blocks for layer in layers):
+        raise BundleError(f"{path}: layers are {list(layers)}; wanted 0 to {blocks}, ascending; export it again")
+    if manifest.target == "cuda" and (manifest.precision == "int8" or manifest.input == "vectors"):
+        raise BundleError(f"{path}: its target is cuda, which is for texts, in fp32 or fp16; export it again")
+    if manifest.outputs == "both" and manifest.whitening is None:
+        raise BundleError(f"{path}: outputs is 'both', but there is no whitening; export it again")
+    if any(not 0 < one <= manifest.dimension for one in manifest.matryoshka_dimensions):
+        raise BundleError(
+            f"{path}: matryoshka_dimensions are {list(manifest.matryoshka_dimensions)}, of {manifest.dimension} "
+            "dimensions; export it again"
+        )

@@ -3,8 +3,6 @@
 import hashlib
 import re
 
-import msgspec
-
 HASH_FIELD = "manifest_sha256"
 
 _DIGITS = 64
@@ -21,11 +19,6 @@ def own_hash(content: bytes) -> str | None:
         return None
     zeroed = _with_digits(content, place, "0" * _DIGITS)
     return hashlib.sha256(zeroed).hexdigest()
-
-
-def states_hash(content: bytes) -> bool:
-    """Return whether the bytes of a manifest that was parsed state their own hash; those of older bundles do not."""
-    return bool(msgspec.json.decode(content).get(HASH_FIELD))
 
 
 def with_hash_field(content: bytes) -> bytes:

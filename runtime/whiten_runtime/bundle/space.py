@@ -48,31 +48,7 @@ def space_id(manifest: Manifest) -> str:
 
     The id of a bundle must never change: a field that is added to the manifest later may enter only where it is set.
     """
-    return _digest(_coordinates(manifest))
-
-
-def earlier_ids(manifest: Manifest) -> frozenset[str]:
-    """Return the ids that earlier versions computed of the same manifest, whose bundles have them for ever.
-
-    They took layers without a weight for others, and for pca and pca-cor did not count the maximum length, nor, still
-    earlier, the precision of the graph that the corpus was embedded with.
-    """
-    content = _coordinates(manifest)
-    maps = [content["map"]]
-    if manifest.whitening is not None and "vectors" in content["map"]:
-        older = {key: value for key, value in content["map"].items() if key != "vectors"}
-        maps += [older, older | {"corpus": sorted(map(_with_precision, manifest.whitening.corpus))}]
-    whole = {"layers": manifest.layers, "layer_weights": _shares(manifest.layer_weights)}
-    return frozenset(_digest(content | {"map": one} | layers) for one in maps for layers in ({}, whole))
-
-
-def _with_precision(corpus: CorpusRecord) -> tuple[str | int, ...]:
-    known = (corpus.sha256, corpus.sentences)
-    return known if corpus.fitted_at is None else (*known, corpus.fitted_at)
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(_coordinates(manifest), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:SPACE_DIGITS]
 
 

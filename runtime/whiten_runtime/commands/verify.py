@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from whiten_runtime.bundle.client_files import changed_client_files
-from whiten_runtime.bundle.manifest import read_content, read_manifest
-from whiten_runtime.bundle.manifest_hash import states_hash
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import gate_here
 from whiten_runtime.commands.console import (
     bundle_argument,
@@ -20,7 +19,6 @@ from whiten_runtime.commands.console import (
     threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.commands.info import NO_HASH
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
@@ -132,8 +130,6 @@ def verify(
     if not passed:
         raise ParityError(f"{bundle}: not what {reference} computed, on {active}: {agreement}; wanted {gate}")
     say(f"{bundle}: equal to {reference} on {active}: {agreement} (gate: {gate})")
-    if not states_hash(read_content(path)):
-        say(f"{bundle}: {NO_HASH}")
     if signed is None:
         say(f"{bundle}: this detects damage, not forgery; check its author with --key")
     else:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import Precision
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.cpu_runner import CpuRunner
 from whiten_runtime.inference.cuda_graphs import enables_cuda_graph
@@ -19,9 +19,6 @@ from whiten_runtime.inference.runner import Feed, RunBatch, Runner
 from whiten_runtime.ort.placement import placement_of
 from whiten_runtime.ort.providers import NVIDIA, provider_name
 from whiten_runtime.ort.session import SessionOptions
-
-_LARGEST_ID = (1 << 31) - 1
-"""Largest id of a token: no table of embeddings is as long."""
 
 
 class Engine:
@@ -40,7 +37,7 @@ class Engine:
         schedule: how the texts of a call become batches.
 
     Raises:
-        BundleError: onnxruntime does not accept the model, it has other inputs or outputs, or no such padding token.
+        BundleError: onnxruntime does not accept the model, or it has other inputs or outputs.
         ProviderError: a provider is not available or not active.
         UsageError: a provider's options would give every text the vector of the first.
     """
@@ -54,8 +51,6 @@ class Engine:
         lookup: bool = False,
     ) -> None:
         settings = options or SessionOptions()
-        if pad_token_id > _LARGEST_ID:
-            raise BundleError(f"{model}: no graph has the padding token {pad_token_id}; export it again")
         if any(map(enables_cuda_graph, settings.providers)):
             raise UsageError(
                 "enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead"

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
-from whiten_runtime.bundle.cross_check import check_consistency, check_tokenizer
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import LARGEST_PAIR
@@ -24,7 +23,6 @@ def load_bundle(
     options: SessionOptions | None = None,
     verify_hashes: bool = True,
     value: str = OUTPUT,
-    unfinished: bool = False,
 ) -> tuple[Bundle, Embedder]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
@@ -35,13 +33,12 @@ def load_bundle(
         options: options with which sessions are created; None for the CPU.
         verify_hashes: check the SHA-256 of every file.
         value: a value of the graph to compute in addition to its outputs.
-        unfinished: whether the bundle is being made, so that nothing was proven yet.
 
     Returns:
         The bundle, and an embedder that the caller closes, for instance by `with`.
 
     Raises:
-        BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe, or different from its manifest.
+        BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe.
         ProviderError: a provider is not available or not active, or a CUDA kernel reads padding as text.
     """
     path, settings = path.absolute(), options or SessionOptions()
@@ -56,14 +53,12 @@ def load_bundle(
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
-            check_consistency(bundle, unfinished)
             engine = Engine(bundle.model, manifest.pad_token_id, settings, value, manifest.layers == (0,))
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
         embedder = Embedder(tokenizer.result(), engine, Prompts.of(manifest))
-        check_tokenizer(bundle, embedder.tokenizer.token_id)
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
             engine.check_padding(manifest.max_seq_length, manifest.precision, value)

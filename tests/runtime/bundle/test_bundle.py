@@ -1,6 +1,7 @@
 """Test bundles that are missing, incomplete, altered, foreign or hostile."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from whiten_runtime.bundle.bundle import (
     open_bundle,
 )
 from whiten_runtime.bundle.client_files import CLIENT_FILES, changed_client_files
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, pooling_modes, read_manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, pooling_modes, read_content, read_manifest
 
 
 @pytest.fixture
@@ -229,10 +230,7 @@ def test_graph_that_onnxruntime_rejects_is_a_bundle_error(bundle: Path) -> None:
     [
         (lambda model: model.graph.input.append(_input("token_type_ids")), "not input_ids and attention_mask"),
         (lambda model: model.graph.output.pop(0), "has no output sentence_embedding"),
-        (
-            lambda model: _set_width(model, 1),
-            r"\[unwhitened_dimension, dimension\] is \[32,32\], but the graph.s whitening.weight has shape \[32, 1\]",
-        ),
+        (lambda model: _set_width(model, 1), "gives 1 dimensions, but the manifest says 32"),
     ],
 )
 def test_graphs_with_other_inputs_outputs_or_width_are_refused(
@@ -273,8 +271,42 @@ def test_invalid_tokenizer_is_refused(bundle: Path) -> None:
 
 def test_damaged_probes_are_refused(bundle: Path) -> None:
     rewrite_file(bundle, "probes.json", b'{"texts": ["only one"]}')
-    with pytest.raises(BundleError, match=r"probes.json has 1 texts, and dimension is 32, but probes"):
-        Encoder(bundle)
+    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes hold vectors of shape"):
+        encoder.verify()
     rewrite_file(bundle, "probes.safetensors", b"nonsense")
-    with pytest.raises(BundleError, match=r"probes\.safetensors: is damaged"):
+    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes are damaged"):
+        encoder.verify()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": [4, 1]}, r"layers are \[4, 1\]; wanted 0 to 4, ascending"),
+        ({"layers": [1, 9]}, r"layers are \[1, 9\]; wanted 0 to 4, ascending"),
+        ({"layers": [-1, 2]}, r"layers are \[-1, 2\]"),
+        ({"target": "cuda", "precision": "int8"}, "its target is cuda, which is for texts, in fp32 or fp16"),
+        ({"outputs": "both", "whitening": None}, "outputs is 'both', but there is no whitening"),
+        ({"matryoshka_dimensions": [64]}, r"matryoshka_dimensions are \[64\], of 32 dimensions"),
+        ({"pad_token_id": 1 << 40}, "pad_token_id is 1099511627776; wanted 0 to"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(bundle: Path, changes: dict[str, Any], message: str) -> None:
+    edit_manifest(bundle, lambda manifest: manifest.update(changes))
+    with pytest.raises(BundleError, match=message):
         Encoder(bundle)
+
+
+def test_a_bundle_that_is_replaced_while_it_is_opened_is_opened_again(
+    bundle: Path, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, before = read_content, bundle.with_name("before")
+
+    def replaced_afterwards(path: Path) -> bytes:
+        content = whole(path)
+        if not before.exists():
+            path.rename(before)
+            shutil.copytree(golden / "bundle-v1-int8", path)
+        return content
+
+    monkeypatch.setattr("whiten_runtime.bundle.bundle.read_content", replaced_afterwards)
+    assert open_bundle(bundle).manifest.name == "bundle-v1-int8"

@@ -114,41 +114,6 @@ def test_scales_of_int8_are_described(golden: Path, tmp_path: Path) -> None:
     assert ("", "18 constant scales, 6 per token; cosine to float32 on unusual texts 0.9948 at worst") in found
 
 
-def test_a_manifest_without_a_hash_is_named_by_info_and_verify(golden: Path, tmp_path: Path) -> None:
-    copy = copy_bundle(golden / "bundle-v1-vectors", tmp_path)
-    written = read_manifest(copy).to_json()
-    (copy / "whiten.json").write_bytes(written)
-    assert "no hash of the manifest" not in ok("info", copy).stdout + ok("verify", copy).stderr
-    lines = [line for line in written.splitlines() if b"manifest_sha256" not in line]
-    (copy / "whiten.json").write_bytes(b"\n".join(lines))
-    assert "no hash of the manifest" in ok("info", copy).stdout
-    assert f"{copy}: no hash of the manifest" in ok("verify", copy).stderr
-    named = b"\n".join(lines).replace(b'"prompts": {}', b'"prompts": {"manifest_sha256": "%b"}' % (b"0" * 64))
-    assert named != b"\n".join(lines)
-    (copy / "whiten.json").write_bytes(named)
-    assert "no hash of the manifest" in ok("info", copy).stdout, "a prompt of that name is no hash"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"precision": "int8"}, 'precision is "int8", but the graph holds'),
-        ({"normalize": True}, "normalize is true, but the graph divides by no norm at its end"),
-        ({"max_seq_length": 5}, "max_seq_length is 5, but the graph has a table of 48 positions"),
-    ],
-)
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_manifest_that_contradicts_its_bundle_is_refused_as_by_embed(
-    tiny_bundle: Path, tmp_path: Path, changes: dict[str, Any], message: str, options: tuple[str, ...]
-) -> None:
-    copy = copy_bundle(tiny_bundle, tmp_path)
-    edit_manifest(copy, lambda manifest: manifest.update(changes, space=None))
-    result = invoke(whiten, "info", copy, *options)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert message in result.stderr
-    assert result.stderr == invoke(whiten, "embed", copy, "a text").stderr
-
-
 def test_verify_prints_on_stdout_with_json_alone_and_only_what_was_compared(golden: Path, tmp_path: Path) -> None:
     copy = copy_bundle(golden / "bundle-v1-vectors", tmp_path)
     assert ok("verify", copy).stdout == ""

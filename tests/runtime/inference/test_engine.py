@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.agreeing import pool_first_of_two_layers
-from support.bundles import copy_bundle
+from support.bundles import copy_bundle, edit_manifest
 from whiten_runtime import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.inference import batching, engine, graph_file, loading
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.embedder import EncodeOptions
@@ -172,8 +170,7 @@ def test_one_thread_or_a_large_graph_has_one_session(
 def test_graph_without_a_network_has_one_thread(golden: Path, tmp_path: Path, created: list[int | None]) -> None:
     """Its batches are too short to hand them to threads; a second session would be a second table."""
     bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
-    pool_first_of_two_layers(bundle)
-    assert read_manifest(bundle).layers == (0,)
+    edit_manifest(bundle, lambda manifest: manifest.update(layers=[0]))
     _, embedder = loading.load_bundle(bundle, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     assert embedder.engine.schedule == Schedule.of_lookup()
     want = vectors(Engine(bundle / MODEL_FILE, 0, SessionOptions(threads=1)), MANY)
