@@ -132,26 +132,39 @@ class TextBundle(OpenedBundle):
         """
         if isinstance(texts, str):
             raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
-        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt, max_characters)
-        windows = self._encoded_windows(texts, options, precision, ranges)
+        windows = self._windows(
+            texts,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            truncate=truncate,
+            max_characters=max_characters,
+            precision=precision,
+            ranges=ranges,
+        )
         return (row for _, rows in windows for row in rows)
 
-    def _encoded_windows(
+    def _windows(
         self,
         texts: Iterable[str],
-        options: EncodeOptions,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+        max_characters: int | None = None,
         precision: VectorPrecision = "float32",
         ranges: ArrayLike | None = None,
-        first: int | None = None,
     ) -> Iterator[tuple[list[str], NDArray[Any]]]:
-        """Return an iterator over windows of texts, each with its vectors [m, k] as `encode` gives them.
-
-        Vectors depend on the other texts of their window, in the rounding of float32: a stream that goes on where a
-        window ended, with a full `first` window, gives the same bits.
-        """
+        """Return an iterator over windows of texts, each with its vectors [m, k]; options as in `encode_iter`."""
+        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
+        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt, max_characters)
         quantizer = self._quantizer(precision, ranges, options)
-        windows = self._embedder.windows(as_iterable(texts), options, first=first)
+        windows = self._embedder.windows(as_iterable(texts), options)
         return ((found, rows if quantizer is None else quantizer(rows)) for found, rows in windows)
 
     def tokenized(

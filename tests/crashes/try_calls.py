@@ -259,7 +259,7 @@ _MODULES = (
     *("pyarrow.parquet", "whiten_evaluation.commands.output", "whiten_evaluation.sweep.store"),
     *("whiten_export.commands.export", "whiten_export.commands.refit", "whiten_export.pipeline.export_vectors"),
     *("whiten_export.pipeline.fit", "whiten_export.pipeline.refit", "whiten_runtime.commands.main"),
-    *("whiten_runtime.commands.embed_run", "whiten_runtime.commands.sign", "whiten_runtime.commands.transform"),
+    *("whiten_runtime.commands.embed", "whiten_runtime.commands.sign", "whiten_runtime.commands.transform"),
     *("whiten_whitening.codes.coder", "whiten_whitening.estimator"),
 )
 

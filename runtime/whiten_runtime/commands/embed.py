@@ -1,24 +1,36 @@
 """Implement `whiten embed`: embed texts, and print their vectors or write them to a file."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.commands.bars import drawn_bar
 from whiten_runtime.commands.console import (
     bundle_argument,
     given_text,
     json_option,
     one_line_errors,
+    print_json,
     provider_option,
     quiet_option,
+    say,
+    shown_json,
     threads_option,
+    warn,
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.vector_options import STDIN, check_other_file, force_option, header_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
+
+if TYPE_CHECKING:
+    from whiten_runtime.files.vector_metadata import VectorMetadata
+    from whiten_runtime.files.write_vectors import Vectors
+
+    Windows = Iterator[tuple[list[str], Vectors]]
 
 
 @command(
@@ -74,7 +86,6 @@ from whiten_runtime.ort.providers import Provider
     "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write vectors to .npy, .parquet or .jsonl."
 )
 @header_option
-@option("--restart", is_flag=True, help="Begin anew, whatever an interrupted run left.")
 @force_option
 @json_option
 @quiet_option
@@ -99,7 +110,6 @@ def embed(
     batch_size: int | None,
     max_characters: int | None,
     header: bool,
-    restart: bool,
     force: bool,
     threads: int | None,
     providers: tuple[Provider, ...],
@@ -114,17 +124,17 @@ def embed(
     Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json beside it, .jsonl with
     --header or another --precision than float32 in its first line.
 
-    The same command after an interruption goes on where its state was saved, in FILE.partial beside --out, and gives
-    the same bytes. Texts from stdin are embedded from the first again.
+    A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many goes on where it was.
     """
-    from whiten_runtime.commands.embed_run import Request, run_embedding
     from whiten_runtime.encoder import Encoder
+    from whiten_runtime.files.texts import read_texts
+    from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.vector_output import check_output
+    from whiten_runtime.files.write_vectors import as_stored
 
     check_other_file(out, input_file)
-    for name, given in (("--restart", restart), ("--force", force)):
-        if given and out is None:
-            raise UsageError(f"{name} was given without --out; name the file to write with --out")
+    if force and out is None:
+        raise UsageError("--force was given without --out; name the file to write with --out")
     check_output(out, header, force)
     if header and as_json and out is None:
         raise UsageError("--header begins lines of JSON, but --json prints one document, which names the space anyway")
@@ -136,21 +146,60 @@ def embed(
         raise UsageError("there is nothing to embed; give texts, --input FILE, or - for stdin")
     if column is not None and input_file is None:
         raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
-    request = Request(
-        text,
-        STDIN if text == (STDIN,) else input_file,
-        column,
-        out,
-        prompt_name,
-        prompt,
-        normalize,
-        truncate_dim,
-        precision,
-        batch_size,
-        max_characters,
-        header,
-        restart,
-        as_json,
-    )
+    source = STDIN if text == (STDIN,) else input_file
     with Encoder(bundle, providers or None, threads, tuned=tuned, verify=verify) as encoder:
-        run_embedding(encoder, request)
+        name = prompt_name or (encoder.default_prompt_name if prompt is None else None)
+        metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, name, precision)
+        windows = encoder._windows(
+            text if source is None else read_texts(source, column),
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            normalize_embeddings=normalize,
+            truncate_dim=truncate_dim,
+            max_characters=max_characters,
+            precision=precision,
+        )
+        stored = ((texts, as_stored(rows, metadata)) for texts, rows in windows)
+        summary: dict[str, Any] = {}
+        if out is not None:
+            summary = {"texts": _write(stored, metadata, out, header), "out": str(out)}
+        elif as_json:
+            embeddings = [row.tolist() for _, rows in stored for row in rows]
+            summary = {"texts": len(embeddings), "embeddings": embeddings}
+        else:
+            summary = {"texts": _print(stored, metadata, header)}
+        if encoder.truncated:
+            warn(f"{encoder.truncated} of {summary['texts']} texts were cut to {encoder.max_seq_length} tokens")
+        if out is not None:
+            say(f"wrote {summary['texts']} vectors of {metadata.dimension} dimensions to {out}")
+        if as_json:
+            summary |= {"dimension": metadata.dimension, "space": encoder.space, "truncated": encoder.truncated}
+            print_json(summary | ({} if precision == "float32" else {"precision": precision}))
+
+
+def _print(windows: "Windows", metadata: "VectorMetadata", header: bool) -> int:
+    """Print a line of JSON for each text, and return their number."""
+    from whiten_runtime.files.write_vectors import json_row
+
+    count = 0
+    if header or metadata.coded:
+        click.echo(shown_json(metadata.to_json().decode()).encode())
+    for texts, rows in windows:
+        for text, row in zip(texts, rows, strict=True):
+            click.echo(shown_json(json_row(text, row).decode()).encode())
+        count += len(texts)
+    return count
+
+
+def _write(windows: "Windows", metadata: "VectorMetadata", out: Path, header: bool) -> int:
+    """Write vectors to a file, with a bar, and return their number."""
+    from whiten_runtime.files.write_vectors import write_parts, writing_vectors
+
+    count = 0
+    with writing_vectors(out, metadata, header) as writer, drawn_bar("texts", None) as bar:
+        for texts, rows in windows:
+            write_parts(writer, texts, rows)
+            bar.update(len(texts))
+            count += len(texts)
+    return count

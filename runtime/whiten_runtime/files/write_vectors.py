@@ -1,8 +1,7 @@
 """Write vectors and their metadata to .npy, .parquet or .jsonl; a file appears only when it is complete."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -23,19 +22,6 @@ ELSEWHERE = "another --out"
 
 ROWS_AT_ONCE = 1024
 """Vectors that are written together: a row group of a .parquet file."""
-
-
-class Output(Protocol):
-    """Is a binary file, or stands in for one, to which vectors are written."""
-
-    def write(self, content: Any, /) -> object:
-        """Write bytes."""
-
-    def writelines(self, lines: Iterable[bytes], /) -> object:
-        """Write bytes one after the other."""
-
-    def seek(self, place: int, /) -> object:
-        """Go to a place in the file."""
 
 
 class Writer(Protocol):
@@ -66,30 +52,17 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
         WhitenError: the file cannot be written; the message names `path`.
     """
     with hidden_file(path, ELSEWHERE) as (file, temporary):
-        writer = writer_of(path, file, metadata, header)
+        writer = WRITERS[path.suffix.lower()](file, metadata, header)
         try:
             yield writer
         except BaseException:
             with suppress(Exception):
                 writer.finish()  # pyarrow complains of a file that is closed before its writer
             raise
-        publish_vectors(path, file, temporary, metadata, writer.finish())
-
-
-def publish_vectors(path: Path, file: BinaryIO, temporary: Path, metadata: VectorMetadata, count: int) -> None:
-    """Give a complete file of vectors its name, and write the metadata of a .npy file beside it.
-
-    If `path` is a link, it is written beside the link and beside the file that the link leads to.
-    """
-    flush(file)
-    content = msgspec.structs.replace(metadata, vectors=count).to_json() + b"\n"
-    with _describing(path, content):
-        publish(file, temporary, path.resolve())
-
-
-def writer_of(path: Path, file: Output, metadata: VectorMetadata, header: bool, done: int = 0) -> Writer:
-    """Return the writer for a kind of file, which goes on after `done` vectors that are in the file already."""
-    return WRITERS[path.suffix.lower()](file, metadata, header, done)
+        content = msgspec.structs.replace(metadata, vectors=writer.finish()).to_json() + b"\n"
+        flush(file)
+        with _describing(path, content):
+            publish(file, temporary, path.resolve())
 
 
 @contextmanager
@@ -138,10 +111,9 @@ def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:
 class _NpyWriter:
     """Writes [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
-    def __init__(self, file: Output, metadata: VectorMetadata, header: bool, done: int) -> None:
-        self._file, self._metadata, self._count = file, metadata, done
-        if not done:
-            self._write_header()
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+        self._file, self._metadata, self._count = file, metadata, 0
+        self._write_header()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._file.write(np.ascontiguousarray(as_stored(vectors, self._metadata)).tobytes())
@@ -153,28 +125,15 @@ class _NpyWriter:
         return self._count
 
     def _write_header(self) -> None:
-        self._file.write(_npy_header(self._metadata, self._count))
-
-
-def _npy_header(metadata: VectorMetadata, count: int) -> bytes:
-    header = {"descr": metadata.dtype.str, "fortran_order": False, "shape": (count, metadata.columns)}
-    content = BytesIO()
-    np.lib.format.write_array_header_1_0(content, header)
-    return content.getvalue()
-
-
-def written_last(path: Path, metadata: VectorMetadata) -> int:
-    """Return the number of bytes at the beginning of a file that are written anew when it is complete.
-
-    These are the header of a .npy file, which holds the number of vectors, and none of another file.
-    """
-    return len(_npy_header(metadata, 0)) if path.suffix.lower() == ".npy" else 0
+        shape = (self._count, self._metadata.columns)
+        header = {"descr": self._metadata.dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 class _JsonlWriter:
-    def __init__(self, file: Output, metadata: VectorMetadata, header: bool, done: int) -> None:
-        self._file, self._metadata, self._count = file, metadata, done
-        if not done and (header or metadata.coded):  # nothing else says that the numbers are no coordinates
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+        self._file, self._metadata, self._count = file, metadata, 0
+        if header or metadata.coded:  # nothing else says that the numbers are no coordinates
             file.write(metadata.to_json() + b"\n")
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
@@ -187,8 +146,7 @@ class _JsonlWriter:
 
 
 class _ParquetWriter:
-    def __init__(self, file: Output, metadata: VectorMetadata, header: bool, done: int) -> None:
-        assert not done
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
         self._pyarrow, parquet = import_parquet()
         self._metadata, self._count = metadata, 0
         self._schema = schema_of(metadata)
@@ -219,7 +177,7 @@ def columns_of(texts: Sequence[str], vectors: Vectors, metadata: VectorMetadata)
     return [pyarrow.array([encodable(text) for text in texts], pyarrow.string()), rows]
 
 
-WRITERS: dict[str, Callable[[Output, VectorMetadata, bool, int], Writer]] = {
+WRITERS: dict[str, Callable[[BinaryIO, VectorMetadata, bool], Writer]] = {
     ".npy": _NpyWriter,
     ".parquet": _ParquetWriter,
     ".jsonl": _JsonlWriter,

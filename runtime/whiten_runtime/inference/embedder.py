@@ -157,7 +157,6 @@ class Embedder:
             texts: an iterable of texts, read once, one window ahead.
             options: options of the call.
             advance: function that receives the number of texts embedded since its last call.
-            first: number of texts of the first window; None for the engine's default.
 
         Raises:
             TextError: an item is not a string; the message has its index.

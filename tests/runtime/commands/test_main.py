@@ -139,7 +139,6 @@ def test_models_lists_the_catalogue() -> None:
         (["embed", "BUNDLE", "text", "--out", "x.npy", "--header"], 2, "--header is for .jsonl"),
         (["embed", "BUNDLE", "text", "--json", "--header"], 2, "--json prints one document"),
         (["embed", "BUNDLE", "text", "--out", "no/such/x.npy"], 2, "is not a directory"),
-        (["embed", "BUNDLE", "text", "--restart"], 2, "--restart was given without --out; name the file"),
         (["embed", "BUNDLE", "text", "--force"], 2, "--force was given without --out; name the file"),
         (["embed", "BUNDLE", "text", "--truncate-dim", "33"], 2, "from 1 to 32"),
         (["embed", "BUNDLE", "text", "--provider", "CUDAExecutionProvider"], 1, "not available here"),

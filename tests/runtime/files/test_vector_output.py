@@ -97,13 +97,11 @@ def linked(tmp_path: Path, name: str) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("name", ["w.npy", "blob"])
-@pytest.mark.parametrize("resumable", [False, True])
 def test_a_link_and_what_it_leads_to_have_the_metadata_of_their_vectors(
-    tiny_bundle: Path, tmp_path: Path, name: str, resumable: bool
+    tiny_bundle: Path, tmp_path: Path, name: str
 ) -> None:
     link, real = linked(tmp_path, name)
-    (tmp_path / "t.txt").write_text("one\ntwo\n")
-    texts = ("--input", tmp_path / "t.txt") if resumable else ("one", "two")
+    texts = ("one", "two")
     ok("embed", tiny_bundle, *texts, "--out", link)
     for options in ([], ["--normalize"], ["--truncate-dim", 5]):
         ok("embed", tiny_bundle, *texts, "--out", link, *options)
