@@ -8,7 +8,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from whiten_export.corpus.fitting import embed_windows, gather
-from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
+from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
 from whiten_runtime.bundle.graph_names import unwhitened_output
 from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord, read_manifest
@@ -90,7 +90,7 @@ def load_range(job: Job, number: int, folder: Path) -> tuple[Statistics, Origin]
         DataError: they cannot be read.
     """
     path = folder / range_name(number)
-    statistics, origin = load_finished(path)
+    statistics, origin = load_statistics(path)
     if [record.name for record in statistics.corpus] != [_name(job, number)]:
         raise UsageError(f"{path}: is of another job; move it away, or name another --out")
     return statistics, origin

@@ -113,9 +113,9 @@ def opens_bundle(path: Path) -> None:
 
 
 def opens_statistics(path: Path) -> None:
-    from whiten_export.corpus.statistics import load_finished
+    from whiten_export.corpus.statistics import load_statistics
 
-    load_finished(path)
+    load_statistics(path)
 
 
 def opens_json(path: Path) -> None:

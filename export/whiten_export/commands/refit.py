@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from whiten_export.corpus.statistics import Origin, Statistics, load_finished, save_statistics
+from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
 from whiten_export.pipeline.recipe import WhiteningChoice
 from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, VectorType, read_manifest
 from whiten_runtime.bundle.parity import gate_of, in_words
@@ -81,7 +81,6 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_fitting_options
 @heading("Output")
 @_out_option
-@option("--restart", is_flag=True, help="Begin anew, whatever an interrupted fit left.")
 @json_option
 @quiet_option
 @heading("Execution")
@@ -96,13 +95,12 @@ def fit(
     threads: int | None,
     providers: tuple[Provider, ...],
     out: Path,
-    restart: bool,
     as_json: bool,
 ) -> None:
     """Fit statistics of a corpus, for whiten refit.
 
-    The corpus is embedded with BUNDLE. While it runs, its state is kept in FILE.partial; run it again after an
-    interruption, and it goes on from there. Statistics of parts of a corpus are put together by whiten merge.
+    The corpus is embedded with BUNDLE. Statistics of parts of a corpus are put together by whiten merge; whiten
+    fit-many fits a large corpus in shards, and goes on after an interruption.
     """
     if not corpus:
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
@@ -110,9 +108,7 @@ def fit(
     with needing("refit"):
         from whiten_export.pipeline.fit import fit_bundle
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
-    found = fit_bundle(
-        locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, restart, ConsoleReporter()
-    )
+    found = fit_bundle(locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, ConsoleReporter())
     _tell(out, found, as_json)
 
 
@@ -138,7 +134,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     merged: Statistics | None = None
     first: Origin | None = None
     for path in stats:
-        statistics, origin = load_finished(path)
+        statistics, origin = load_statistics(path)
         if merged is None or first is None:
             merged, first = statistics, origin
             continue
@@ -269,7 +265,7 @@ def refit(
     else:
         spec_of = None if all_sentences else lambda moments: asked.spec or choose(moments).spec
         texts = Corpus(corpus, column, max_sentences)
-        found = fit_bundle(path, texts, None, options, False, reporter, spec_of=spec_of)
+        found = fit_bundle(path, texts, None, options, reporter, spec_of=spec_of)
     spec, record = asked.spec, None
     if spec is None:
         choice = choose(found.moments)

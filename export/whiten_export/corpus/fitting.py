@@ -2,14 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.corpus.statistics import Progress, Statistics
+from whiten_export.corpus.statistics import Statistics
 from whiten_runtime.bundle.hashing import SentenceDigest
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
@@ -17,9 +17,6 @@ from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.sample import Keys, row_keys, text_keys
 
 Advance = Callable[[int], object]
-Keep = Callable[[Statistics, Progress], object]
-"""Function that receives the state of an unfinished fit after each window, and may save it."""
-
 Window = tuple[Keys, NDArray[np.float32]]
 
 
@@ -32,48 +29,13 @@ def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]
         yield statistics
 
 
-def fit_corpus(
-    corpus: Corpus,
-    embedder: Embedder,
-    value: str,
-    advance: Advance = lambda count: None,
-    resume: tuple[Statistics, Progress] | None = None,
-    keep: Keep | None = None,
-) -> Statistics:
+def fit_corpus(corpus: Corpus, embedder: Embedder, value: str, advance: Advance = lambda count: None) -> Statistics:
     """Return the statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
 
-    Vectors enter in windows of fixed size: the result does not depend on how they were batched, nor on whether the fit
-    was interrupted and resumed.
-
-    Args:
-        corpus: sentences, read once; sentences that are too long are truncated.
-        embedder: embedder with the graph.
-        value: name of the output that holds vectors before whitening.
-        advance: function that receives the number of sentences done since its last call.
-        resume: state of an interrupted fit of the same corpus.
-        keep: function that receives the state after each window.
-
-    Raises:
-        DataError: a vector is not finite; the message has its sentence.
-        UsageError: the corpus has changed since the fit was interrupted.
+    Vectors enter in windows of fixed size: the result does not depend on how they were batched.
     """
-    digest = SentenceDigest()
-    sentences = iter(corpus)
-    statistics = Statistics.empty(embedder.engine.width_of(value))
-    if resume is not None:
-        statistics, progress = resume
-        for sentence in islice(sentences, progress.sentences):
-            digest.add(sentence)
-            advance(1)
-        if digest.hexdigest() != progress.sha256:
-            raise UsageError(
-                f"the corpus is not the one whose first {progress.sentences:,} sentences were fitted before; name the "
-                "same files, or begin anew with --restart"
-            )
-    found = statistics
-    for found in gather(embed_windows(sentences, embedder, value, advance, statistics.moments.n, digest), statistics):
-        if keep is not None:
-            keep(found, Progress(sentences=found.moments.n, sha256=digest.hexdigest()))
+    start = Statistics.empty(embedder.engine.width_of(value))
+    found = deque(chain([start], gather(embed_windows(corpus, embedder, value, advance), start)), 1).pop()
     return Statistics(found.moments, found.sample, corpus.records)
 
 
@@ -85,19 +47,7 @@ def embed_windows(
     done: int = 0,
     digest: SentenceDigest | None = None,
 ) -> Iterator[Window]:
-    """Yield a value of the graph for windows of sentences, each with its sampling keys.
-
-    Args:
-        sentences: sentences of a corpus, or of a part of it.
-        embedder: embedder with the graph.
-        value: name of the output.
-        advance: function that receives the number of sentences done since its last call.
-        done: number of sentences of the corpus before these.
-        digest: hash to which the sentences are added.
-
-    Raises:
-        DataError: a vector is not finite; the message has its sentence.
-    """
+    """Yield a value of the graph for windows of sentences, each with its sampling keys."""
     for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance, WINDOW):
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():

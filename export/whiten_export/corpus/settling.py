@@ -36,17 +36,6 @@ def fit_until_settled(
     After each part, the map that would be fitted so far is fitted on either half of the sentences; if cosines of others
     are the same under both, the fit stops. This depends on nothing but the vectors. A corpus with a limit, and one that
     is too small to stop in, is read in order, as by `fit_corpus`.
-
-    Args:
-        corpus: sentences to fit on.
-        embedder: embedder with the graph.
-        value: name of the output that holds vectors before whitening.
-        spec_of: function that decides on the whitening.
-        sif: whether a common component is removed first.
-        bar: receives the number of sentences done since its last call, and how many will probably do.
-
-    Raises:
-        DataError: a vector is not finite; the message has its sentence.
     """
     progress = bar or Bar()
     available, width = corpus.count(), embedder.engine.width_of(value)

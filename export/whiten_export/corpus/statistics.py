@@ -73,18 +73,12 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Statistics:
-    """Holds the moments and a sample of the vectors of a corpus.
+    """Holds the moments and a sample of the vectors of a corpus."""
 
-    Attributes:
-        moments: moments of all vectors.
-        sample: sample of the vectors, on which cosines can be measured before and after a map.
-        corpus: sources of the sentences, in order.
-        settled: why the fit stopped before the end of the corpus; None if it did not. Files do not hold it.
-    """
-
-    moments: Moments
-    sample: Sample
-    corpus: tuple[CorpusRecord, ...] = ()
+    moments: Moments  # moments of all vectors
+    sample: Sample  # sample of the vectors, on which cosines can be measured before and after a map
+    corpus: tuple[CorpusRecord, ...] = ()  # sources of the sentences, in order
+    # why the fit stopped before the end of the corpus; None if it did not. Files do not hold it
     settled: SettledRecord | None = None
 
     @classmethod
@@ -98,11 +92,7 @@ class Statistics:
         return replace(self, corpus=tuple(msgspec.structs.replace(one, fitted_at=stated) for one in self.corpus))
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """Return the statistics of both corpora, this one first.
-
-        Raises:
-            UsageError: the vectors have different sizes.
-        """
+        """Return the statistics of both corpora, this one first."""
         mine, theirs = len(self.moments.mean), len(other.moments.mean)
         if mine != theirs:
             raise UsageError(f"vectors of {mine} and {theirs} dimensions cannot be merged")
@@ -110,34 +100,15 @@ class Statistics:
         return Statistics(self.moments.merge(other.moments), sample, self.corpus + other.corpus)
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the progress of an unfinished fit."""
-
-    sentences: int
-    sha256: str
-    """SHA-256 over the sentences so far, each followed by a newline."""
-
-
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     origin: Origin
     corpus: tuple[CorpusRecord, ...]
-    progress: Progress | None
 
 
-def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress: Progress | None = None) -> None:
-    """Write statistics as safetensors; the file appears when it is complete.
-
-    Args:
-        path: the file, replaced if it exists.
-        statistics: statistics to write.
-        origin: model that computed the vectors.
-        progress: progress of an unfinished fit; None for a finished one.
-
-    Raises:
-        WhitenError: the file cannot be written.
-    """
-    header = _Header(format=FORMAT, origin=origin, corpus=statistics.corpus, progress=progress)
+def save_statistics(path: Path, statistics: Statistics, origin: Origin) -> None:
+    """Write statistics as safetensors; the file appears when it is complete."""
+    header = _Header(format=FORMAT, origin=origin, corpus=statistics.corpus)
     arrays = statistics.moments.to_arrays()
     arrays |= {"sample.keys": statistics.sample.keys, "sample.vectors": statistics.sample.vectors}
     content = save(
@@ -147,13 +118,8 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin, progress
     replace_file(path, content, "another --out")
 
 
-def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:
-    """Read statistics that `save_statistics` wrote.
-
-    Raises:
-        UsageError: the file does not exist.
-        DataError: the file does not hold statistics, is damaged, or has another format.
-    """
+def load_statistics(path: Path) -> tuple[Statistics, Origin]:
+    """Read statistics that `save_statistics` wrote."""
     if not path.is_file():
         raise UsageError(f"'{path}' does not exist; make it with whiten fit")
     try:
@@ -171,19 +137,7 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin, Progress | None]:
     statistics, precision = Statistics(moments, sample, header.corpus), header.origin.precision
     if all(one.fitted_at is None for one in header.corpus):  # also in files that were written before it was stated
         statistics = statistics.fitted_at(precision)
-    return statistics, header.origin, header.progress
-
-
-def load_finished(path: Path) -> tuple[Statistics, Origin]:
-    """Read the statistics of a finished fit, as `load_statistics` does.
-
-    Raises:
-        UsageError: the fit was interrupted.
-    """
-    statistics, origin, progress = load_statistics(path)
-    if progress is not None:
-        raise UsageError(f"{path}: is of a fit that was interrupted; run whiten fit again to finish it")
-    return statistics, origin
+    return statistics, header.origin
 
 
 def _shown(value: object) -> str:

@@ -40,11 +40,6 @@ def use_lengths(model: ir.Model, nodes: Sequence[ir.Node], only_padding: Callabl
     """Replace fused attention whose bias only hides padding by attention with the lengths of texts.
 
     A node that cannot be replaced, as its weights are computed, keeps its operator and gets the lengths as a mask.
-
-    Args:
-        model: graph in float32, changed in place.
-        nodes: nodes of operators of `MASKS`.
-        only_padding: function that returns whether a bias only hides padding.
     """
     known: dict[ir.Value, bool] = {}
     lengths: dict[ir.DataType, ir.Value] = {}

@@ -19,29 +19,19 @@ ATTENDED = "whiten.attention_mask"
 
 @dataclass(frozen=True)
 class HiddenStates:
-    """Holds a graph from token ids to hidden states.
+    """Holds a graph from token ids to hidden states."""
 
-    Attributes:
-        model: graph that takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length].
-        states: hidden states of the chosen layers, each float32 [batch_size, sequence_length, d].
-        weights: weight of each token in the pooling, float32 [batch_size, sequence_length]; None if it follows from the
-            mask and the pooling alone.
-        pooler: dense layer over the state of the first token, as BERT's; None if the pooling does not need one.
-    """
-
-    model: ir.Model
-    states: tuple[ir.Value, ...]
+    model: ir.Model  # graph that takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length]
+    states: tuple[ir.Value, ...]  # hidden states of the chosen layers, each float32 [batch_size, sequence_length, d]
+    # weight of each token in the pooling, float32 [batch_size, sequence_length]; None if it follows from the mask
+    # and the pooling alone
     weights: ir.Value | None = None
+    # dense layer over the state of the first token, as BERT's; None if the pooling does not need one
     pooler: Dense | None = None
 
 
 class GraphBuilder:
-    """Builds nodes and constants for the end of a graph; `close` adds the nodes to it.
-
-    Args:
-        model: graph to change, in place.
-        prefix: prefix of the names of nodes and values, different from that of other builders of the same graph.
-    """
+    """Builds nodes and constants for the end of a graph; `close` adds the nodes to it."""
 
     def __init__(self, model: ir.Model, prefix: str = "whiten") -> None:
         self._prefix = prefix

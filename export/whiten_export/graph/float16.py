@@ -28,11 +28,7 @@ _TRUTH = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrE
 
 
 def halve_weights(model: ir.Model) -> int:
-    """Store every large weight but the whitening in float16, and cast it back when the graph is loaded.
-
-    Returns:
-        Number of initialisers replaced.
-    """
+    """Store every large weight but the whitening in float16, and cast it back when the graph is loaded."""
     replaced = 0
     for value in list(model.graph.initializers.values()):
         weight = weights_of(value)
@@ -51,14 +47,7 @@ def halve_weights(model: ir.Model) -> int:
 
 
 def halve_network(model: ir.Model) -> None:
-    """Compute the network in float16.
-
-    Args:
-        model: graph in float32, changed in place; its outputs stay float32.
-
-    Raises:
-        WhitenError: the graph has a subgraph, for instance a loop.
-    """
+    """Compute the network in float16."""
     nodes = list(model.graph)
     for node in nodes:
         if any(attribute.type in _SUBGRAPHS for attribute in node.attributes.values()):

@@ -30,15 +30,7 @@ _TOKENS = 1 << 14
 
 
 def fold_positions(model: ir.Model, longest: int) -> int:
-    """Replace the summands of the word embeddings that depend on the position alone.
-
-    Args:
-        model: graph in float32, changed in place.
-        longest: maximum number of tokens of a text.
-
-    Returns:
-        Number of summands that were replaced.
-    """
+    """Replace the summands of the word embeddings that depend on the position alone."""
     words = _words(model)
     if words is None:
         return 0

@@ -33,16 +33,6 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
 
     EmbedLayerNormalization is not among them: CUDA's kernel computes mean and variance in the type of its input and
     waits for the GPU in every run. `fold_positions` does most of what it would.
-
-    Args:
-        model: graph in float32 after `fold_positions`, changed in place.
-        longest: maximum number of tokens of a text.
-
-    Returns:
-        Number of attention nodes that were fused.
-
-    Raises:
-        WhitenError: onnxscript is not installed.
     """
     optimize_for_ort = fusions()
     outputs = [(value.name, value.type, value.shape) for value in model.graph.outputs]
@@ -60,11 +50,7 @@ def fuse_for_cuda(model: ir.Model, longest: int) -> int:
 
 
 def fusions() -> Callable[[ir.Model], object]:
-    """Return onnxscript's fusions for onnxruntime.
-
-    Raises:
-        WhitenError: onnxscript is not installed.
-    """
+    """Return onnxscript's fusions for onnxruntime."""
     with needing("export"):
         from onnxscript.rewriter.ort_fusions import optimize_for_ort
     return optimize_for_ort

@@ -36,13 +36,6 @@ def set_head(
     The graph then has `sentence_embedding` [batch_size, k]. Unless it takes vectors, it also has `last_hidden_state`
     [batch_size, 1, k], the same vector, for programs that pool tokens themselves; with `both`, it also has
     `unwhitened_embedding` [batch_size, d].
-
-    Args:
-        model: a graph of this project, changed in place.
-        affine: the affine map, rounded to float32; None for no whitening.
-        normalize: divide by the L2 norm.
-        both: output the vector before whitening too.
-        vectors: "int8" for whole numbers from -127 to 127, as float32, with one scale for each vector.
     """
     unwhitened = unwhitened_value(model)
     assert unwhitened.shape is not None

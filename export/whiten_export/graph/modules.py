@@ -10,14 +10,7 @@ _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "GELU": "Gelu", "Sigmoid": "Sigm
 
 
 def append_module(builder: GraphBuilder, vectors: ir.Value, module: Module, name: str) -> ir.Value:
-    """Append a module to vectors, float32 [batch_size, d].
-
-    Args:
-        builder: builder of the graph.
-        vectors: the vectors.
-        module: the module.
-        name: name of its initialisers, different from that of other modules.
-    """
+    """Append a module to vectors, float32 [batch_size, d]."""
     if isinstance(module, Dense):
         return _dense(builder, vectors, module, name)
     if isinstance(module, LayerNorm):

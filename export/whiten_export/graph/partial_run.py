@@ -13,16 +13,7 @@ from whiten_runtime.ort.session import SessionOptions, create_session
 
 
 class PartialRun:
-    """Computes one value of a model alone.
-
-    Args:
-        model: the model, not changed.
-        value: the value to compute; float32.
-        most: maximum number of weights that it may depend on.
-
-    Attributes:
-        allowed: whether it depends on at most `most` weights; only then can it be computed.
-    """
+    """Computes one value of a model alone."""
 
     def __init__(self, model: ir.Model, value: ir.Value, most: int) -> None:
         part = ir.convenience.extract(model.graph, list(model.graph.inputs), [value])

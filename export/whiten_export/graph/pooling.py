@@ -22,18 +22,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def pool_graph(hidden: HiddenStates, composition: Composition, width: int, to_weigh: bool = False) -> ir.Model:
-    """Append pooling, the average of layers, and modules to hidden states.
-
-    Args:
-        hidden: graph with hidden states, changed in place.
-        composition: what to append.
-        width: size of a hidden state, d.
-        to_weigh: keep the layers' weights replaceable by `set_shares`, and output the pooled layers too,
-            `layer_vectors` [batch_size, layers * d].
-
-    Returns:
-        The graph with the output `unwhitened_embedding` [batch_size, k].
-    """
+    """Append pooling, the average of layers, and modules to hidden states."""
     prompts_apart = not composition.include_prompt
     if prompts_apart:
         _attend_to_prompts(hidden.model)
@@ -74,18 +63,7 @@ def _share(index: int) -> str:
 
 
 def layers_graph(hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[Pooling, ...], width: int) -> ir.Model:
-    """Append several poolings of each layer to hidden states.
-
-    Args:
-        hidden: graph with hidden states, changed in place; not of word vectors.
-        layers: layer index of each of its hidden states.
-        poolings: poolings over the tokens, of one mode each.
-        width: size of a hidden state, d.
-
-    Returns:
-        The graph with the output `layer_vectors` [batch_size, poolings * layers * d], in that order, which concatenates
-        the values of `layer_value`.
-    """
+    """Append several poolings of each layer to hidden states."""
     builder = GraphBuilder(hidden.model)
     vectors = []
     for pooling in poolings:

@@ -13,9 +13,6 @@ def plain_products(model: ir.Model) -> None:
 
     Exporters leave Gemm where a network multiplies matrices [tokens, n], as GPT-2 does, and a Transpose of weights that
     several layers share, as in ALBERT.
-
-    Args:
-        model: graph, changed in place.
     """
     split_gemms(model)
     _fold_transposes(model)

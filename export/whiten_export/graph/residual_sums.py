@@ -9,14 +9,7 @@ import onnx_ir as ir
 
 
 def sum_residuals(model: ir.Model) -> int:
-    """Turn every Add whose result is normalised into Sum.
-
-    Args:
-        model: graph for the CPU, changed in place. Passes that look for Add come before this one.
-
-    Returns:
-        Number of nodes changed.
-    """
+    """Turn every Add whose result is normalised into Sum."""
     changed = 0
     for node in model.graph:
         if node.op_type == "Add" and not node.domain and is_normalized(node.outputs[0]):

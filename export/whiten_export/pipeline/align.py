@@ -19,17 +19,11 @@ from whiten_whitening.stored import StoredMap, read_map
 
 @dataclass(frozen=True)
 class Reference:
-    """Describes the bundle whose stored vectors are to stay usable.
+    """Describes the bundle whose stored vectors are to stay usable."""
 
-    Attributes:
-        path: the bundle as it was named.
-        manifest: manifest of the bundle.
-        map: whitening of the bundle.
-    """
-
-    path: str | Path
-    manifest: Manifest
-    map: StoredMap
+    path: str | Path  # the bundle as it was named
+    manifest: Manifest  # manifest of the bundle
+    map: StoredMap  # whitening of the bundle
 
     @property
     def origin(self) -> Origin:
@@ -38,22 +32,13 @@ class Reference:
 
 
 def open_reference(path: str | Path) -> Reference:
-    """Read the bundle to align with: a directory, or a repository of the model hub.
-
-    Raises:
-        WhitenError: the hub cannot be reached, or refuses.
-        BundleError: not a bundle, an altered one, or one without a whitening.
-    """
+    """Read the bundle to align with: a directory, or a repository of the model hub."""
     bundle = open_bundle(locate_bundle(path))
     return Reference(path, bundle.manifest, read_map(bundle.path, bundle.manifest))
 
 
 def check_reference(reference: Reference, origin: Origin, dimension: int) -> None:
-    """Check that a new map can be aligned with a reference.
-
-    Raises:
-        UsageError: the models, layers or numbers of dimensions differ.
-    """
+    """Check that a new map can be aligned with a reference."""
     if difference := reference.origin.difference(origin):
         raise UsageError(
             f"{reference.path} cannot be aligned to: it is of another model or of other layers ({difference})"
@@ -66,18 +51,7 @@ def check_reference(reference: Reference, origin: Origin, dimension: int) -> Non
 
 
 def check_alignable(path: str | Path, manifest: Manifest, spec: WhiteningSpec | None, dim: int | None) -> None:
-    """Check, before a corpus is embedded, that a bundle's new map can be aligned with another bundle's.
-
-    Args:
-        path: the bundle to align with.
-        manifest: manifest of the bundle that is whitened anew.
-        spec: whitening to fit; None where it is chosen later.
-        dim: number of dimensions that was asked for; None for all, or for those of the other bundle where they nest.
-
-    Raises:
-        UsageError: the models, layers or numbers of dimensions differ.
-        BundleError: the other one is no bundle, or has no whitening.
-    """
+    """Check, before a corpus is embedded, that a bundle's new map can be aligned with another bundle's."""
     reference = open_reference(path)
     nested = spec is None or spec.method in NESTED_METHODS
     usual = reference.manifest.dimension if nested else manifest.unwhitened_width
@@ -87,11 +61,7 @@ def check_alignable(path: str | Path, manifest: Manifest, spec: WhiteningSpec | 
 def align_with(
     reference: Reference, fitted: WhiteningMap, statistics: Statistics
 ) -> tuple[WhiteningMap, AlignmentRecord]:
-    """Return the map turned onto that of a reference, and how well vectors of the reference are found again.
-
-    Raises:
-        UsageError: there are too few sentences.
-    """
+    """Return the map turned onto that of a reference, and how well vectors of the reference are found again."""
     turned = align(fitted, reference.map.mean, reference.map.weight, statistics.moments)
     found = measure(reference.map, turned, statistics)
     return turned, AlignmentRecord(

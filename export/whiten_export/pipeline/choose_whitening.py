@@ -9,7 +9,6 @@ from whiten_export.corpus.kinds import kind_moments
 from whiten_export.corpus.settling import fit, fit_until_settled, report_settled
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.pipeline.align import align_with, report_alignment
-from whiten_export.pipeline.coverage import report_coverage
 from whiten_export.pipeline.language import is_multilingual
 from whiten_export.pipeline.plan import Plan
 from whiten_export.writing.result import warn_of_rank
@@ -31,39 +30,19 @@ from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules,
 
 @dataclass(frozen=True)
 class Decision:
-    """Holds the whitening of an export.
+    """Holds the whitening of an export."""
 
-    Attributes:
-        fitted: the affine map; None for no whitening.
-        statistics: statistics that the map was fitted on; None if none was fitted.
-        choice: the choice and its reason, where it was left to the export; otherwise None.
-        alignment: how the map was turned onto that of another bundle; otherwise None.
-    """
-
-    fitted: WhiteningMap | None
-    statistics: Statistics | None
-    choice: ChoiceRecord | None
-    alignment: AlignmentRecord | None = None
+    fitted: WhiteningMap | None  # the affine map; None for no whitening
+    statistics: Statistics | None  # statistics that the map was fitted on; None if none was fitted
+    choice: ChoiceRecord | None  # the choice and its reason, where it was left to the export; otherwise None
+    alignment: AlignmentRecord | None = None  # how the map was turned onto that of another bundle; otherwise None
 
 
 def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter) -> Decision:
-    """Fit the whitening that the plan asks for.
-
-    Args:
-        plan: plan of the export.
-        graph: path of a graph with the output `unwhitened_embedding`.
-        tokenizer: tokenizer of the bundle.
-        options: options with which the session is created.
-        report: receives stages, warnings and progress.
-
-    Raises:
-        UsageError: the whitening cannot be fitted on this corpus.
-        DataError: a vector is not finite.
-    """
+    """Fit the whitening that the plan asks for."""
     if plan.corpus is None:
         return Decision(None, None, _record(plan.settled, None))
     report.stage(f"fitting on {plan.sentences:,} sentences")
-    report_coverage(plan.model.record.model_type, plan.model.tokenizer.json, plan.corpus, report)
     if BUILTIN_CORPUS in plan.recipe.whitening.sources and is_multilingual(plan.model.tokenizer.json):
         report.stage(
             f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"

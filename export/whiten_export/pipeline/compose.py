@@ -16,58 +16,33 @@ from whiten_runtime.errors import UsageError
 
 @dataclass(frozen=True)
 class Own:
-    """Describes how the authors of a model make a vector of a text.
+    """Describes how the authors of a model make a vector of a text."""
 
-    Attributes:
-        layers: indices into the hidden states.
-        pooling: pooling over the tokens.
-        layer_weights: weights of the layers; None for equal ones.
-        include_prompt: whether the tokens of a prompt take part in the pooling.
-        modules: modules after the pooling.
-        normalize: whether vectors are divided by their L2 norm at the end.
-        prompts: prompts by name.
-        default_prompt_name: name of the prompt that texts get if none is asked for.
-        similarity_fn_name: similarity of two vectors.
-        dimensions: numbers of leading coordinates to which vectors may be cut.
-        route: route of a Router; None without one.
-    """
-
-    layers: tuple[int, ...]
-    pooling: str
-    layer_weights: tuple[float, ...] | None = None
-    include_prompt: bool = True
-    modules: tuple[Module, ...] = ()
-    normalize: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-    similarity_fn_name: Similarity = "cosine"
-    dimensions: tuple[int, ...] = ()
-    route: str | None = None
+    layers: tuple[int, ...]  # indices into the hidden states
+    pooling: str  # pooling over the tokens
+    layer_weights: tuple[float, ...] | None = None  # weights of the layers; None for equal ones
+    include_prompt: bool = True  # whether the tokens of a prompt take part in the pooling
+    modules: tuple[Module, ...] = ()  # modules after the pooling
+    normalize: bool = False  # whether vectors are divided by their L2 norm at the end
+    prompts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
+    default_prompt_name: str | None = None  # name of the prompt that texts get if none is asked for
+    similarity_fn_name: Similarity = "cosine"  # similarity of two vectors
+    dimensions: tuple[int, ...] = ()  # numbers of leading coordinates to which vectors may be cut
+    route: str | None = None  # route of a Router; None without one
 
 
 @dataclass(frozen=True)
 class Composed:
-    """Holds the decisions about an export, with all defaults resolved.
+    """Holds the decisions about an export, with all defaults resolved."""
 
-    Attributes:
-        recipe: recipe with its pooling, method of whitening and normalisation.
-        composition: how hidden states become the vector that is whitened.
-        own: how the model's authors make a vector; None for a model that was not made for sentence vectors.
-        keeps_modules: whether layers, pooling and modules are those of the authors.
-        as_published: whether the finished vector is that of the authors.
-        remark: what is kept and what is replaced, in one line; None if there is nothing to say.
-        normalize: normalisation that was asked for; None if it was left to the model.
-        name: name of the model, for the remark.
-    """
-
-    recipe: Recipe
-    composition: Composition
-    own: Own | None
-    keeps_modules: bool
-    as_published: bool
-    remark: str | None
-    normalize: bool | None = None
-    name: str = ""
+    recipe: Recipe  # recipe with its pooling, method of whitening and normalisation
+    composition: Composition  # how hidden states become the vector that is whitened
+    own: Own | None  # how the model's authors make a vector; None for a model that was not made for sentence vectors
+    keeps_modules: bool  # whether layers, pooling and modules are those of the authors
+    as_published: bool  # whether the finished vector is that of the authors
+    remark: str | None  # what is kept and what is replaced, in one line; None if there is nothing to say
+    normalize: bool | None = None  # normalisation that was asked for; None if it was left to the model
+    name: str = ""  # name of the model, for the remark
 
 
 def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Composed:
@@ -76,9 +51,6 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
     An embedding model of which neither layers nor a whitening are named is exported as its authors publish it. The
     modules after its pooling belong to its own layers and pooling: they are kept with these, before a whitening, and
     left out otherwise. A normalisation at the end is replaced by a whitening.
-
-    Raises:
-        UsageError: a layer does not exist, the model's own cannot be had, or its vectors cannot be rounded to int8.
     """
     source, whitening, graph = recipe.source, recipe.whitening, recipe.graph
     count = model.record.num_hidden_layers

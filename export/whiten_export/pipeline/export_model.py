@@ -3,11 +3,8 @@
 import dataclasses
 import gc
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from threading import Event, Thread
 
 import numpy as np
 import onnx_ir as ir
@@ -83,8 +80,7 @@ def export_bundle(
             f"making a graph of {record.model_type}, layers {', '.join(map(str, plan.layers))} of "
             f"{record.num_hidden_layers}, {plan.width} wide"
         )
-        with _seconds(report):
-            graph = _graph(plan, stage / _WORK / ("layers" if plan.weighs else "") / MODEL_NAME)
+        graph = _graph(plan, stage / _WORK / ("layers" if plan.weighs else "") / MODEL_NAME)
         tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
         if plan.weighs:
             paths = stage / _WORK / "layers" / MODEL_NAME, stage / _WORK / MODEL_NAME
@@ -167,22 +163,3 @@ def _client_settings(plan: Plan, dimension: int, separate_weights: bool) -> Clie
         similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
         separate_weights=separate_weights,
     )
-
-
-@contextmanager
-def _seconds(report: Reporter) -> Iterator[None]:
-    """Report the elapsed seconds of work whose progress is unknown."""
-    done = Event()
-    with report.bar("seconds", None) as advance:
-
-        def tick() -> None:
-            while not done.wait(1):
-                advance(1)
-
-        clock = Thread(target=tick, daemon=True)
-        clock.start()
-        try:
-            yield
-        finally:
-            done.set()
-            clock.join()

@@ -154,11 +154,7 @@ def _picked(recipe: VectorRecipe, wanted: NDArray[np.intp]) -> Iterator[NDArray[
 
 
 def prove_vectors(stage: Path) -> ParityRecord:
-    """Check a bundle of vectors at the parity gate.
-
-    Raises:
-        ParityError: the graph differs from numpy's result.
-    """
+    """Check a bundle of vectors at the parity gate."""
     with reopen(VectorWhitener, stage, SessionOptions(), True, False) as whitener:
         agreement, vectors = whitener.verify(), whitener.manifest.vectors
     gate = gate_of("fp32", vectors)

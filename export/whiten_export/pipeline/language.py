@@ -13,11 +13,7 @@ _SAMPLE = 8000
 
 
 def is_multilingual(tokenizer_json: str) -> bool:
-    """Return whether many tokens of a vocabulary have letters of other scripts than Latin.
-
-    Args:
-        tokenizer_json: content of `tokenizer.json`.
-    """
+    """Return whether many tokens of a vocabulary have letters of other scripts than Latin."""
     tokenizer = Tokenizer.from_str(tokenizer_json)
     size = tokenizer.get_vocab_size()
     ids = range(0, size, max(1, size // _SAMPLE))

@@ -24,16 +24,7 @@ CALIBRATION_SENTENCES = 192
 def lower_precision(
     plan: Plan, graph: ir.Model, tokenizer: Tokenizer, folder: Path, options: SessionOptions, report: Reporter
 ) -> tuple[ir.Model, QuantizationRecord | None]:
-    """Return the graph in the precision of the recipe, and the record of its scales if that is int8.
-
-    Args:
-        plan: plan of the export.
-        graph: graph in float32, with its head; changed in place.
-        tokenizer: the bundle's tokenizer.
-        folder: folder of the graph's weights, for temporary files.
-        options: options with which sessions are created.
-        report: receives stages.
-    """
+    """Return the graph in the precision of the recipe, and the record of its scales if that is int8."""
     if plan.recipe.graph.precision == "fp16":
         (halve_network if plan.recipe.graph.target == "cuda" else halve_weights)(graph)
         return graph, None

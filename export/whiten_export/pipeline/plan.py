@@ -31,35 +31,20 @@ _FOR_FITTING = ("corpus", "column", "max_sentences", "all_sentences", "shrinkage
 
 @dataclass(frozen=True)
 class Plan:
-    """Describes what an export will do.
+    """Describes what an export will do."""
 
-    Attributes:
-        recipe: recipe of the export.
-        model: model to export.
-        composed: how hidden states become a vector, and what is kept of the model as published.
-        max_seq_length: maximum number of tokens of a text.
-        corpus: sentences that the whitening is fitted on, or None.
-        sentences: number of sentences of the corpus.
-        pairs: pairs with scores by which the whitening is chosen, or None.
-        settled: choice of the whitening, if it was left to the export and is already made; otherwise None.
-        tuned: whether the top layer is among the layers, and was fine-tuned for sentence similarity.
-        other_layers_tuned: whether the model was fine-tuned for it, but its top layer is not among the layers.
-        reference: bundle whose stored vectors are to stay usable; None for none.
-        target: the bundle's directory.
-    """
-
-    recipe: Recipe
-    model: TokenModel
-    composed: Composed
-    max_seq_length: int
-    corpus: Corpus | None
-    sentences: int
-    pairs: Pairs | None
-    settled: Choice | None
-    tuned: bool
-    other_layers_tuned: bool
-    reference: Reference | None
-    target: Path
+    recipe: Recipe  # recipe of the export
+    model: TokenModel  # model to export
+    composed: Composed  # how hidden states become a vector, and what is kept of the model as published
+    max_seq_length: int  # maximum number of tokens of a text
+    corpus: Corpus | None  # sentences that the whitening is fitted on, or None
+    sentences: int  # number of sentences of the corpus
+    pairs: Pairs | None  # pairs with scores by which the whitening is chosen, or None
+    settled: Choice | None  # choice of the whitening, if it was left to the export and is already made; otherwise None
+    tuned: bool  # whether the top layer is among the layers, and was fine-tuned for sentence similarity
+    other_layers_tuned: bool  # whether the model was fine-tuned for it, but its top layer is not among the layers
+    reference: Reference | None  # bundle whose stored vectors are to stay usable; None for none
+    target: Path  # the bundle's directory
 
     @property
     def composition(self) -> Composition:
@@ -103,13 +88,7 @@ class Plan:
 
 
 def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter) -> Plan:
-    """Resolve every choice of a recipe, and report mistakes before any long work.
-
-    Raises:
-        UsageError: the recipe is not valid for the model, the corpus or the directory.
-        DataError: the corpus cannot be read.
-        WhitenError: the model cannot be found or read.
-    """
+    """Resolve every choice of a recipe, and report mistakes before any long work."""
     if out is not None:
         check_target(out, replace)
         check_folder_place(out, "another --out")

@@ -49,11 +49,7 @@ _TOKENIZER_SENTENCES = 512
 
 
 def compare_tokenizers(plan: Plan, stage: Path) -> None:
-    """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts.
-
-    Raises:
-        ParityError: the ids differ.
-    """
+    """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts."""
     tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
     sentences = islice(plan.corpus or Corpus((BUILTIN_CORPUS,), None, None), _TOKENIZER_SENTENCES)
     texts = [*probe_texts(min(plan.max_seq_length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
@@ -72,21 +68,7 @@ def prove(
     report: Reporter,
     quantization: QuantizationRecord | None = None,
 ) -> Manifest:
-    """Compute the reference's vectors, write the manifest, and check the bundle at the parity gate.
-
-    Args:
-        plan: plan of the export.
-        decision: whitening of the export.
-        opset: opset of the graph.
-        stage: directory with the bundle's files.
-        options: options with which sessions are created.
-        report: receives stages, warnings and progress.
-        quantization: scales of an int8 graph.
-
-    Raises:
-        ParityError: the bundle differs from the reference, or the reference from the published model, or rounding to
-            int8 costs too much.
-    """
+    """Compute the reference's vectors, write the manifest, and check the bundle at the parity gate."""
     report.stage("computing the reference's vectors")
     choice = plan.recipe.graph
     expected = _expected(plan, decision.fitted, stage, report)
@@ -101,8 +83,7 @@ def prove(
         options = _on_cuda(options, report)
     agreement = check_bundle(stage, expected, options)
     if not gate_of(choice.precision, choice.vectors).passes(agreement):
-        in_float32 = _expected(plan, decision.fitted, stage, report, True)
-        raise failure(agreement, expected, in_float32, choice.precision, _named(plan))
+        raise failure(agreement, expected, choice.precision, choice.vectors, _named(plan))
     manifest = msgspec.structs.replace(manifest, parity=parity_record(expected.reference, agreement, options))
     manifest = with_model_card(stage, manifest)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
@@ -123,9 +104,7 @@ def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
     return options
 
 
-def _expected(
-    plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Reporter, single_precision: bool = False
-) -> Expected:
+def _expected(plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Reporter) -> Expected:
     longest = min(plan.max_seq_length, LONGEST_PROBE)
     tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
     texts = probe_texts(longest)
@@ -134,7 +113,7 @@ def _expected(
     )
     batches = token_batches(longest, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
     definition = Definition(
-        reference=plan.model.reference(plan.layers, plan.pooling, single_precision),
+        reference=plan.model.reference(plan.layers, plan.pooling),
         composition=plan.composition,
         head=Head.of((fitted.mean, fitted.weight) if fitted else None, bool(plan.recipe.graph.normalize)),
         hidden_size=plan.model.record.hidden_size,

@@ -98,11 +98,7 @@ class WhiteningChoice:
 
 
 def check_rounded(vectors: VectorType, normalize: bool) -> None:
-    """Check the type of the finished vectors.
-
-    Raises:
-        UsageError: it is unknown, or int8 vectors are to be normalised, which their rounding would undo.
-    """
+    """Check the type of the finished vectors."""
     one_of("vectors", vectors, get_args(VectorType))
     if vectors == "int8" and normalize:
         raise UsageError("vectors int8 have a scale of their own in place of the L2 norm; leave normalize out")
@@ -239,14 +235,7 @@ class VectorRecipe:
 
 
 def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published: bool = False) -> str:
-    """Return the default name of the bundle's directory, such as minilm-l1-l6-cls-128d.
-
-    Args:
-        name: name of the model.
-        recipe: recipe, with its defaults resolved.
-        layers: indices into the hidden states.
-        as_published: whether it is an embedding model as its authors publish it: its name then says enough.
-    """
+    """Return the default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
     pooling, whitening, graph = recipe.source.pooling, recipe.whitening, recipe.graph
     parts = [name]
     if recipe.source.route is not None:

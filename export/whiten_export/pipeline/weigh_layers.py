@@ -27,16 +27,7 @@ def weigh_layers(
     options: SessionOptions,
     report: Reporter,
 ) -> tuple[Plan, ir.Model]:
-    """Return the plan with the weights that suit its pairs best, and the graph with these weights.
-
-    Args:
-        plan: plan with pairs and several layers.
-        graph: graph that was pooled to weigh; it is changed.
-        paths: where the graph is, and where to write it with its weights.
-        tokenizer: tokenizer of the bundle.
-        options: options with which the session is created.
-        report: receives stages.
-    """
+    """Return the plan with the weights that suit its pairs best, and the graph with these weights."""
     pairs = plan.pairs
     assert pairs is not None
     report.stage(f"weighing layers by {len(pairs.scores):,} pairs")

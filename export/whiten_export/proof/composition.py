@@ -14,20 +14,13 @@ class Composition:
     """Describes how hidden states become the vector that is whitened: pooling, average of the layers, modules.
 
     WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3; the modules are those of sentence-transformers.
-
-    Attributes:
-        layers: indices into the hidden states, ascending.
-        pooling: pooling over the tokens.
-        layer_weights: weights of the layers in their average; None for equal ones.
-        include_prompt: whether the tokens of a prompt take part in the pooling.
-        modules: modules after the average of the layers, in order.
     """
 
-    layers: tuple[int, ...]
-    pooling: Pooling = "mean"
-    layer_weights: tuple[float, ...] | None = None
-    include_prompt: bool = True
-    modules: Sequence[Module] = ()
+    layers: tuple[int, ...]  # indices into the hidden states, ascending
+    pooling: Pooling = "mean"  # pooling over the tokens
+    layer_weights: tuple[float, ...] | None = None  # weights of the layers in their average; None for equal ones
+    include_prompt: bool = True  # whether the tokens of a prompt take part in the pooling
+    modules: Sequence[Module] = ()  # modules after the average of the layers, in order
 
     def pooled_width(self, hidden_size: int) -> int:
         """Return the number of coordinates after the pooling."""

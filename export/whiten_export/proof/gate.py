@@ -13,8 +13,16 @@ from whiten_export.proof.composition import Composition
 from whiten_export.proof.modules import Float64Array
 from whiten_export.proof.reference import Head, Reference
 from whiten_export.proof.requests import PublishedVectors, Request
-from whiten_runtime.bundle.manifest import VectorType
-from whiten_runtime.bundle.parity import GATES, ROUNDING, Agreement, alone_and_batched, compare, compare_finished
+from whiten_runtime.bundle.manifest import Precision, VectorType
+from whiten_runtime.bundle.parity import (
+    GATES,
+    ROUNDING,
+    Agreement,
+    alone_and_batched,
+    compare,
+    compare_finished,
+    gate_of,
+)
 from whiten_runtime.bundle.probes import Probes
 from whiten_runtime.bundle.steps import to_steps
 from whiten_runtime.errors import ParityError
@@ -30,34 +38,21 @@ Row = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class Tokenized:
-    """Holds the token ids of a request.
+    """Holds the token ids of a request."""
 
-    Attributes:
-        request: texts and their prompt.
-        ids: token ids of each text with its prompt, truncated.
-        left_out: number of tokens of the prompt that are left out of the pooling.
-    """
-
-    request: Request
-    ids: Sequence[Sequence[int]]
-    left_out: int = 0
+    request: Request  # texts and their prompt
+    ids: Sequence[Sequence[int]]  # token ids of each text with its prompt, truncated
+    left_out: int = 0  # number of tokens of the prompt that are left out of the pooling
 
 
 @dataclass(frozen=True)
 class Definition:
-    """Computes the vectors that a bundle has to give: the reference, the composition and the head.
+    """Computes the vectors that a bundle has to give: the reference, the composition and the head."""
 
-    Attributes:
-        reference: reference of the network.
-        composition: how hidden states become a vector.
-        head: whitening and normalisation.
-        hidden_size: size of a hidden state, d.
-    """
-
-    reference: Reference
-    composition: Composition
-    head: Head
-    hidden_size: int
+    reference: Reference  # reference of the network
+    composition: Composition  # how hidden states become a vector
+    head: Head  # whitening and normalisation
+    hidden_size: int  # size of a hidden state, d
 
     def unwhitened(self, ids: Sequence[int], left_out: int = 0) -> Float64Array:
         """Return the vector of a text before whitening, [1, k].
@@ -76,25 +71,15 @@ class Definition:
 
 @dataclass(frozen=True)
 class Expected:
-    """Holds the vectors of a reference, so that the reference need not stay in memory.
+    """Holds the vectors of a reference, so that the reference need not stay in memory."""
 
-    Attributes:
-        reference: name of the reference.
-        probes: texts and their vectors.
-        batches: padded batches of token ids.
-        batch_vectors: finished vectors of each batch, [batch_size, k].
-        requests: texts with prompts.
-        unwhitened: vectors of each request before whitening, [n, d].
-        head: whitening and normalisation.
-    """
-
-    reference: str
-    probes: Probes
-    batches: Sequence[Feed] = ()
-    batch_vectors: Sequence[Float64Array] = ()
-    requests: Sequence[Request] = ()
-    unwhitened: Sequence[Float64Array] = ()
-    head: Head = field(default_factory=lambda: Head(None, False))
+    reference: str  # name of the reference
+    probes: Probes  # texts and their vectors
+    batches: Sequence[Feed] = ()  # padded batches of token ids
+    batch_vectors: Sequence[Float64Array] = ()  # finished vectors of each batch, [batch_size, k]
+    requests: Sequence[Request] = ()  # texts with prompts
+    unwhitened: Sequence[Float64Array] = ()  # vectors of each request before whitening, [n, d]
+    head: Head = field(default_factory=lambda: Head(None, False))  # whitening and normalisation
 
     @property
     def finished(self) -> Float64Array:
@@ -103,11 +88,7 @@ class Expected:
 
 
 def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence[str]) -> None:
-    """Check that the bundle's tokenizer returns the same ids as the checkpoint's.
-
-    Raises:
-        ParityError: the ids differ; the message has the first such text.
-    """
+    """Check that the bundle's tokenizer returns the same ids as the checkpoint's."""
     for text, got, want in zip(texts, ours, theirs, strict=True):
         if got != want:
             first = next((i for i, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), len(want))
@@ -131,15 +112,7 @@ def compute_expected(
     batches: Sequence[Feed],
     advance: Advance,
 ) -> Expected:
-    """Compute the vectors of each text, and of each row of a batch, alone and without padding.
-
-    Args:
-        definition: what computes them; several rows at a time, where its reference can.
-        probes: texts without a prompt.
-        prompted: texts with prompts.
-        batches: padded batches of token ids.
-        advance: function that receives the number of tokens done since its last call.
-    """
+    """Compute the vectors of each text, and of each row of a batch, alone and without padding."""
     known = _unwhitened(definition, distinct_rows(probes, prompted, batches), advance)
 
     def vectors(rows: Sequence[Sequence[int]], left_out: int = 0) -> Float64Array:
@@ -184,18 +157,7 @@ def _unwhitened(definition: Definition, rows: Sequence[Row], advance: Advance) -
 def compare_published(
     expected: Expected, published: PublishedVectors, requests: Sequence[Request], normalize: bool, model: str
 ) -> Agreement:
-    """Compare the reference with the program that a model was published for, before whitening.
-
-    Args:
-        expected: vectors of the reference.
-        published: vectors of the program, for each of `requests`.
-        requests: texts of the probes without a prompt, then those of `expected.requests`.
-        normalize: whether the published model divides vectors by their L2 norm.
-        model: name of the model, for the message.
-
-    Raises:
-        ParityError: the vectors differ.
-    """
+    """Compare the reference with the program that a model was published for, before whitening."""
     probes = expected.probes
     rows = {text: row for row, text in enumerate(probes.texts)}
     plain = probes.unwhitened[[rows[text] for text in requests[0].texts]]
@@ -224,16 +186,7 @@ def _rows(feed: Feed) -> list[list[int]]:
 
 
 def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agreement:
-    """Compare a bundle with the reference: its probes alone and batched, texts with prompts, batches of odd shapes.
-
-    Args:
-        root: the bundle's directory.
-        expected: the reference's vectors.
-        options: options with which the bundle's session is created.
-
-    Returns:
-        The agreement over all vectors.
-    """
+    """Compare a bundle with the reference: its probes alone and batched, texts with prompts, batches of odd shapes."""
     bundle, embedder = load_bundle(root, options)
     with embedder:
         whole = dataclasses.replace(EncodeOptions.of(bundle.manifest), finite=False)  # the gate says so itself
@@ -246,11 +199,7 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agr
 
 
 def check_rounding(reference: Float64Array, vectors: VectorType) -> None:
-    """Check that the reference's finished vectors, [n, k], keep their directions if they are rounded to int8.
-
-    Raises:
-        ParityError: they do not, because a coordinate is much larger than the others.
-    """
+    """Check that the reference's finished vectors, [n, k], keep their directions if they are rounded to int8."""
     if vectors == "float32" or not np.isfinite(reference).all():
         return
     exact = to_steps(reference)
@@ -263,33 +212,17 @@ def check_rounding(reference: Float64Array, vectors: VectorType) -> None:
         )
 
 
-def failure(agreement: Agreement, expected: Expected, own: Expected, precision: str, what: str) -> ParityError:
-    """Return an error with the reason why the gate failed: a wrong graph, or too low a precision for these vectors.
-
-    The reference in float32 decides between the two.
-
-    Args:
-        agreement: agreement of the bundle with the reference.
-        expected: the reference's vectors.
-        own: the reference's vectors, computed in float32.
-        precision: precision of the bundle.
-        what: description of the model, its layers and pooling, for the message.
-    """
-    gate = GATES["fp32" if precision == "fp32" else "int8"]
-    own_agreement = compare(own.probes.embeddings, expected.probes.embeddings)
-    if precision != "fp32":
-        reason = (
-            f"{precision} costs these vectors too much accuracy: {agreement}; use --precision fp32, a smaller --dim or "
-            "other layers"
-        )
-    elif not np.isfinite(expected.probes.embeddings).all():
-        reason = f"{expected.reference} gives vectors of {what} that are not finite; check the model"
-    elif gate.passes(own_agreement):
-        reason = f"the exported graph of {what} is not what {expected.reference} computes: {agreement}"
+def failure(
+    agreement: Agreement, expected: Expected, precision: Precision, vectors: VectorType, what: str
+) -> ParityError:
+    """Return the error of a bundle that failed its gate; `what` describes the network, its layers and pooling."""
+    reason = (
+        f"the bundle of {what} differs from {expected.reference}: {agreement}; wanted {gate_of(precision, vectors)}"
+    )
+    if not np.isfinite(expected.probes.embeddings).all():
+        hint = "the reference's own vectors are not finite: check the model"
+    elif precision != "fp32":
+        hint = f"{precision} costs these vectors too much: use --precision fp32, a smaller --dim or other layers"
     else:
-        reason = (
-            f"{what} cannot be whitened in float32: texts differ so little there that whitening magnifies rounding; "
-            f"use mean pooling, other layers or a smaller --dim. {own.reference} is as far from float64 "
-            f"({own_agreement}) as the graph ({agreement})"
-        )
-    return ParityError(f"{reason}; no bundle was written")
+        hint = "use mean pooling, other layers or a smaller --dim: whitening magnifies rounding where texts differ"
+    return ParityError(f"{reason}; {hint}; no bundle was written")

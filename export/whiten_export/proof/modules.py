@@ -28,19 +28,12 @@ ACTIVATIONS: Mapping[str, Callable[[Float64Array], Float64Array]] = {
 
 @dataclass(frozen=True)
 class Dense:
-    """Applies an affine map and an activation function: y = f(x W + b) + x R.
+    """Applies an affine map and an activation function: y = f(x W + b) + x R."""
 
-    Attributes:
-        weight: W, float32 [d, k].
-        bias: b, float32 [k]; None for none.
-        activation: name of f, one of `ACTIVATIONS`.
-        residual: R, float32 [d, k]; None for no residual connection.
-    """
-
-    weight: Float32Array
-    bias: Float32Array | None
-    activation: str
-    residual: Float32Array | None = None
+    weight: Float32Array  # W, float32 [d, k]
+    bias: Float32Array | None  # b, float32 [k]; None for none
+    activation: str  # name of f, one of `ACTIVATIONS`
+    residual: Float32Array | None = None  # R, float32 [d, k]; None for no residual connection
 
     def __call__(self, vectors: Float64Array) -> Float64Array:
         """Apply it to float64 [n, d], giving [n, k]."""
@@ -62,17 +55,11 @@ class Dense:
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """Normalises each vector to mean 0 and variance 1, then scales and shifts its coordinates.
+    """Normalises each vector to mean 0 and variance 1, then scales and shifts its coordinates."""
 
-    Attributes:
-        weight: scale, float32 [d].
-        bias: shift, float32 [d].
-        epsilon: number added to the variance.
-    """
-
-    weight: Float32Array
-    bias: Float32Array
-    epsilon: float = 1e-5
+    weight: Float32Array  # scale, float32 [d]
+    bias: Float32Array  # shift, float32 [d]
+    epsilon: float = 1e-5  # number added to the variance
 
     def __call__(self, vectors: Float64Array) -> Float64Array:
         """Apply it to float64 [n, d]."""
@@ -106,13 +93,9 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Truncate:
-    """Keeps the leading coordinates of each vector.
+    """Keeps the leading coordinates of each vector."""
 
-    Attributes:
-        dimension: number of coordinates to keep.
-    """
-
-    dimension: int
+    dimension: int  # number of coordinates to keep
 
     def __call__(self, vectors: Float64Array) -> Float64Array:
         """Apply it to float64 [n, d]."""

@@ -17,13 +17,9 @@ from whiten_runtime.errors import UsageError
 
 
 class Reference(Protocol):
-    """Computes sentence vectors before whitening, independently of the graph.
+    """Computes sentence vectors before whitening, independently of the graph."""
 
-    Attributes:
-        name: name and precision of the program that computes, for the manifest.
-    """
-
-    name: str
+    name: str  # name and precision of the program that computes, for the manifest
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return pooled hidden states of a padded batch, [layers, batch_size, d]; see `Composition` for what follows.
@@ -37,15 +33,10 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Head:
-    """Computes the head, which follows the composition: whitening and normalisation.
+    """Computes the head, which follows the composition: whitening and normalisation."""
 
-    Attributes:
-        affine: mean [d] and weight [d, k] of y = (x - mean) W, or None.
-        normalize: divide by the L2 norm.
-    """
-
-    affine: tuple[Float64Array, Float64Array] | None
-    normalize: bool
+    affine: tuple[Float64Array, Float64Array] | None  # mean [d] and weight [d, k] of y = (x - mean) W, or None
+    normalize: bool  # divide by the L2 norm
 
     @classmethod
     def of(cls, affine: tuple[ArrayLike, ArrayLike] | None, normalize: bool) -> "Head":
@@ -65,15 +56,6 @@ def token_weights(attention_mask: NDArray[np.int64], mode: PoolingMode) -> Float
     """Return the weight of each token in a pooling that is a weighted sum, [batch_size, sequence_length].
 
     A text without a token to pool has zeros.
-
-    Args:
-        attention_mask: 1 for a token, 2 for a token that is left out of the pooling, and 0 for padding.
-        mode: "mean" over the tokens, "cls" for the first, "last" for the last, "cls_avg" for half of the first and half
-            of the mean, "weightedmean" for weights proportional to the position from 1 on, "mean_sqrt_len" for the sum
-            divided by the root of the number of tokens.
-
-    Raises:
-        UsageError: the pooling is not a weighted sum over the tokens.
     """
     pooled = (attention_mask == 1).astype(np.float64)
     count = np.maximum(pooled.sum(axis=1, keepdims=True), 1)
@@ -105,16 +87,7 @@ def weighted_sums(states: Sequence[NDArray[Any]], weights: Float64Array) -> Floa
 
 
 def pool(states: Sequence[NDArray[Any]], attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
-    """Pool each state [batch_size, sequence_length, d]; the results of several modes are concatenated.
-
-    Args:
-        states: hidden states of the layers.
-        attention_mask: 1 for a token, 2 for a token that is left out of the pooling, and 0 for padding.
-        pooling: any pooling of the mask and the states alone: all but "pooler" and "sif".
-
-    Returns:
-        [layers, batch_size, d]; zeros for a text without a token to pool.
-    """
+    """Pool each state [batch_size, sequence_length, d]; the results of several modes are concatenated."""
     parts = []
     for mode in pooling_modes(pooling):
         if mode == "max":

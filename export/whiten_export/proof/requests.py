@@ -14,28 +14,18 @@ _MOST = 12
 
 @dataclass(frozen=True)
 class Request:
-    """Holds texts to embed with one prompt.
+    """Holds texts to embed with one prompt."""
 
-    Attributes:
-        prompt: prompt that is put before each text, or around it; an empty string for none.
-        texts: the texts.
-    """
-
-    prompt: str
-    texts: tuple[str, ...]
+    prompt: str  # prompt that is put before each text, or around it; an empty string for none
+    texts: tuple[str, ...]  # the texts
 
 
 @dataclass(frozen=True)
 class PublishedVectors:
-    """Holds vectors that the program computed for which a model was published.
+    """Holds vectors that the program computed for which a model was published."""
 
-    Attributes:
-        name: name and version of the program.
-        vectors: float64 [n, k] for each request.
-    """
-
-    name: str
-    vectors: tuple[Float64Array, ...]
+    name: str  # name and version of the program
+    vectors: tuple[Float64Array, ...]  # float64 [n, k] for each request
 
 
 def prompted_requests(texts: Sequence[str], prompts: Mapping[str, str]) -> tuple[Request, ...]:

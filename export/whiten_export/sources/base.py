@@ -17,28 +17,19 @@ UNSET_LENGTH = 1_000_000
 
 @dataclass(frozen=True)
 class SourceTokenizer:
-    """Describes a checkpoint's tokenizer.
+    """Describes a checkpoint's tokenizer."""
 
-    Attributes:
-        json: content of `tokenizer.json`, in the format of Hugging Face tokenizers.
-        own_ids: function that returns the ids of the checkpoint's own tokenizer, truncated to a number of tokens.
-        pad_token_id: id of the padding token.
-        specials: special tokens by their role, such as "pad_token".
-        stated_length: maximum number of tokens of a text, where the checkpoint states it; otherwise None.
-        surplus_from: first id that stands for the unknown token. Such ids belong to pieces that the format must
-            distinguish and the checkpoint does not. None where there are none.
-        unknown_token_id: id of the unknown token.
-        truncation_side: side from which tokens are removed from texts that are too long.
-    """
-
-    json: str
+    json: str  # content of `tokenizer.json`, in the format of Hugging Face tokenizers
+    # function that returns the ids of the checkpoint's own tokenizer, truncated to a number of tokens
     own_ids: Callable[[Sequence[str], int], list[list[int]]]
-    pad_token_id: int
-    specials: Mapping[str, str]
-    stated_length: int | None
+    pad_token_id: int  # id of the padding token
+    specials: Mapping[str, str]  # special tokens by their role, such as "pad_token"
+    stated_length: int | None  # maximum number of tokens of a text, where the checkpoint states it; otherwise None
+    # first id that stands for the unknown token. Such ids belong to pieces that the format must distinguish and
+    # the checkpoint does not. None where there are none
     surplus_from: int | None = None
-    unknown_token_id: int = 0
-    truncation_side: Side = "right"
+    unknown_token_id: int = 0  # id of the unknown token
+    truncation_side: Side = "right"  # side from which tokens are removed from texts that are too long
 
     def plain(self, ids: Sequence[int]) -> list[int]:
         """Return the ids as the checkpoint's own tokenizer gives them."""
@@ -53,51 +44,22 @@ class SourceTokenizer:
 
 
 class TokenModel(Protocol):
-    """Computes hidden states from token ids.
+    """Computes hidden states from token ids."""
 
-    Attributes:
-        record: description of the model, for the manifest.
-        tokenizer: tokenizer of the model.
-        layers: indices of the available hidden states, ascending.
-        default_layers: hidden states to average by default.
-        positions: maximum number of tokens that it has positions for; None for any number.
-        vocab_size: number of token ids.
-        client_config: content of `config.json` for other programs.
-        supported: whether its family is in the registry.
-    """
-
-    record: Source
-    tokenizer: SourceTokenizer
-    layers: tuple[int, ...]
-    default_layers: tuple[int, ...]
-    positions: int | None
-    vocab_size: int
-    client_config: Mapping[str, Any]
-    supported: bool
+    record: Source  # description of the model, for the manifest
+    tokenizer: SourceTokenizer  # tokenizer of the model
+    layers: tuple[int, ...]  # indices of the available hidden states, ascending
+    default_layers: tuple[int, ...]  # hidden states to average by default
+    positions: int | None  # maximum number of tokens that it has positions for; None for any number
+    vocab_size: int  # number of token ids
+    client_config: Mapping[str, Any]  # content of `config.json` for other programs
+    supported: bool  # whether its family is in the registry
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """Return the graph that computes these layers, without nodes that they do not need.
+        """Return the graph that computes these layers, without nodes that they do not need."""
 
-        Raises:
-            WhitenError: the graph cannot be built.
-        """
-
-    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
-        """Return the reference that the graph is checked against.
-
-        Args:
-            layers: indices into the hidden states.
-            pooling: pooling over the tokens.
-            single_precision: compute in float32 like the graph, to measure the error of float32 alone.
-        """
+    def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
+        """Return the reference that the graph is checked against."""
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
-        """Return the vectors of the program that the model was published for; None if there is no such program.
-
-        Args:
-            requests: texts and prompts.
-            max_seq_length: maximum number of tokens of a text.
-
-        Raises:
-            WhitenError: the program is missing or cannot load the model.
-        """
+        """Return the vectors of the program that the model was published for; None if there is no such program."""

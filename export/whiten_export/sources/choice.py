@@ -59,11 +59,7 @@ class SourceChoice:
 
 
 def _checked_layers(layers: object) -> tuple[int, ...] | None:
-    """Return layers as whole numbers of Python.
-
-    Raises:
-        UsageError: they are not several whole numbers, or none.
-    """
+    """Return layers as whole numbers of Python."""
     if layers is None:
         return None
     try:
@@ -81,11 +77,7 @@ def _checked_layers(layers: object) -> tuple[int, ...] | None:
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
-    """Parse layers such as "1,12".
-
-    Raises:
-        UsageError: not whole numbers separated by commas.
-    """
+    """Parse layers such as "1,12"."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -95,16 +87,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
 def resolve_layers(
     layers: tuple[int, ...], num_hidden_layers: int, available: tuple[int, ...] | None = None
 ) -> tuple[int, ...]:
-    """Return sorted indices into the hidden states; negative ones count from the top.
-
-    Args:
-        layers: layers, as in `SourceChoice`.
-        num_hidden_layers: number of blocks of the network; hidden state l is the output of block l.
-        available: indices of the available hidden states; None for all.
-
-    Raises:
-        UsageError: a layer is out of range, given twice, or not available.
-    """
+    """Return sorted indices into the hidden states; negative ones count from the top."""
     resolved = []
     for layer in layers:
         index = layer + num_hidden_layers + 1 if layer < 0 else layer

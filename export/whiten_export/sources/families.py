@@ -12,22 +12,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """Describes facts about an architecture that its config does not contain.
+    """Describes facts about an architecture that its config does not contain."""
 
-    Attributes:
-        model_class: class of transformers whose `hidden_states` are those of the encoder.
-        supported: whether the tests export a network of this architecture.
-        positions_after_pad: position ids start at the pad id + 1, so that many positions cannot be used.
-        mixes_embeddings: a token's first hidden state depends on its neighbours' word embeddings. Those of padding must
-            then be zeros, so that a vector does not depend on padding.
-        arguments: further arguments of its forward pass. Inputs that are not listed are left to the model, which takes
-            token types, boxes and languages as zeros inside the graph.
-    """
-
-    model_class: str = "AutoModel"
-    supported: bool = True
-    positions_after_pad: bool = False
+    model_class: str = "AutoModel"  # class of transformers whose `hidden_states` are those of the encoder
+    supported: bool = True  # whether the tests export a network of this architecture
+    positions_after_pad: bool = False  # position ids start at the pad id + 1, so that many positions cannot be used
+    # a token's first hidden state depends on its neighbours' word embeddings. Those of padding must then be
+    # zeros, so that a vector does not depend on padding
     mixes_embeddings: bool = False
+    # further arguments of its forward pass. Inputs that are not listed are left to the model, which takes token
+    # types, boxes and languages as zeros inside the graph
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -15,15 +15,6 @@ def choose_max_seq_length(
 
     An embedding model's limit is that of its sentence-transformers' files or of the catalogue. If a model has positions
     and no such limit, the default is at most `USUAL_LENGTH`.
-
-    Args:
-        checkpoint: checkpoint of the model.
-        positions: maximum number of tokens that the model has positions for; None for any number.
-        tokenizer: tokenizer of the model.
-        wanted: number asked for, or None.
-
-    Raises:
-        UsageError: more was asked for than the model has positions, or no more than its special tokens take.
     """
     specials = tokenizer.special_tokens
     if wanted is None:

@@ -11,17 +11,7 @@ from whiten_runtime.reporter import Reporter
 
 
 def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | None = None) -> TokenModel:
-    """Read everything about a model except its weights.
-
-    Args:
-        checkpoint: files of the model.
-        choice: choices about the source.
-        report: receives warnings; None for no reports.
-
-    Raises:
-        UsageError: the choice asks for something that this kind of model does not have.
-        WhitenError: the model cannot be read, or a package that its kind needs is missing.
-    """
+    """Read everything about a model except its weights."""
     (_check_words if checkpoint.kind == "words" else _check_network)(choice)
     modes = pooling_modes(choice.pooling or "mean")
     if "pooler" in modes and checkpoint.kind != "transformers":

@@ -37,23 +37,14 @@ def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Holds what other programs need to know of a bundle.
+    """Holds what other programs need to know of a bundle."""
 
-    Attributes:
-        dimension: number of coordinates of a vector.
-        max_seq_length: maximum number of tokens of a text.
-        prompts: prompts that are put before a text, by name.
-        default_prompt_name: name of the prompt that texts get if none is asked for.
-        similarity_fn_name: similarity of two vectors.
-        separate_weights: whether the graph's weights are a file of their own.
-    """
-
-    dimension: int
-    max_seq_length: int
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-    similarity_fn_name: Similarity = "cosine"
-    separate_weights: bool = False
+    dimension: int  # number of coordinates of a vector
+    max_seq_length: int  # maximum number of tokens of a text
+    prompts: Mapping[str, str] = field(default_factory=dict)  # prompts that are put before a text, by name
+    default_prompt_name: str | None = None  # name of the prompt that texts get if none is asked for
+    similarity_fn_name: Similarity = "cosine"  # similarity of two vectors
+    separate_weights: bool = False  # whether the graph's weights are a file of their own
 
 
 def write_client_files(root: Path, config: Mapping[str, Any], settings: ClientSettings) -> None:

@@ -19,14 +19,7 @@ _CANNOT = frozenset((errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Exchange the names of two files or directories of one file system in one step.
-
-    Returns:
-        Whether they were exchanged; False if the system or the file system cannot do it.
-
-    Raises:
-        OSError: it can, but failed, as where one of them is missing.
-    """
+    """Exchange the names of two files or directories of one file system in one step."""
     call = _call()
     if call is None:
         return False

@@ -23,15 +23,10 @@ _ELSEWHERE = "another --out"
 
 @dataclass(frozen=True)
 class Kind:
-    """Describes a kind of directory.
+    """Describes a kind of directory."""
 
-    Attributes:
-        name: name of the kind, for messages.
-        marker: file that every directory of the kind contains; directories without it are never replaced.
-    """
-
-    name: str
-    marker: str
+    name: str  # name of the kind, for messages
+    marker: str  # file that every directory of the kind contains; directories without it are never replaced
 
 
 BUNDLE = Kind("bundle", MANIFEST_FILE)
@@ -45,15 +40,6 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
     its free lock, and removed by the next call for the same target. A bundle that is replaced is exchanged with the new
     one in one step, and then removed. Where the file system cannot exchange, it is renamed first: if the process is
     killed before the new one has its name, the next call puts the old one back.
-
-    Args:
-        target: directory to create.
-        replace: replace a directory that already exists.
-        kind: kind of the directory.
-
-    Raises:
-        UsageError: `target` exists and may not be replaced.
-        WhitenError: the directory cannot be written, or the disk is full.
     """
     named, target = target, target.resolve()
     with written_as(named, _ELSEWHERE):
@@ -69,11 +55,7 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
 
 
 def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
-    """Check that a directory of a kind, by default a bundle, may be written to `target`.
-
-    Raises:
-        UsageError: `target` exists and may not be replaced.
-    """
+    """Check that a directory of a kind, by default a bundle, may be written to `target`."""
     if not target.exists() and not target.is_symlink():
         return
     if not (target / kind.marker).is_file():
@@ -85,11 +67,7 @@ def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock an existing directory for this process, where the system has locks.
-
-    Raises:
-        UsageError: another process has locked it.
-    """
+    """Lock an existing directory for this process, where the system has locks."""
     try:
         held = lock(directory)
     except BlockingIOError:

@@ -10,7 +10,7 @@ from support.cli import invoke as run
 from support.cli import ok
 from support.hub_server import Hub, connect, serving
 from whiten_export.commands.export import export
-from whiten_export.corpus.statistics import load_finished
+from whiten_export.corpus.statistics import load_statistics
 from whiten_export.graph import files as graph_files
 from whiten_runtime import BundleError, Encoder
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
@@ -65,7 +65,7 @@ def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
         ok("refit", bundle, "--corpus", other_file, *spec, "--align-to", bundle, "--out", made / "aligned")
     snapshot = next((tmp_path / "cache").glob("models--org--wide/snapshots/*"))
     assert (snapshot / EXTERNAL_DATA_FILE).is_symlink()
-    assert load_finished(tmp_path / "0" / "stats")[1] == load_finished(tmp_path / "1" / "stats")[1]
+    assert load_statistics(tmp_path / "0" / "stats")[1] == load_statistics(tmp_path / "1" / "stats")[1]
     for name in ("new", "aligned"):
         assert not any(path.is_symlink() for path in (tmp_path / "1" / name).rglob("*"))
         want, got = (files_below(tmp_path / number / name) for number in ("0", "1"))

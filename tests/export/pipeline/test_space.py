@@ -92,7 +92,7 @@ def test_statistics_from_before_the_precision_was_stated_get_it(
 ) -> None:
     new, old = tmp_path / "new.safetensors", tmp_path / "old.safetensors"
     fit_bundle(make("--precision", "int8"), Corpus((str(other_file),), None, None), new)
-    statistics, origin, _ = load_statistics(new)
+    statistics, origin = load_statistics(new)
     assert [one.fitted_at for one in statistics.corpus] == ["int8"]
     bare = Statistics(statistics.moments, statistics.sample, statistics.fitted_at("fp32").corpus)
     assert bare.corpus[0].fitted_at is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.cli import invoke, ok
-from whiten_export.corpus.statistics import load_finished
+from whiten_export.corpus.statistics import load_statistics
 from whiten_runtime.commands.main import whiten
 from whiten_scale import fitting
 from whiten_scale.fitting import ranges_of
@@ -51,7 +51,7 @@ def test_bits_do_not_depend_on_workers_and_machines(
 def test_statistics_are_those_of_whiten_fit(tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path) -> None:
     corpus = [part for file in sorted(filled.iterdir()) for part in ("--corpus", file)]
     ok("fit", tiny_bundle, *corpus, "--column", "text", "--out", tmp_path / "fit")
-    (many, origin), (whole, other) = load_finished(once), load_finished(tmp_path / "fit")
+    (many, origin), (whole, other) = load_statistics(once), load_statistics(tmp_path / "fit")
     assert origin.difference(other) is None
     assert many.moments.n == whole.moments.n
     for name in ("mean", "scatter", "third", "directions"):

@@ -13,19 +13,12 @@ _HEADS_FIRST = (0, 2, 1, 3)
 
 @dataclass(frozen=True)
 class ScoreScale:
-    """Holds a constant factor of attention scores, and the product that can take it.
+    """Holds a constant factor of attention scores, and the product that can take it."""
 
-    Attributes:
-        node: Mul or Div of the scores by a constant.
-        scores: scores before it.
-        query: product that gives the queries.
-        factor: the constant factor.
-    """
-
-    node: ir.Node
-    scores: ir.Value
-    query: ir.Node
-    factor: float
+    node: ir.Node  # Mul or Div of the scores by a constant
+    scores: ir.Value  # scores before it
+    query: ir.Node  # product that gives the queries
+    factor: float  # the constant factor
 
 
 def score_scales(model: ir.Model) -> list[ScoreScale]:
@@ -49,13 +42,6 @@ def value_product(context: ir.Value) -> ir.Node | None:
 
     The context is then a weighted mean of values over tokens, so that a factor of a channel of the one is a factor of
     the same channel of the other.
-
-    Args:
-        context: input of the output projection, [batch_size, sequence_length, n].
-
-    Returns:
-        The product, whose result has the same n channels; None if the context is computed otherwise, or read by other
-        nodes than products.
     """
     if context.is_graph_output() or len(linear_users(context)) < len(list(context.uses())):
         return None

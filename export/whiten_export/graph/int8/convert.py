@@ -34,17 +34,7 @@ def convert_to_int8(
     options: SessionOptions,
     report: Reporter,
 ) -> tuple[ir.Model, QuantizationRecord]:
-    """Return the graph in int8, with constant scales where texts far from the calibration lose little by them.
-
-    Args:
-        graph: graph in float32, with its head; changed in place.
-        texts: texts to calibrate on.
-        far: token ids of texts that are not among them, to compare on.
-        longest: maximum number of tokens of a text.
-        folder: folder of the graph's weights, for temporary files.
-        options: options with which sessions are created.
-        report: receives stages.
-    """
+    """Return the graph in int8, with constant scales where texts far from the calibration lose little by them."""
     path = folder / "float32.onnx"
     plain_products(graph)
     save_with_outputs(graph, list(graph.graph.outputs), path)

@@ -23,13 +23,6 @@ def narrow_masks(model: ir.Model, longest: int) -> int:
     """Compute each mask that is added to attention scores as [batch, 1, 1, sequence], where that gives the same scores.
 
     Whether all queries have the same mask, and whether it depends on `attention_mask` alone, is tested by running it.
-
-    Args:
-        model: graph in float32, changed in place.
-        longest: maximum number of tokens of a text.
-
-    Returns:
-        Number of masks replaced.
     """
     if longest > _LONGEST:
         return 0

@@ -16,29 +16,20 @@ from whiten_runtime.ort.session import SessionOptions
 
 @dataclass(frozen=True)
 class Quantized:
-    """Holds what int8 needs to know of an activation.
+    """Holds what int8 needs to know of an activation."""
 
-    Attributes:
-        scale: how it becomes uint8.
-        columns: weights of its products, by the name of the product's result; those that are missing are rounded to
-            the nearest.
-    """
-
-    scale: Scale
+    scale: Scale  # how it becomes uint8
+    # weights of its products, by the name of the product's result; those that are missing are rounded to the
+    # nearest
     columns: Mapping[str, Columns] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Holds the scales of every activation of a graph, and its rounded weights for the scales that were chosen.
+    """Holds the scales of every activation of a graph, and its rounded weights for the scales that were chosen."""
 
-    Attributes:
-        choices: scales by the name of the activation.
-        chosen: scales and weights by the name of the activation.
-    """
-
-    choices: Mapping[str, Choice]
-    chosen: Mapping[str, Quantized]
+    choices: Mapping[str, Choice]  # scales by the name of the activation
+    chosen: Mapping[str, Quantized]  # scales and weights by the name of the activation
 
     @property
     def constants(self) -> int:
@@ -59,16 +50,7 @@ def calibrate(
     most: float,
     before: Calibration | None = None,
 ) -> Calibration:
-    """Choose the scale of every activation of a graph, and round the weights for it.
-
-    Args:
-        model: graph in float32.
-        texts: texts to measure activations on.
-        options: options with which sessions are created.
-        path: path to write the graph to, beside its weights.
-        most: largest error of a constant scale, over that of a scale per token, at which it is chosen; 0 for none.
-        before: calibration of the same graph with another `most`; only what changes is measured again.
-    """
+    """Choose the scale of every activation of a graph, and round the weights for it."""
     choices = dict(before.choices) if before is not None else {}
     chosen = dict(before.chosen) if before is not None else {}
 

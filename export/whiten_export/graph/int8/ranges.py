@@ -27,17 +27,11 @@ _ROWS = 4
 
 @dataclass(frozen=True)
 class CalibrationTexts:
-    """Holds the texts on which ranges are measured.
+    """Holds the texts on which ranges are measured."""
 
-    Attributes:
-        sentences: token ids of real sentences.
-        wide: token ids of texts without sense, chosen for range.
-        pad_token_id: id of the padding token.
-    """
-
-    sentences: Sequence[Sequence[int]]
-    wide: Sequence[Sequence[int]]
-    pad_token_id: int
+    sentences: Sequence[Sequence[int]]  # token ids of real sentences
+    wide: Sequence[Sequence[int]]  # token ids of texts without sense, chosen for range
+    pad_token_id: int  # id of the padding token
 
 
 def measure_ranges(
@@ -46,13 +40,6 @@ def measure_ranges(
     """Yield the range of each activation over texts. Padding is ignored.
 
     The range of an attention's context is that of its values: it is a weighted mean of them, whatever the weights.
-
-    Args:
-        model: graph in float32.
-        values: activations to measure.
-        texts: texts to measure them on.
-        options: options with which sessions are created.
-        path: path to write the graph to, beside its weights.
     """
     for group in _groups(values):
         bounds = {value: bound for value in group if (bound := _bound(value)) is not None}

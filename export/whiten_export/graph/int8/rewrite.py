@@ -26,13 +26,6 @@ def quantize_int8(model: ir.Model, quantized: Mapping[str, Quantized]) -> int:
 
     Activations are uint8: x86 has no kernel for two signed operands. MatMuls that read the same value share its
     quantisation.
-
-    Args:
-        model: graph to change, in place.
-        quantized: scale and weights of every value of `activations`, by the value's name.
-
-    Returns:
-        Number of nodes replaced.
     """
     rewriter = _Rewriter(model, quantized)
     rewriter.fold()
@@ -51,18 +44,12 @@ def quantize_int8(model: ir.Model, quantized: Mapping[str, Quantized]) -> int:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Holds a quantised activation.
+    """Holds a quantised activation."""
 
-    Attributes:
-        levels: uint8, of the activation's shape, or [tokens, n] if there are scales per token.
-        scale: constant scale of all tokens, or 1.
-        of_tokens: scales [tokens, 1]; None if the scale is constant.
-        shape: shape of the activation but for its last dimension, and -1; None if the scale is constant.
-    """
-
-    levels: ir.Value
-    scale: float
-    of_tokens: ir.Value | None = None
+    levels: ir.Value  # uint8, of the activation's shape, or [tokens, n] if there are scales per token
+    scale: float  # constant scale of all tokens, or 1
+    of_tokens: ir.Value | None = None  # scales [tokens, 1]; None if the scale is constant
+    # shape of the activation but for its last dimension, and -1; None if the scale is constant
     shape: ir.Value | None = None
 
 

@@ -45,13 +45,6 @@ def quantize_with_feedback(weight: Float32Array, gram: NDArray[np.floating]) -> 
     by the factors that minimise the expected squared error of x W (GPTQ, Frantar et al. 2023, in the form of LDLQ, Chee
     et al. 2023, equation 3, which needs no inverse). The second row of a pair is kept within
     what `LARGEST_PAIR` leaves to it.
-
-    Args:
-        weight: float32 [n, m].
-        gram: sum of x^T x over activations x, [n, n].
-
-    Returns:
-        int8 [n, m], and the scale of each column, float32 [m].
     """
     scale = _pair_scales(weight, np.diag(gram))
     order = np.argsort(-np.diag(gram), kind="stable")
@@ -86,10 +79,6 @@ def _pair_scales(weight: Float32Array, energy: NDArray[np.floating]) -> Float32A
     """Return the scale of each column, [m], at which rounding and cutting pairs lose least together.
 
     Rounding errors have the variance 1 / 12 of a level. Of a pair that is cut, each weight loses half of what is over.
-
-    Args:
-        weight: float32 [n, m].
-        energy: what an error of each row counts, [n]: the second moment of its activation.
     """
     largest = _largest(weight)
     first, second = (weight[start : len(weight) // 2 * 2 : 2] / largest for start in (0, 1))

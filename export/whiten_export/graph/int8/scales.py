@@ -35,14 +35,10 @@ _MARGIN = 1.1
 
 @dataclass(frozen=True)
 class Function:
-    """Describes an activation function before a product.
+    """Describes an activation function before a product."""
 
-    Attributes:
-        zero_point: level of 0 among the 256 of a uint8: nearly all levels are for values above 0.
-        least: magnitude below which that of a token is not taken, so that no value of the function is below level 0.
-    """
-
-    zero_point: int
+    zero_point: int  # level of 0 among the 256 of a uint8: nearly all levels are for values above 0
+    # magnitude below which that of a token is not taken, so that no value of the function is below level 0
     least: float
 
 
@@ -52,37 +48,24 @@ FUNCTIONS = {"Gelu": Function(24, 0.1701 * (LEVELS - 24) / 24), "Relu": Function
 
 @dataclass(frozen=True)
 class Range:
-    """Holds what was measured of an activation.
+    """Holds what was measured of an activation."""
 
-    Attributes:
-        low: smallest value of each channel, and 0 at most, float32 [n].
-        high: largest value of each channel, and 0 at least, float32 [n].
-        rows: a sample of tokens, float32 [r, n].
-        gram: sum of x^T x over tokens x, float32 [n, n].
-    """
-
-    low: Float32Array
-    high: Float32Array
-    rows: Float32Array
-    gram: Float32Array
+    low: Float32Array  # smallest value of each channel, and 0 at most, float32 [n]
+    high: Float32Array  # largest value of each channel, and 0 at least, float32 [n]
+    rows: Float32Array  # a sample of tokens, float32 [r, n]
+    gram: Float32Array  # sum of x^T x over tokens x, float32 [n, n]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Describes how an activation becomes uint8.
+    """Describes how an activation becomes uint8."""
 
-    Attributes:
-        zero_point: level of 0.
-        constant: scale of all tokens; None for one for each token, from its own largest magnitude.
-        factors: numbers by which each channel is divided before, and the weights are multiplied, float32 [n]; None for
-            none (SmoothQuant, Xiao et al. 2022, equation 4).
-        least: magnitude below which that of a token is not taken.
-    """
-
-    zero_point: int
-    constant: float | None = None
+    zero_point: int  # level of 0
+    constant: float | None = None  # scale of all tokens; None for one for each token, from its own largest magnitude
+    # numbers by which each channel is divided before, and the weights are multiplied, float32 [n]; None for none
+    # (SmoothQuant, Xiao et al. 2022, equation 4)
     factors: Float32Array | None = None
-    least: float = TINY
+    least: float = TINY  # magnitude below which that of a token is not taken
 
     def smoothed_weight(self, weight: Float32Array) -> Float32Array:
         """Return weights [n, m] multiplied by the factors."""
@@ -104,17 +87,11 @@ class Scale:
 
 @dataclass(frozen=True)
 class Choice:
-    """Holds the scales of an activation.
+    """Holds the scales of an activation."""
 
-    Attributes:
-        token: best scale per token.
-        constant: best constant scale; None after an activation function.
-        ratio: error of the constant scale over that of the scale per token; infinite without one.
-    """
-
-    token: Scale
-    constant: Scale | None
-    ratio: float
+    token: Scale  # best scale per token
+    constant: Scale | None  # best constant scale; None after an activation function
+    ratio: float  # error of the constant scale over that of the scale per token; infinite without one
 
     def within(self, most: float) -> Scale:
         """Return the constant scale if its error is at most `most` times the other's, else that per token."""
@@ -122,14 +99,7 @@ class Choice:
 
 
 def choose_scales(measured: Range, weight: Float32Array, function: str | None, smoothing: bool = True) -> Choice:
-    """Return the scales with which the products of an activation lose least, by the error on the sample of tokens.
-
-    Args:
-        measured: range and sample of the activation.
-        weight: weights that it is multiplied by, side by side, float32 [n, m].
-        function: operator that computed the activation, such as "Gelu"; None if it is an input.
-        smoothing: whether channels may be divided by factors, by which the weights are multiplied.
-    """
+    """Return the scales with which the products of an activation lose least, by the error on the sample of tokens."""
     exact = measured.rows @ weight
     heaviest = np.abs(weight).max(axis=1)
     known = FUNCTIONS.get(function or "")

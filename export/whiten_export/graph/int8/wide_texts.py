@@ -22,19 +22,12 @@ _EXTREMES = 2048
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Describes the token ids of a model.
+    """Describes the token ids of a model."""
 
-    Attributes:
-        size: number of token ids.
-        prefix: ids that begin every text.
-        suffix: ids that end every text.
-        longest: maximum number of tokens of a text.
-    """
-
-    size: int
-    prefix: Sequence[int]
-    suffix: Sequence[int]
-    longest: int
+    size: int  # number of token ids
+    prefix: Sequence[int]  # ids that begin every text
+    suffix: Sequence[int]  # ids that end every text
+    longest: int  # maximum number of tokens of a text
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, size: int, longest: int) -> "Vocabulary":
@@ -64,13 +57,7 @@ def far_texts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> list[list[int]]:
 
 
 def wide_texts(vocabulary: Vocabulary, seed: int, repeated: int = 10) -> list[list[int]]:
-    """Return texts of one token, of ids drawn evenly, up to the maximum length, and of one token many times.
-
-    Args:
-        vocabulary: token ids of the model.
-        seed: seed of the draws: texts to calibrate on are not those to compare on.
-        repeated: number of tokens that are repeated each number of times.
-    """
+    """Return texts of one token, of ids drawn evenly, up to the maximum length, and of one token many times."""
     generator = np.random.default_rng(seed)
 
     def drawn(count: int) -> list[int]:

@@ -28,38 +28,23 @@ _WORD_FILES = (".txt", ".vec", ".gz", ".zip")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Describes a pretrained model on disk.
+    """Describes a pretrained model on disk."""
 
-    Attributes:
-        model: model as the user named it.
-        name: short name, valid as a directory name.
-        kind: "transformers" for PyTorch weights, "onnx" for an encoder, "words" for a file of word vectors, or "static"
-            for a StaticEmbedding of sentence-transformers.
-        directory: directory of config, tokenizer and weights.
-        weights: files that contain the weights.
-        hub_id: id on the hub, or None for local files.
-        revision: commit on the hub, where known.
-        entry: catalogue entry, if there is one.
-        adapter: directory of a LoRA adapter to merge into the weights, or None.
-        merged_into: model that the adapter is merged into, or None.
-        weights_sha256: SHA-256 over the weight files, in the order of their names.
-        root: directory that names the model, which contains `directory`; None if they are the same.
-        published: how sentence-transformers makes a vector of it; None without its files.
-    """
-
-    model: str
-    name: str
+    model: str  # model as the user named it
+    name: str  # short name, valid as a directory name
+    # "transformers" for PyTorch weights, "onnx" for an encoder, "words" for a file of word vectors, or "static"
+    # for a StaticEmbedding of sentence-transformers
     kind: Kind
-    directory: Path
-    weights: tuple[Path, ...]
-    hub_id: str | None = None
-    revision: str | None = None
-    entry: Entry | None = None
-    adapter: Path | None = None
-    merged_into: str | None = None
-    weights_sha256: str = ""
-    root: Path | None = None
-    published: Published | None = None
+    directory: Path  # directory of config, tokenizer and weights
+    weights: tuple[Path, ...]  # files that contain the weights
+    hub_id: str | None = None  # id on the hub, or None for local files
+    revision: str | None = None  # commit on the hub, where known
+    entry: Entry | None = None  # catalogue entry, if there is one
+    adapter: Path | None = None  # directory of a LoRA adapter to merge into the weights, or None
+    merged_into: str | None = None  # model that the adapter is merged into, or None
+    weights_sha256: str = ""  # SHA-256 over the weight files, in the order of their names
+    root: Path | None = None  # directory that names the model, which contains `directory`; None if they are the same
+    published: Published | None = None  # how sentence-transformers makes a vector of it; None without its files
 
     @property
     def sentence_similarity(self) -> bool:
@@ -87,19 +72,7 @@ class Checkpoint:
 
 
 def resolve(model: str, revision: str | None = None, remote_code: bool = False, route: str | None = None) -> Checkpoint:
-    """Find a checkpoint; download it from the hub if `model` names one there.
-
-    Args:
-        model: catalogue name, directory, file of word vectors, or hub id.
-        revision: branch, tag or commit on the hub; None for the catalogue's, else the newest.
-        remote_code: also download Python files.
-        route: route of a Router of sentence-transformers; None if it has no Router, or one with a single route.
-
-    Raises:
-        UsageError: no such model, nothing that can be exported, or a module that is not supported.
-        WhitenError: the hub cannot be reached, or refuses.
-        IntegrityError: the weights differ from those that the catalogue pins.
-    """
+    """Find a checkpoint; download it from the hub if `model` names one there."""
     path = Path(os.path.expanduser(model))  # noqa: PTH111 -- Path.expanduser raises for unknown users
     entry = None if model.startswith((".", "/", "~")) else find(model)
     local = entry is None and path.exists()

@@ -28,19 +28,6 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
 
     Without a network, a model of the catalogue is also found under the name without an organisation that the hub gave
     it in earlier years, such as bert-base-uncased.
-
-    Args:
-        hub_id: id on the hub, ORG/NAME.
-        revision: branch, tag or commit; None for the newest.
-        remote_code: also download Python files.
-        entry: catalogue entry, if there is one.
-
-    Returns:
-        The directory in the hub's cache; its name is the commit.
-
-    Raises:
-        UsageError: no such repository or revision.
-        WhitenError: the hub cannot be reached, or refuses, or the repository holds no model.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -67,17 +54,7 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool) -> Path:
-    """Download what describes a repository, then the weights that it says its modules have.
-
-    Args:
-        hub_id: id on the hub.
-        revision: branch, tag or commit; None for the newest.
-        remote_code: also download Python files.
-        cached: look in the cache only.
-
-    Raises:
-        WhitenError: the repository holds no model, or its `modules.json` cannot be read.
-    """
+    """Download what describes a repository, then the weights that it says its modules have."""
     from huggingface_hub import snapshot_download
 
     described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]

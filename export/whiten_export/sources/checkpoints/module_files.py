@@ -19,11 +19,7 @@ _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.in
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        WhitenError: it is missing or not JSON.
-    """
+    """Read a JSON file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -31,11 +27,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read a JSON file of settings by name.
-
-    Raises:
-        WhitenError: it is missing or not JSON, or holds something else.
-    """
+    """Read a JSON file of settings by name."""
     content = read_json(path)
     if not isinstance(content, dict):
         raise WhitenError(f"{path}: holds a {type(content).__name__}; wanted settings by name")
@@ -43,12 +35,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
-    """Read a Dense, and return it with its weight files.
-
-    Raises:
-        WhitenError: it has an activation function or a setting that is not supported, or a file is missing or cannot be
-            read.
-    """
+    """Read a Dense, and return it with its weight files."""
     path = folder / "config.json"
     settings = read_settings(path)
     bias, residual = settings.pop("bias", True), settings.pop("use_residual", False)
@@ -78,11 +65,7 @@ def read_dense(folder: Path) -> tuple[Dense, tuple[Path, ...]]:
 
 
 def read_layer_norm(folder: Path) -> tuple[LayerNorm, tuple[Path, ...]]:
-    """Read a LayerNorm, and return it with its weight files.
-
-    Raises:
-        WhitenError: a file is missing or cannot be read.
-    """
+    """Read a LayerNorm, and return it with its weight files."""
     path = folder / "config.json"
     settings = read_settings(path)
     width = settings.pop("dimension", None)
@@ -93,11 +76,7 @@ def read_layer_norm(folder: Path) -> tuple[LayerNorm, tuple[Path, ...]]:
 
 
 def read_layer_weights(folder: Path) -> tuple[int, tuple[float, ...], tuple[Path, ...]]:
-    """Read a WeightedLayerPooling, and return its first layer, the weights of the layers, and its weight files.
-
-    Raises:
-        WhitenError: a file is missing or cannot be read.
-    """
+    """Read a WeightedLayerPooling, and return its first layer, the weights of the layers, and its weight files."""
     path = folder / "config.json"
     settings = read_settings(path)
     first, count = settings.get("layer_start", 4), settings.get("num_hidden_layers", 12)
@@ -117,9 +96,6 @@ def read_static(folder: Path) -> tuple[NDArray[np.float32], Path]:
     """Read the table of a StaticEmbedding, [number of tokens, d], and return it with its file.
 
     In model2vec's files, several tokens may share a row (`mapping`), and each may have a weight (`weights`).
-
-    Raises:
-        WhitenError: the file is missing, cannot be read, or has other tensors.
     """
     state, file = _read_state(folder)
     if "embedding.weight" in state:
@@ -163,11 +139,7 @@ def _check_state(state: State, wanted: dict[str, tuple[Any, ...]], file: Path) -
 
 
 def weight_file(folder: Path) -> Path:
-    """Return the weight file of a module.
-
-    Raises:
-        WhitenError: there is none.
-    """
+    """Return the weight file of a module."""
     file = next((folder / name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
         raise WhitenError(f"{folder}: has no weights ({' or '.join(_WEIGHT_FILES)}); copy the model again")

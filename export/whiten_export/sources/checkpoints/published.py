@@ -52,54 +52,28 @@ _HARMLESS = {
 
 @dataclass(frozen=True)
 class Published:
-    """Describes how a folder of sentence-transformers makes a vector.
+    """Describes how a folder of sentence-transformers makes a vector."""
 
-    Attributes:
-        network: folder of the network, or of the table of a static embedding.
-        static: whether it is a static embedding: a table of token vectors, and their mean.
-        pooling: pooling over the tokens.
-        include_prompt: whether the tokens of a prompt take part in the pooling.
-        first_layer: first layer of a weighted average of the layers; None if only the last layer is used.
-        layer_weights: weights of the layers from that one on.
-        modules: modules after the pooling, without a last Normalize.
-        normalize: whether vectors are divided by their L2 norm at the end.
-        prompts: prompts by name.
-        default_prompt_name: name of the prompt that texts get if none is asked for.
-        similarity_fn_name: similarity of two vectors.
-        max_seq_length: maximum number of tokens of a text; None if the folder does not say.
-        do_lower_case: whether texts are lower-cased before they are tokenised.
-        route: route of its Router; None without one.
-        files: weight files of the modules.
-    """
-
-    network: Path
-    static: bool = False
-    pooling: Pooling = "mean"
-    include_prompt: bool = True
+    network: Path  # folder of the network, or of the table of a static embedding
+    static: bool = False  # whether it is a static embedding: a table of token vectors, and their mean
+    pooling: Pooling = "mean"  # pooling over the tokens
+    include_prompt: bool = True  # whether the tokens of a prompt take part in the pooling
+    # first layer of a weighted average of the layers; None if only the last layer is used
     first_layer: int | None = None
-    layer_weights: tuple[float, ...] | None = None
-    modules: tuple[Module, ...] = ()
-    normalize: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-    similarity_fn_name: Similarity = "cosine"
-    max_seq_length: int | None = None
-    do_lower_case: bool = False
-    route: str | None = None
-    files: tuple[Path, ...] = ()
+    layer_weights: tuple[float, ...] | None = None  # weights of the layers from that one on
+    modules: tuple[Module, ...] = ()  # modules after the pooling, without a last Normalize
+    normalize: bool = False  # whether vectors are divided by their L2 norm at the end
+    prompts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
+    default_prompt_name: str | None = None  # name of the prompt that texts get if none is asked for
+    similarity_fn_name: Similarity = "cosine"  # similarity of two vectors
+    max_seq_length: int | None = None  # maximum number of tokens of a text; None if the folder does not say
+    do_lower_case: bool = False  # whether texts are lower-cased before they are tokenised
+    route: str | None = None  # route of its Router; None without one
+    files: tuple[Path, ...] = ()  # weight files of the modules
 
 
 def read_published(root: Path, route: str | None = None) -> Published:
-    """Read `modules.json` and all that it names.
-
-    Args:
-        root: folder with `modules.json`.
-        route: route of its Router; None if there is no Router, or one with a single route.
-
-    Raises:
-        UsageError: the route does not exist.
-        WhitenError: a module or a setting is not supported, or a file is missing or cannot be read.
-    """
+    """Read `modules.json` and all that it names."""
     chosen, steps = read_steps(root, route)
     published = replace(_first(root, steps[0]), route=chosen)
     pooled = published.static
@@ -157,14 +131,7 @@ def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
 
 
 def _with(published: Published, step: Step, pooled: bool, root: Path) -> Published:
-    """Return what the modules so far and one more give.
-
-    Args:
-        published: the modules so far.
-        step: the next one.
-        pooled: whether one of those so far is a Pooling, or pools as a static embedding does.
-        root: folder with `modules.json`.
-    """
+    """Return what the modules so far and one more give."""
     if step.kind == "Dropout":
         return published
     if step.kind == "Pooling" and not published.static and not published.modules:

@@ -17,15 +17,10 @@ _WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout", *_ROUTERS)
 
 @dataclass(frozen=True)
 class Step:
-    """Describes a module of a folder.
+    """Describes a module of a folder."""
 
-    Attributes:
-        kind: name of its class, without its place, which moved between versions.
-        folder: folder of its files.
-    """
-
-    kind: str
-    folder: Path
+    kind: str  # name of its class, without its place, which moved between versions
+    folder: Path  # folder of its files
 
 
 @dataclass(frozen=True)
@@ -35,16 +30,7 @@ class _Router:
 
 
 def read_steps(root: Path, route: str | None) -> tuple[str | None, list[Step]]:
-    """Return the route and the modules, those of the route in place of a Router.
-
-    Args:
-        root: folder with `modules.json`.
-        route: route of its Router; None if there is no Router, or one with a single route.
-
-    Raises:
-        UsageError: the route does not exist.
-        WhitenError: a file is missing or cannot be read, or a module is not one of sentence-transformers.
-    """
+    """Return the route and the modules, those of the route in place of a Router."""
     path = root / MODULES_FILE
     steps = [Step(_kind(str(step["type"]), path), root / step.get("path", "")) for step in _listed(root)]
     if not steps:
@@ -75,10 +61,6 @@ def weight_folders(root: Path) -> tuple[str, ...]:
     """Return the paths of the folders that may hold weights: those of all modules and routes but Pooling and the like.
 
     What the folders hold, and whether the modules are supported, is not checked.
-
-    Raises:
-        WhitenError: `modules.json` or the file of a Router cannot be read, or names a path that leads out of the
-            folder.
     """
     return tuple(dict.fromkeys(_weight_folders(root)))
 

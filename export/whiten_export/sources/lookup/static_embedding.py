@@ -27,15 +27,7 @@ _LENGTH = 1 << 20
 
 
 class StaticEmbedding:
-    """Reads a table of token vectors and its tokenizer. No special tokens are added to a text.
-
-    Args:
-        checkpoint: checkpoint with the files.
-        device: device of PyTorch on which sentence-transformers computes.
-
-    Raises:
-        WhitenError: a file is missing or cannot be read, or the tokenizer has more tokens than the table has rows.
-    """
+    """Reads a table of token vectors and its tokenizer. No special tokens are added to a text."""
 
     layers: tuple[int, ...] = (0,)
     default_layers: tuple[int, ...] = (0,)
@@ -69,16 +61,12 @@ class StaticEmbedding:
         builder.close(describe(state, "hidden_states.0", "batch_size", "sequence_length", self._table.shape[1]))
         return HiddenStates(model, (state,))
 
-    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+    def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the same computation on the arrays, in float64."""
         return StaticReference(self._table, pooling)
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
-        """Return the vectors of sentence-transformers.
-
-        Raises:
-            WhitenError: sentence-transformers is not installed, or cannot load the folder.
-        """
+        """Return the vectors of sentence-transformers."""
         from whiten_export.sources.networks.published_vectors import encode_published
 
         return encode_published(self._checkpoint, requests, max_seq_length, False, self._device)

@@ -17,28 +17,14 @@ from whiten_runtime.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Words:
-    """Holds words and their vectors, most frequent first.
+    """Holds words and their vectors, most frequent first."""
 
-    Attributes:
-        words: n distinct words; the reserved ones come first.
-        vectors: float32 [n, d]; zeros for reserved words.
-    """
-
-    words: tuple[str, ...]
-    vectors: NDArray[np.float32]
+    words: tuple[str, ...]  # n distinct words; the reserved ones come first
+    vectors: NDArray[np.float32]  # float32 [n, d]; zeros for reserved words
 
 
 def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) -> Words:
-    """Read a .txt or .vec file, also inside .gz or .zip; skip a first line "n d" and repeated words.
-
-    Args:
-        path: the file.
-        limit: maximum number of words to read, the first ones; None for all.
-        reserved: words whose vectors are zeros, even if the file has them.
-
-    Raises:
-        DataError: a line is not a word with d numbers; the message has its number.
-    """
+    """Read a .txt or .vec file, also inside .gz or .zip; skip a first line "n d" and repeated words."""
     words = dict.fromkeys(reserved)
     rows = bytearray()  # grows in place, because files have gigabytes
     width = 0
@@ -68,12 +54,7 @@ def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) ->
 
 
 def read_frequencies(path: Path) -> dict[str, int]:
-    """Read "word count" lines, the format of the SIF paper's frequency lists.
-
-    Raises:
-        UsageError: the file does not exist.
-        DataError: a line is not a word with a count.
-    """
+    """Read "word count" lines, the format of the SIF paper's frequency lists."""
     if not path.is_file():
         raise UsageError(f"'{path}' does not exist; wanted a file of words and their counts")
     counts = {}

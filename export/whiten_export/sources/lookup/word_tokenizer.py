@@ -34,13 +34,7 @@ frequency, 8 % of the first 200, 14 % of the first 1,000, 30 % of all 12,000.
 
 
 def word_tokenizer(words: Sequence[str], report: Reporter) -> SourceTokenizer:
-    """Return a tokenizer that gives a word its place among the words, after `SPECIALS`; others are unknown.
-
-    Args:
-        words: distinct words of the file.
-        report: receives whether texts are lower-cased, if a word of the file has an upper-case letter, and a warning if
-            some of the words can then not be found.
-    """
+    """Return a tokenizer that gives a word its place among the words, after `SPECIALS`; others are unknown."""
     vocabulary = {word: index for index, word in enumerate((*SPECIALS, *words))}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     steps: list[Any] = [normalizers.NFC()]

@@ -28,18 +28,7 @@ _SMOOTHING = 1e-3
 
 
 class WordVectors:
-    """Reads a file of word vectors. Words that are not in it are ignored.
-
-    Args:
-        checkpoint: checkpoint with the file.
-        max_words: number of words to keep, the first and so the most frequent ones; None for all.
-        frequencies: file of "word count" lines for SIF; None assumes Zipf's law, with the order of the file as rank.
-        report: receives a warning about words of the file that cannot be found.
-
-    Raises:
-        DataError: a file has another format.
-        UsageError: no word of the frequencies is among the vectors.
-    """
+    """Reads a file of word vectors. Words that are not in it are ignored."""
 
     layers: tuple[int, ...] = (0,)
     default_layers: tuple[int, ...] = (0,)
@@ -87,7 +76,7 @@ class WordVectors:
         builder.close(state, shares)
         return HiddenStates(model, (state,), shares)
 
-    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+    def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the same computation on the arrays, in float64."""
         weights = self._weights if pooling == "sif" else (self._weights > 0).astype(np.float64)
         return WordReference(self._vectors, weights)
@@ -123,16 +112,7 @@ def _with_frequencies(record: Source, frequencies: str | None) -> Source:
 
 
 def word_weights(words: Sequence[str], frequencies: str | None) -> Float64Array:
-    """Return a / (a + p(w)) of each word, [n].
-
-    Args:
-        words: words, most frequent first.
-        frequencies: file of "word count" lines: p is a word's share of all counts, 0 for words that are not in it. None
-            takes p proportional to 1 / rank.
-
-    Raises:
-        UsageError: no word is in the file.
-    """
+    """Return a / (a + p(w)) of each word, [n]."""
     if frequencies is None:
         shares = 1 / np.arange(1, len(words) + 1)
         shares /= shares.sum()

@@ -31,11 +31,7 @@ def adapter_model_class(adapter: Path, otherwise: str) -> str:
 
 
 def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
-    """Return the network with the adapter's products added to its weights, without the head of its task.
-
-    Raises:
-        WhitenError: peft is not installed, or the adapter does not fit the network, or its file cannot be read.
-    """
+    """Return the network with the adapter's products added to its weights, without the head of its task."""
     try:
         from peft import PeftModel
     except ImportError:

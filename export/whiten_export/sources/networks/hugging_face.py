@@ -35,20 +35,12 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
-    """Load the config.
-
-    Raises:
-        WhitenError: transformers cannot read it, or it needs code that was not allowed.
-    """
+    """Load the config."""
     return from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
 
 
 def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
-    """Load the tokenizer that PyTorch users of this checkpoint get, with the lower-casing that the catalogue sets.
-
-    Raises:
-        WhitenError: transformers cannot load it.
-    """
+    """Load the tokenizer that PyTorch users of this checkpoint get, with the lower-casing that the catalogue sets."""
     known = checkpoint.entry.tokenizer.lowercase_override if checkpoint.entry else None
     casing = {} if known is None else {"do_lower_case": known}
     return from_pretrained(
@@ -59,12 +51,7 @@ def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
 def from_pretrained(
     factory: Any, directory: Path, checkpoint: Checkpoint, trust_remote_code: bool, **options: Any
 ) -> Any:
-    """Call `factory.from_pretrained` on local files alone.
-
-    Raises:
-        UsageError: the checkpoint has its own Python code, which was not allowed.
-        WhitenError: transformers fails.
-    """
+    """Call `factory.from_pretrained` on local files alone."""
     try:
         with quiet():
             return factory.from_pretrained(

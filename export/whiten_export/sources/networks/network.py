@@ -24,18 +24,7 @@ _BUFFERS = re.compile(
 
 
 def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False) -> nn.Module:
-    """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base.
-
-    Args:
-        checkpoint: checkpoint with the files.
-        config: config of transformers.
-        trust_remote_code: run Python code that comes with the checkpoint.
-        pooler: whether the pooler is needed too.
-
-    Raises:
-        WhitenError: transformers cannot load them, some are missing, which it would fill with random numbers, or some
-            of the checkpoint's are not taken.
-    """
+    """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base."""
     name = family_of(config.model_type).model_class
     if checkpoint.adapter is not None:
         name = adapter_model_class(checkpoint.adapter, name)

@@ -8,11 +8,7 @@ from whiten_runtime.errors import UsageError
 
 
 def describe_pooler(network: nn.Module) -> Dense:
-    """Return the weights of a network's pooler.
-
-    Raises:
-        UsageError: it has no pooler, or another kind of it.
-    """
+    """Return the weights of a network's pooler."""
     linear, activation = _parts(network)
     bias = None if linear.bias is None else linear.bias.detach().cpu().numpy().astype(np.float32)
     weight = linear.weight.detach().cpu().numpy().astype(np.float32)

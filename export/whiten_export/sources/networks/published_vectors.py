@@ -17,18 +17,7 @@ from whiten_runtime.errors import WhitenError
 def encode_published(
     checkpoint: Checkpoint, requests: Sequence[Request], max_seq_length: int, trust_remote_code: bool, device: str
 ) -> PublishedVectors:
-    """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part.
-
-    Args:
-        checkpoint: checkpoint with the folder.
-        requests: texts and prompts.
-        max_seq_length: maximum number of tokens of a text.
-        trust_remote_code: run Python code that comes with the checkpoint.
-        device: device of PyTorch.
-
-    Raises:
-        WhitenError: sentence-transformers is not installed, or cannot load the folder.
-    """
+    """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part."""
     published = checkpoint.published
     assert published is not None
     with needing("export"):

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from whiten_export.proof.reference import Reference, pool
 from whiten_export.proof.requests import PublishedVectors, Request
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
-from whiten_export.sources.networks.blocks import check_blocks, check_count
 from whiten_export.sources.networks.hugging_face import load_config, load_tokenizer, quiet
 from whiten_export.sources.networks.network import load_network
 from whiten_export.sources.networks.pooler import apply_pooler, describe_pooler
@@ -33,18 +31,7 @@ from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
 
 class PyTorchModel:
-    """Reads a checkpoint that transformers loads. Weights are in memory only while a graph or a reference needs them.
-
-    Args:
-        checkpoint: checkpoint with the files.
-        trust_remote_code: run Python code that comes with it.
-        device: device of PyTorch: "cpu", "cuda" or "cuda:N".
-
-    Raises:
-        UsageError: it is not a text encoder.
-        WhitenError: transformers cannot read its config or its tokenizer.
-        ProviderError: PyTorch does not find the device.
-    """
+    """Reads a checkpoint with transformers; weights are in memory only while a graph or a reference needs them."""
 
     def __init__(self, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> None:
         _check_device(device)
@@ -65,11 +52,7 @@ class PyTorchModel:
         self.supported = family_of(self._config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph.
-
-        Raises:
-            WhitenError: the weights cannot be loaded, or PyTorch's exporter does not support the network.
-        """
+        """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
         network = self._network("pooler" in pooling_modes(pooling))
         model = trace(network, layers)
         pooler = describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
@@ -77,23 +60,13 @@ class PyTorchModel:
             map_surplus(model, self.tokenizer.surplus_from, self.tokenizer.unknown_token_id)
         return HiddenStates(model, tuple(model.graph.outputs), pooler=pooler)
 
-    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+    def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the whole network in float64 as the reference, with all its hidden states."""
-        kind = torch.float32 if single_precision else torch.float64
-        network = self._network("pooler" in pooling_modes(pooling)).to(self._device, kind)
-        if not single_precision:
-            config = self._config
-            with one_thread():
-                check_blocks(network, partial(_hidden_states, network), config.num_hidden_layers, config.model_type)
-        in_threads = not single_precision and not self._trust and keeps_nothing(network)  # blocks were watched before
-        return TorchReference(network, layers, pooling, in_threads)
+        network = self._network("pooler" in pooling_modes(pooling)).to(self._device, torch.float64)
+        return TorchReference(network, layers, pooling, in_threads=not self._trust and keeps_nothing(network))
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
-        """Return the vectors of sentence-transformers for texts with prompts; None without its files.
-
-        Raises:
-            WhitenError: sentence-transformers is not installed, or cannot load the folder.
-        """
+        """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
         if self._checkpoint.published is None:
             return None
         return encode_published(self._checkpoint, requests, max_seq_length, self._trust, self._device)
@@ -107,12 +80,6 @@ class TorchReference:
 
     Texts that are computed side by side have one thread each: no thread waits for another at every operator, and the
     numbers do not depend on how many there are.
-
-    Args:
-        network: the network.
-        layers: indices into the hidden states.
-        pooling: pooling over the tokens.
-        in_threads: whether the network keeps nothing between calls, and may be called from several threads.
     """
 
     def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling, in_threads: bool = False) -> None:
@@ -162,11 +129,7 @@ class _Layers(nn.Module):
 
 
 def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
-    """Trace a network from token ids to hidden states, named `hidden_states.N`.
-
-    Raises:
-        WhitenError: PyTorch's exporter does not support the network.
-    """
+    """Trace a network from token ids to hidden states, named `hidden_states.N`."""
     # Several rows, one of them padded: the exporter would treat sizes of 1 and full masks as constants.
     input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]])
     attention_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
@@ -226,8 +189,11 @@ def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor
     if states is None:
         raise WhitenError(f"a network of type '{_model_type(network)}' gives no hidden states, so none can be pooled")
     count = getattr(getattr(network, "config", None), "num_hidden_layers", None)
-    if isinstance(count, int):
-        check_count(states, count, _model_type(network))
+    if isinstance(count, int) and len(states) != count + 1:
+        raise WhitenError(
+            f"this {_model_type(network)} network gives {len(states)} hidden states for the {count} layers of its "
+            f"config; wanted {count + 1}: a layer's number would not be that of the config"
+        )
     last: Tensor | None = getattr(output, "last_hidden_state", None)
     if last is None or last is states[-1]:
         return states

@@ -13,9 +13,6 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
     """Describe a transformers tokenizer as an export needs it.
 
     If sentence-transformers' files ask for lower-casing, it becomes part of the tokenizer, as it does there.
-
-    Raises:
-        WhitenError: it cannot be written as `tokenizer.json`.
     """
 
     if checkpoint.published is not None and checkpoint.published.do_lower_case:

@@ -16,11 +16,7 @@ _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
 
 def load_state(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Load a file of PyTorch weights as float32, without running code of it.
-
-    Raises:
-        WhitenError: it cannot be read, is damaged, or holds more than weights.
-    """
+    """Load a file of PyTorch weights as float32, without running code of it."""
     try:
         with warnings.catch_warnings(action="ignore"):
             state = torch.load(path, map_location="cpu", weights_only=True)
@@ -31,11 +27,7 @@ def load_state(path: Path) -> dict[str, NDArray[np.float32]]:
 
 @contextmanager
 def explaining(files: Iterable[Path]) -> Iterator[None]:
-    """Say which of several weight files is at fault, if loading them in the block fails by one that is a pickle.
-
-    Raises:
-        WhitenError: a pickle cannot be read, is damaged, or holds more than weights.
-    """
+    """Say which of several weight files is at fault, if loading them in the block fails by one that is a pickle."""
     try:
         yield
     except Exception:

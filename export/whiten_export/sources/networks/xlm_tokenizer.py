@@ -62,14 +62,7 @@ _DOUBLE_QUOTE = "[„“”《》「」]|\u00a0«\u00a0|«\u00a0?|\u00a0»\u00a0
 
 
 def build_xlm_tokenizer(tokenizer: Any) -> Tokenizer:
-    """Rebuild an `XLMTokenizer` for English.
-
-    Args:
-        tokenizer: transformers' `XLMTokenizer`, of version 4 or 5.
-
-    Returns:
-        A tokenizer that returns the same ids and can be saved, except for the differences in the module's docstring.
-    """
+    """Rebuild an `XLMTokenizer` for English."""
     vocabulary = tokenizer.get_vocab()
     surplus = enumerate(surplus_pieces(tokenizer), start=max(vocabulary.values()) + 1)
     rebuilt = Tokenizer(
@@ -97,14 +90,7 @@ def build_xlm_tokenizer(tokenizer: Any) -> Tokenizer:
 
 
 def surplus_pieces(tokenizer: Any) -> tuple[str, ...]:
-    """Return pieces that merges need or make and the vocabulary lacks; the original maps them to the unknown token.
-
-    Args:
-        tokenizer: transformers' `XLMTokenizer`.
-
-    Returns:
-        The pieces in the order of the ids they have in the rebuilt tokenizer, which follow those of the vocabulary.
-    """
+    """Return pieces that merges need or make and the vocabulary lacks; the original maps them to the unknown token."""
     vocabulary = tokenizer.get_vocab()
     needed = dict.fromkeys(chain.from_iterable((left, right, left + right) for left, right in _merges(tokenizer)))
     return tuple(piece for piece in needed if piece not in vocabulary)
@@ -151,11 +137,7 @@ def _clean_punctuation() -> list[Normalizer]:
 
 
 def _split_words(moses: Any) -> list[Normalizer]:
-    """Put spaces between the words of the Moses tokenizer.
-
-    Args:
-        moses: sacremoses' `MosesTokenizer` for English.
-    """
+    """Put spaces between the words of the Moses tokenizer."""
     number, letter = _char_class(moses.IsN), _char_class(moses.IsAlpha)
     inside = _char_class({*moses.IsAlnum, *" .'`,-"})
     return [

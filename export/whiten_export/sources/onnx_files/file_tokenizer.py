@@ -14,15 +14,7 @@ from whiten_runtime.errors import WhitenError
 
 
 def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> SourceTokenizer:
-    """Read `tokenizer.json`. Where transformers is installed, `own_ids` uses its tokenizer, to check this one against.
-
-    Args:
-        checkpoint: checkpoint with the files.
-        described: content of `tokenizer_config.json`.
-
-    Raises:
-        WhitenError: there is no `tokenizer.json`, and transformers, which could create one, is missing or fails.
-    """
+    """Read `tokenizer.json`; `own_ids` uses transformers' tokenizer where it is installed, to check this against."""
     path = checkpoint.directory / TOKENIZER_FILE
     if not path.is_file():
         return _by_transformers(checkpoint)

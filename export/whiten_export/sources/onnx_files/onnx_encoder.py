@@ -39,16 +39,7 @@ _CONFIG_NAMES = {
 
 
 class OnnxEncoder:
-    """Reads an encoder from a directory with `model.onnx`, `config.json` and `tokenizer.json`.
-
-    Args:
-        checkpoint: checkpoint with the files.
-
-    Raises:
-        UsageError: the graph outputs no hidden state, or has an input that cannot be derived from token ids.
-        UnsafeModelError: the graph uses operators that a bundle may not have.
-        WhitenError: a file is missing or cannot be read.
-    """
+    """Reads an encoder from a directory with `model.onnx`, `config.json` and `tokenizer.json`."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -93,11 +84,7 @@ class OnnxEncoder:
         self.supported = family_of(config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """Return the graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs.
-
-        Raises:
-            WhitenError: the graph cannot be read, or not be converted to a newer opset.
-        """
+        """Return the graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs."""
         model = read_graph(self._checkpoint.weights)
         by_name = {value.name: value for value in model.graph.outputs}
         model.graph.outputs[:] = [by_name[self._outputs[layer]] for layer in layers]
@@ -109,7 +96,7 @@ class OnnxEncoder:
             value.name = f"source.{_LAYER_PREFIX}{layer}"
         return HiddenStates(model, tuple(model.graph.outputs))
 
-    def reference(self, layers: tuple[int, ...], pooling: Pooling, single_precision: bool = False) -> Reference:
+    def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the original graph as the reference, in its own precision."""
         return OnnxReference(self._path, [self._outputs[layer] for layer in layers], pooling)
 

@@ -19,15 +19,7 @@ _OLDEST_OPSET = 18
 
 
 def read_graph(files: tuple[Path, ...]) -> ir.Model:
-    """Read a graph, in opset 18 or newer, without metadata for debugging.
-
-    Args:
-        files: the graph, then the files that contain its weights, if there are any; they may be links, as in the hub's
-            cache.
-
-    Raises:
-        WhitenError: it cannot be read, or not be converted to opset 18.
-    """
+    """Read a graph, in opset 18 or newer, without metadata for debugging."""
     try:
         model = _read_linked(files) if any(file.is_symlink() for file in files) else ir.load(files[0])
     except (ValueError, OSError) as error:
@@ -83,10 +75,6 @@ def make_room(graph: ir.Graph) -> None:
 
 
 def check_safe(path: Path) -> None:
-    """Check that a graph has only operators that bundles for either target may have.
-
-    Raises:
-        UnsafeModelError: it has others, or parts that a bundle may not have.
-    """
+    """Check that a graph has only operators that bundles for either target may have."""
     if (what := unwanted(scan_graph(path), "cpu")) is not None:
         raise UnsafeModelError(f"{path}: has {what}; export the model without optimisations and without control flow")

@@ -1,0 +1,68 @@
+"""Test that hidden state l of every family is what block l + 1 reads, and the last one what the last block gives."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from support.checkpoints import FAMILIES, random_network
+from support.sizes import LAYERS
+from whiten_export.sources.families import family_of
+from whiten_export.sources.networks.pytorch import _hidden_states as hidden_states
+
+OTHER_BLOCKS = ("albert", "xlm")
+"""ALBERT has one block, which runs several times; XLM has lists of parts of blocks."""
+
+NORMED = ("gpt2", "llama", "modernbert", "t5")
+"""Families with a norm behind the last block."""
+
+
+def network_of(family: str) -> nn.Module:
+    """Make a small random network, without its tokenizer."""
+    made = FAMILIES[family]
+    ids = dict.fromkeys(made.ids, 1)
+    config = transformers.AutoConfig.for_model(made.model_type, vocab_size=50, **(made.config | ids))
+    network = random_network(config, family_of(made.model_type).model_class, noise=made.noise, small=made.small)
+    network.set_attn_implementation("eager")
+    return network.eval().double().requires_grad_(False)
+
+
+def blocks_of(network: nn.Module) -> list[nn.Module]:
+    (blocks,) = (
+        list(module)
+        for module in network.modules()
+        if isinstance(module, nn.ModuleList) and len(module) == LAYERS and len({type(block) for block in module}) == 1
+    )
+    return blocks
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OTHER_BLOCKS])
+def test_hidden_states_are_those_of_the_blocks(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of(family)
+    read: list[Tensor] = []
+    given: list[Tensor] = []
+
+    def record(block: nn.Module) -> None:
+        forward = block.forward
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            read.append(arguments[0] if arguments else keywords["hidden_states"])
+            output = forward(*arguments, **keywords)
+            first = output[0] if isinstance(output, tuple) else output
+            given.append(next(iter(first.values())) if isinstance(first, dict) else first)
+            return output
+
+        monkeypatch.setattr(block, "forward", run)  # hooks miss blocks whose network calls forward directly
+
+    for block in blocks_of(network):
+        record(block)
+    ids = torch.tensor([[9, 8, 7, 6, 5, 4, 3, 2]])
+    states = hidden_states(network, ids, torch.ones_like(ids))
+    assert (len(states), len(read)) == (LAYERS + 1, LAYERS)
+    ends = [] if family in NORMED else [given[-1]]
+    for state, value in zip(states, [*read, *ends], strict=family not in NORMED):
+        if value.shape == state.mT.shape:  # channels before tokens
+            value = value.mT
+        torch.testing.assert_close(value.reshape(state.shape), state)
