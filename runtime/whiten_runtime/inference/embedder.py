@@ -216,13 +216,12 @@ class Embedder:
         limit = self.tokenizer.max_seq_length
         kept, shortened = self._bounded(checked_texts(texts, offset), offset, options)
         prompted = with_prompt(options.prompt, kept)
-        ids = self.tokenizer.tokenize_enough(prompted)
+        ids = self.tokenizer.tokenize(prompted)
         too_long = [index for index, row in enumerate(ids) if len(row) > limit]
         if too_long and not options.truncate:
             index = too_long[0]
-            least = "at least " if len(prompted[index]) > self.tokenizer.probed else ""
             raise TooLongError(
-                f"texts[{offset + index}] has {least}{len(ids[index])} tokens, but the bundle takes {limit}; "
+                f"texts[{offset + index}] has {len(ids[index])} tokens, but the bundle takes {limit}; "
                 "shorten it, or pass truncate=True to cut it"
             )
         for index in too_long:

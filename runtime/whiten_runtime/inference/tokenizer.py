@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as _Backend
@@ -12,14 +11,7 @@ from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.bundle.reading import TOKENIZER_BYTES, read_file
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.inference.chunked import ChunkedTokenizer, is_chunked
-from whiten_runtime.inference.long_texts import Places, places_of
-
-_TOKEN_CHARACTERS = 6
-"""Characters a token of the part of a long text that is tokenised first: English sentences have 4 to 5 a token."""
-
-_LONGER = 4
-"""How many times longer each further part is, if the one before gave too few tokens."""
+from whiten_runtime.inference.word_cache import WordCache, is_chunked
 
 _AT_ONCE = 512
 """Texts that the backend gets at once: its encodings take many times the memory of their ids."""
@@ -58,7 +50,6 @@ class Tokenizer:
     Attributes:
         max_seq_length: maximum number of tokens of a text.
         truncation_side: side from which tokens are removed.
-        probed: characters of the part of a longer text that `tokenize_enough` tokenises first.
 
     Raises:
         BundleError: the file is not a tokenizer, or its special tokens leave no room for a text.
@@ -71,7 +62,7 @@ class Tokenizer:
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)
             self._prefix, self._suffix = _added_tokens(self._backend)
-            self._chunked = _chunked(self._backend, self._prefix, self._suffix)
+            self._words = _word_cache(self._backend, self._prefix, self._suffix)
         if max_seq_length <= specials:
             raise BundleError(
                 f"{path}: adds {specials} special tokens to a text, but the bundle takes {max_seq_length} in all; "
@@ -79,7 +70,6 @@ class Tokenizer:
             )
         self.max_seq_length = max_seq_length
         self.truncation_side = truncation_side
-        self.probed = _TOKEN_CHARACTERS * max_seq_length
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included, not truncated.
@@ -91,8 +81,8 @@ class Tokenizer:
         with _typed_errors("the bundle's tokenizer fails"):
             for start in range(0, len(texts), _AT_ONCE):
                 part = [encodable(text) for text in texts[start : start + _AT_ONCE]]
-                if self._chunked is not None:
-                    ids.extend(self._chunked.tokenize(part))
+                if self._words is not None:
+                    ids.extend(self._words.tokenize(part))
                 else:
                     ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(part))
         return ids
@@ -128,43 +118,6 @@ class Tokenizer:
             if not 0 <= one < size:
                 raise UsageError(f"token id {one} is not in the vocabulary, which has {size} tokens")
         return self._backend.decode(ids, skip_special_tokens=skip_special)
-
-    def tokenize_enough(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return token ids of each text as `tokenize` does, but of a long text perhaps only of a part.
-
-        What `cut` makes of them is what it makes of the ids of the whole text, and they are more than `max_seq_length`
-        where those of the whole text are. Time and memory do not grow with a text's length, if the part of it that is
-        kept can be found without the rest; see `long_texts`.
-
-        Raises:
-            BundleError: the tokenizer fails on a text.
-        """
-        if max(map(len, texts), default=0) <= self.probed:
-            return self.tokenize(texts)
-        found: dict[int, list[int]] = {}
-        left, size = dict(enumerate(texts)), self.probed
-        while left:
-            left = {index: self._without_middles(text, size) for index, text in left.items()}
-            parts = {index: part for index, text in left.items() if (part := self._part(text, size)) is not None}
-            for (index, part), row in zip(parts.items(), self.tokenize(list(parts.values())), strict=True):
-                if len(row) > self.max_seq_length or len(part) == len(left[index]):
-                    found[index] = row
-            left = {index: text for index, text in left.items() if index not in found}
-            size *= _LONGER
-        return [found[index] for index in range(len(texts))]
-
-    def _part(self, text: str, size: int) -> str | None:
-        """Return a part of about `size` characters whose tokens are those of the text, or None; of others, all."""
-        if len(text) <= size or self._places is None:
-            return text
-        return self._places.part(text, size, self.truncation_side)
-
-    def _without_middles(self, text: str, size: int) -> str:
-        return text if self._part(text, size) is not None or self._places is None else self._places.shortened(text)
-
-    @cached_property
-    def _places(self) -> Places | None:
-        return places_of(self._backend)
 
     def cut(self, ids: list[int]) -> list[int]:
         """Truncate to `max_seq_length` tokens, keeping the special tokens that begin and end a text."""
@@ -207,9 +160,9 @@ def _added_tokens(backend: _Backend) -> tuple[int, int]:
     return before, next((count for count, special in enumerate(reversed(mask)) if not special), 0)
 
 
-def _chunked(backend: _Backend, prefix: int, suffix: int) -> ChunkedTokenizer | None:
-    """Return a tokenizer that remembers chunks of text, or None if this one's ids do not come chunk by chunk."""
+def _word_cache(backend: _Backend, prefix: int, suffix: int) -> WordCache | None:
+    """Return a tokenizer that remembers words, or None if the ids of a text are not those of its words."""
     if not is_chunked(backend):
         return None
     ends = backend.encode("").ids
-    return ChunkedTokenizer(backend, ends[:prefix], ends[prefix:]) if len(ends) == prefix + suffix else None
+    return WordCache(backend, ends[:prefix], ends[prefix:]) if len(ends) == prefix + suffix else None

@@ -16,10 +16,9 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from support.nasty_texts import NASTY
 from support.vocabularies import byte_bpe, wordpiece
-from whiten_runtime.inference import chunked
-from whiten_runtime.inference.chunk_cache import ChunkCache
-from whiten_runtime.inference.chunked import ChunkedTokenizer, chunks_of, encode_chunks
+from whiten_runtime.inference import word_cache
 from whiten_runtime.inference.tokenizer import Tokenizer as OurTokenizer
+from whiten_runtime.inference.word_cache import WordCache, chunks_of, encode_chunks
 
 SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()] + ["\u180e", "\u200b", "\ufeff"]
 CONTROLS = ["\0", "\x07", "\x1b", "\x7f", "\x9f", "\xad", "\u200d", "\u202e", "\u2060", "\ufffd", "\ue000", "\u0378"]
@@ -76,7 +75,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[OurTokenizer, 
     for index, tokenizer in enumerate(_kinds()):
         tokenizer.save(str(folder / f"{index}.json"))
         made.append((OurTokenizer(folder / f"{index}.json", 50), tokenizer))
-    assert all(ours._chunked is not None for ours, _ in made)
+    assert all(ours._words is not None for ours, _ in made)
     return made
 
 
@@ -143,14 +142,14 @@ def test_other_tokenizers_are_left_alone(tmp_path: Path, change: Callable[[Token
     change(made)
     made.save(str(tmp_path / "tokenizer.json"))
     ours = OurTokenizer(tmp_path / "tokenizer.json", 50)
-    assert ours._chunked is None
+    assert ours._words is None
     texts = [*PIECES, "two words", "a 中 b"]
     assert ours.tokenize(texts) == [made.encode(text).ids for text in texts]
 
 
 def test_tokenizers_without_wordpiece_are_left_alone(tmp_path: Path) -> None:
     byte_bpe().save(str(tmp_path / "tokenizer.json"))
-    assert OurTokenizer(tmp_path / "tokenizer.json", 50)._chunked is None
+    assert OurTokenizer(tmp_path / "tokenizer.json", 50)._words is None
 
 
 def test_added_tokens_that_swallow_blanks_are_encoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +157,8 @@ def test_added_tokens_that_swallow_blanks_are_encoded_one_by_one(monkeypatch: py
     made = wordpiece()
     made.add_special_tokens([AddedToken("<mark>", lstrip=True, rstrip=True, special=True)])
     alone = []
-    one_by_one = chunked._one_by_one
-    monkeypatch.setattr(chunked, "_one_by_one", lambda *both: alone.append(both[1]) or one_by_one(*both))
+    one_by_one = word_cache._one_by_one
+    monkeypatch.setattr(word_cache, "_one_by_one", lambda *both: alone.append(both[1]) or one_by_one(*both))
     chunks = ["the", "<mark>", "a"]
     assert encode_chunks(made, chunks) == {chunk: tuple(made.encode(chunk).ids[1:-1]) for chunk in chunks}
     assert alone == [chunks]
@@ -167,46 +166,33 @@ def test_added_tokens_that_swallow_blanks_are_encoded_one_by_one(monkeypatch: py
 
 def test_long_chunks_are_not_remembered() -> None:
     made = wordpiece()
-    tokenizer = ChunkedTokenizer(made, [2], [3])
+    tokenizer = WordCache(made, [2], [3])
     (row,) = tokenizer.tokenize(["short " + "long" * 40])
     assert row == made.encode("short " + "long" * 40).ids
-    assert tokenizer.cache.find("short") is not None
-    assert tokenizer.cache.find("long" * 40) is None
+    assert "short" in tokenizer.known
+    assert "long" * 40 not in tokenizer.known
 
 
 def test_chunks_are_cut_at_four_characters() -> None:
     assert chunks_of(" a\tb\nc\rd  e\x0bf\xa0") == ["", "a", "b", "c", "d", "", "e\x0bf\xa0"]
 
 
-def test_cache_is_bounded_and_keeps_what_is_used() -> None:
-    cache = ChunkCache(limit=100_000)
-    cache.add({"kept": (1, 2)})
-    for number in range(20_000):
-        cache.add({str(number): (number,)})
-        if number % 50 == 0:
-            found = cache.find("kept")
-            assert found == (1, 2)
-            cache.add({"kept": found})
-    assert len(cache) < 600
-    assert cache.find("0") is None
-    assert cache.recent[""] == ()
-
-
 def test_memory_of_the_cache_is_at_most_its_limit() -> None:
-    limit = 1 << 20
+    made, limit = wordpiece(), 1 << 20
+    cache = WordCache(made, [2], [3], limit)
     tracemalloc.start()
-    cache = ChunkCache(limit)
     for number in range(10**6, 10**6 + 20_000):
-        cache.add({f"word{number}": (number, 2 * number, 3 * number)})
+        cache._remember({f"word{number}": (number, 2 * number, 3 * number)})
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most <= limit
+    assert len(cache.known) < 20_000
+    assert cache.tokenize(["", "the"]) == [made.encode(text).ids for text in ("", "the")]
 
 
 def test_threads_share_a_cache_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     made = wordpiece()
-    tokenizer = ChunkedTokenizer(made, [2], [3])
-    tokenizer.cache = ChunkCache(limit=20_000)
+    tokenizer = WordCache(made, [2], [3], 20_000)
     texts = [f"the word {number % 300} of{number % 7} a text" for number in range(2_000)]
     want = [made.encode(text).ids for text in texts]
     with ThreadPoolExecutor(4) as threads:
@@ -216,11 +202,11 @@ def test_threads_share_a_cache_that_forgets(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_cache_can_be_used_in_a_child_forked_while_it_was_locked() -> None:
-    tokenizer = ChunkedTokenizer(wordpiece(), [2], [3])
-    with tokenizer.cache._lock:
+    tokenizer = WordCache(wordpiece(), [2], [3])
+    with tokenizer._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(20)
-            tokenizer.cache.add({"a": (1,)})
+            tokenizer._remember({"a": (1,)})
             os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

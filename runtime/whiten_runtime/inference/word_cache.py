@@ -9,6 +9,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from sys import getsizeof
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordPiece
@@ -16,7 +17,16 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessing, TemplateProcessing
 
-from whiten_runtime.inference.chunk_cache import ChunkCache
+from whiten_runtime.ort.process import ForkSafeLock
+
+CACHE_BYTES = 8 << 20
+"""Bytes that the ids of chunks may take: about 60,000 words. 8,656 words of English sentences take 1.1 MB."""
+
+_TOKEN_BYTES = 8 + 32
+"""Bytes of one id: its place in a tuple, and the int."""
+
+_ENTRY_BYTES = 40 + 100
+"""Bytes of an entry besides its chunk and ids: an empty tuple, and its place in a dictionary that is half full."""
 
 _LONGEST = 40
 """Characters of a chunk whose ids are remembered. Longer ones are addresses and text without blanks, such as Chinese,
@@ -28,48 +38,53 @@ _AT_ONCE = 256
 Row = tuple[int, ...]
 
 
-class ChunkedTokenizer:
-    """Tokenises texts with a backend for which `is_chunked` holds, and remembers the ids of chunks. Thread-safe.
+class WordCache:
+    """Tokenises texts with a backend for which `is_chunked` holds, and remembers the ids of chunks; thread-safe."""
 
-    Args:
-        backend: a tokenizer without truncation and padding.
-        before: ids of the special tokens before a text.
-        after: ids of the special tokens after a text.
-    """
-
-    def __init__(self, backend: Backend, before: Sequence[int], after: Sequence[int]) -> None:
+    def __init__(
+        self, backend: Backend, before: Sequence[int], after: Sequence[int], most_bytes: int = CACHE_BYTES
+    ) -> None:
         self._backend = backend
-        self._before, self._after = tuple(before), tuple(after)
-        self.cache = ChunkCache()
+        self._before, self._after = tuple(before), tuple(after)  # ids of the special tokens around a text
+        self.known: dict[str, Row] = {"": ()}
+        self._bytes, self._most_bytes = 0, most_bytes
+        self._lock = ForkSafeLock()
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included; each text can be encoded as UTF-8."""
         chunks = [chunks_of(text) for text in texts]
-        known = self.cache.recent
+        known = self.known  # read once: `_remember` replaces it when it is full
         try:
             return [self._row(known, row) for row in chunks]
         except KeyError:
-            found = self._find(dict.fromkeys(chunk for row in chunks for chunk in row))
+            found = self._find(known, dict.fromkeys(chunk for row in chunks for chunk in row))
             return [self._row(found, row) for row in chunks]
 
     def _row(self, known: dict[str, Row], chunks: Iterable[str]) -> list[int]:
         return [*self._before, *chain.from_iterable(map(known.__getitem__, chunks)), *self._after]
 
-    def _find(self, wanted: Iterable[str]) -> dict[str, Row]:
+    def _find(self, known: dict[str, Row], wanted: Iterable[str]) -> dict[str, Row]:
         """Return the ids of chunks, remembered or not."""
-        known: dict[str, Row] = {}
-        short: list[str] = []
-        long: list[str] = []
+        found, new = {}, []
         for chunk in wanted:
-            ids = self.cache.find(chunk)
-            if ids is not None:
-                known[chunk] = ids
+            ids = known.get(chunk)
+            if ids is None:
+                new.append(chunk)
             else:
-                (short if len(chunk) <= _LONGEST else long).append(chunk)
-        known.update(encode_chunks(self._backend, short))
-        self.cache.add(known)
-        known.update(_one_by_one(self._backend, long))
-        return known
+                found[chunk] = ids
+        short = encode_chunks(self._backend, [chunk for chunk in new if len(chunk) <= _LONGEST])
+        self._remember(short)
+        return found | short | _one_by_one(self._backend, [chunk for chunk in new if len(chunk) > _LONGEST])
+
+    def _remember(self, entries: dict[str, Row]) -> None:
+        with self._lock:
+            for chunk, ids in entries.items():
+                if chunk in self.known:
+                    continue
+                self._bytes += getsizeof(chunk) + _ENTRY_BYTES + _TOKEN_BYTES * len(ids)
+                if self._bytes > self._most_bytes:
+                    self.known, self._bytes = {"": ()}, 0
+                self.known[chunk] = ids
 
 
 def chunks_of(text: str) -> list[str]:
