@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference: commands, the API from its docstrings, options and routes of `whiten serve`.
+"""Write the pages of docs/reference: commands, and the API from its docstrings.
 
 `python docs/make_reference.py` writes them; with `--check` it compares them with the files and exits with 1 if one
 differs. The text depends on the source alone: on no terminal, no installed version and no order of a set.
@@ -15,14 +15,11 @@ from textwrap import dedent
 from typing import Literal, get_args, get_origin
 
 import click
-from http_reference import http
 
 import whiten
 from whiten_evaluation.commands.drift import EXIT_CODES
 from whiten_runtime.commands.help import Command, Group, grouped
 from whiten_runtime.commands.main import whiten as whiten_command
-from whiten_serving.settings.reading import CONFIG_VARIABLE, MODELS_VARIABLE
-from whiten_serving.settings.table import options as serve_options
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -54,20 +51,6 @@ All public names of `import whiten`. Everything else is private. Each name is im
 `import whiten` loads neither torch nor onnxruntime.
 """
 
-_SERVE_OPTIONS = f"""# Options of whiten serve
-
-{_MADE}
-
-An option is given on the command line, as an environment variable, or in a file of TOML (`--config FILE` or
-`{CONFIG_VARIABLE}`), where its key is its name without the dashes in front. The command line goes before the
-environment, and that before the file. Switches are written `--verify` and `--no-verify`, elsewhere `true` and `false`.
-Several values are separated by commas in the environment, and a list in TOML.
-
-Bundles are arguments, `[NAME=]BUNDLE`; or `{MODELS_VARIABLE}`, separated by blanks; or a table of the file:
-`[models]` with lines such as `minilm = "bundles/minilm-l1-l6"`. Keys are in a file or in `WHITEN_API_KEY`, never on the
-command line, where `ps` shows them.
-"""
-
 _SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields", "Warns")
 _LISTS = ("Args", "Attributes", "Raises")
 
@@ -77,19 +60,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def commands() -> str:
     """Return the text of commands.md."""
     return "\n".join([_COMMANDS, *_walk("whiten", whiten_command, None)])
-
-
-def options() -> str:
-    """Return the text of serve-options.md."""
-    lines, group = [_SERVE_OPTIONS], None
-    for option in serve_options():
-        if option.group != group:
-            group = option.group
-            lines += [f"\n## {group}\n", "| option | environment | default | |", "|---|---|---|---|"]
-        written = f"{option.flag} {option.kind.metavar}".strip().replace("|", "\\|")
-        default = option.shown or "none"
-        lines.append(f"| `{written}` | `{option.variable}` | {default} | {option.help} |")
-    return "\n".join(lines)
 
 
 def _walk(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
@@ -284,7 +254,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    pages = {"commands.md": commands(), "api.md": api(), "serve-options.md": options(), "http.md": http(_MADE)}
+    pages = {"commands.md": commands(), "api.md": api()}
     for name, text in pages.items():
         file, content = REFERENCE / name, f"{text.rstrip()}\n"
         if "--check" not in arguments:

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -14,17 +15,11 @@ from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.checks import as_iterable, needing
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
-from whiten_runtime.ort.process import ForkSafeLock
 from whiten_serving.batcher import Batcher
-from whiten_serving.batching.bounds import MAX_QUEUE_TOKENS, moment_in
-from whiten_serving.batching.counters import Stats
-from whiten_serving.batching.lanes import Lanes
-from whiten_serving.batching.request import Request
-from whiten_serving.errors import DeadlineExceededError
-from whiten_serving.mailbox import Mailbox
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS, DeadlineExceededError, Request, Scheduler, Stats, moment_in
 
 if TYPE_CHECKING:
-    from whiten_serving.http.app import App
+    from starlette.applications import Starlette
 
 _AT_ONCE = 4096
 """Characters up to which texts are tokenised in the event loop's thread: it takes less than a millisecond, and handing
@@ -43,7 +38,7 @@ class AsyncEncoder:
         max_batch_tokens: number of padded tokens of a batch at most; None for the encoder's own number.
         max_queue_tokens: number of tokens that may wait.
         max_wait: seconds of work that may wait, at the rate measured so far; None for no bound but that of tokens.
-        shared: lanes of another encoder, as in `Batcher`.
+        scheduler: scheduler of another encoder, as in `Batcher`.
 
     Raises:
         UsageError: a number is out of range.
@@ -58,7 +53,7 @@ class AsyncEncoder:
         max_batch_tokens: int | None = None,
         max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
-        shared: Lanes | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
         self.batcher = Batcher(
             encoder,
@@ -66,34 +61,32 @@ class AsyncEncoder:
             max_batch_tokens=max_batch_tokens,
             max_queue_tokens=max_queue_tokens,
             max_wait=max_wait,
-            shared=shared,
+            scheduler=scheduler,
         )
-        self._boxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
-        self._boxes_lock = ForkSafeLock()
 
     async def encode(
         self,
         texts: str | Iterable[str],
         *,
-        dimensions: int | None = None,
-        normalize: bool = False,
+        timeout: float | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncate: bool = True,
+        truncate_dim: int | None = None,
+        normalize_embeddings: bool = False,
         precision: VectorPrecision = "float32",
-        timeout: float | None = None,
     ) -> NDArray[Any]:
         """Embed texts. Cancelling the task keeps texts that wait from being computed.
 
         Args:
             texts: one text, or several, as in `Encoder.encode`.
-            dimensions: number of leading coordinates to keep; `truncate_dim` of `Encoder.encode`.
-            normalize: divide each vector by its L2 norm; `normalize_embeddings` of `Encoder.encode`.
+            timeout: seconds after which DeadlineExceededError is raised and waiting texts are dropped; None for no end.
             prompt_name: name of a prompt, as in `Encoder.encode`.
             prompt: the prompt itself, as in `Encoder.encode`.
             truncate: truncate long texts instead of raising.
+            truncate_dim: number of leading coordinates to keep, as in `Encoder.encode`.
+            normalize_embeddings: divide each vector by its L2 norm.
             precision: precision of the numbers, as in `Encoder.encode`.
-            timeout: seconds after which DeadlineExceededError is raised and waiting texts are dropped; None for no end.
 
         Returns:
             What `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it is within 1e-6 of the norm.
@@ -108,125 +101,79 @@ class AsyncEncoder:
         """
         request = await self.request(
             texts,
-            dimensions=dimensions,
-            normalize=normalize,
+            timeout=timeout,
             prompt_name=prompt_name,
             prompt=prompt,
             truncate=truncate,
+            truncate_dim=truncate_dim,
+            normalize_embeddings=normalize_embeddings,
             precision=precision,
-            timeout=timeout,
         )
         return await self.answer(request)
 
-    async def request(
-        self,
-        texts: str | Iterable[str],
-        *,
-        dimensions: int | None = None,
-        normalize: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate: bool = True,
-        precision: VectorPrecision = "float32",
-        timeout: float | None = None,
-    ) -> Request:
-        """Tokenise texts, in another thread if they are long, and return a request for `answer`.
-
-        Args:
-            texts: one text, or several.
-            dimensions: number of leading coordinates to keep.
-            normalize: divide each vector by its L2 norm.
-            prompt_name: name of a prompt.
-            prompt: the prompt itself.
-            truncate: truncate long texts instead of raising.
-            precision: precision of the numbers.
-            timeout: seconds after which the texts are not computed any more.
-
-        Raises:
-            WhitenError: as in `encode`.
-        """
-        self.batcher.lanes.check_room()
+    async def request(self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any) -> Request:
+        """Tokenise texts with the options of `encode`, in another thread if they are long, and return a request."""
+        self.batcher.scheduler.check_room()
         if not isinstance(texts, str):
             texts = list(as_iterable(texts))
         until = moment_in("timeout", timeout)
-        named: dict[str, Any] = {
-            "prompt_name": prompt_name,
-            "prompt": prompt,
-            "truncate": truncate,
-            "truncate_dim": dimensions,
-            "normalize_embeddings": normalize,
-            "precision": precision,
-        }
-        deliver = self._mailbox().deliver
-        if _characters(texts, prompt) <= _AT_ONCE:
-            request = self.batcher.request(texts, deliver, **named)
+        if _characters(texts, options.get("prompt")) <= _AT_ONCE:
+            request = self.batcher.request(texts, timeout=None, **options)
         else:
-            request = await asyncio.to_thread(self.batcher.request, texts, deliver, **named)
+            request = await asyncio.to_thread(self.batcher.request, texts, timeout=None, **options)
         request.deadline = until
         return request
 
-    async def answer(self, request: Request, timeout: float | None = None) -> NDArray[Any]:
-        """Queue a request and wait for its vectors.
+    async def answer(self, request: Request) -> NDArray[Any]:
+        """Queue a request and wait for its vectors."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
 
-        Args:
-            request: what `request` returned.
-            timeout: seconds to wait from now, if they end before the timeout of `request`.
+        def done(request: Request) -> None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(_wake, answered)
 
-        Raises:
-            WhitenError: as in `encode`.
-        """
-        until = min(request.deadline, moment_in("timeout", timeout))
-        seconds = until - time.monotonic()
-        mailbox = self._mailbox()
-        answered = mailbox.expect(request)
-        timer = None if until == math.inf else mailbox.loop.call_later(seconds, _end, answered)
+        seconds = request.deadline - time.monotonic()
+        timer = None if seconds == math.inf else loop.call_later(seconds, _end, answered)
         try:
-            self.batcher.queue(request)
+            self.batcher.queue(request, done)
             await answered
         except TimeoutError:
             raise DeadlineExceededError(f"not computed within {max(seconds, 0):.3g} s") from None
         finally:
             if timer is not None:
                 timer.cancel()
-            mailbox.forget(request)
-            self.batcher.cancel(request)
+            self.batcher.scheduler.cancel(request)
         if request.error is not None:
             raise request.error
         assert request.result is not None
         return request.result
 
-    def _mailbox(self) -> Mailbox:
-        """Return the mailbox of the running event loop."""
-        loop = asyncio.get_running_loop()
-        with self._boxes_lock:
-            if loop not in self._boxes:
-                self._boxes = {other: box for other, box in self._boxes.items() if not other.is_closed()}
-                self._boxes[loop] = Mailbox(loop)
-            return self._boxes[loop]
-
     def stats(self) -> Stats:
         """Return what waits and runs now, and what was done so far."""
         return self.batcher.stats()
 
-    def asgi_app(self, name: str | None = None, **options: Any) -> "App":
+    def asgi_app(self, name: str | None = None, **options: Any) -> "Starlette":
         """Return an ASGI application with the routes of OpenAI, TEI and Ollama, to mount in FastAPI or Starlette.
 
         Closing this encoder stays the caller's.
 
         Args:
             name: name of the model in requests and answers; None for that of the bundle.
-            options: options of the application, such as `api_keys` and `max_texts`: those of `HttpOptions`.
+            options: options of the application, such as `api_keys` and `max_texts`: those of `AppSettings`.
 
         Raises:
             UsageError: an option is unknown, or cannot be used as given.
             MissingPackageError: a package of the extra `serve` is missing.
         """
         with needing("serve"):
-            from whiten_serving.http.app import App
+            from whiten_serving.http.app import make_app
             from whiten_serving.http.models import Models, ServedModel
-            from whiten_serving.http.options import HttpOptions
+            from whiten_serving.http.service import Service
+            from whiten_serving.settings import AppSettings
 
-        return App(Models([ServedModel(name or self.batcher.encoder.manifest.name, self)]), HttpOptions.of(options))
+        models = Models([ServedModel(name or self.batcher.encoder.manifest.name, self)])
+        return make_app(Service(models, AppSettings.of(options)))
 
     async def close(self, wait: bool = True) -> None:
         """Take no more requests, and compute what waits; close the encoder if it was opened here.
@@ -246,6 +193,11 @@ class AsyncEncoder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _wake(answered: "asyncio.Future[None]") -> None:
+    if not answered.done():
+        answered.set_result(None)
 
 
 def _end(answered: "asyncio.Future[None]") -> None:

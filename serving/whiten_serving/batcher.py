@@ -1,6 +1,6 @@
 """Batch the texts of many callers on threads: `Batcher`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
-from whiten_runtime.inference.batching import Schedule
-from whiten_serving.batching.bounds import MAX_QUEUE_TOKENS, Bounds, moment_in
-from whiten_serving.batching.counters import Stats
-from whiten_serving.batching.lanes import Lanes
-from whiten_serving.batching.request import Deliver, Finish, Request
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS, Finish, Request, Scheduler, Stats, moment_in
 
 _FINISHERS = 256
 """Number of different options that are remembered."""
@@ -29,7 +25,7 @@ class Batcher:
     Use it from any number of threads: Flask, gRPC, Celery. It has no event loop; `AsyncEncoder` is for those that have.
     A text's vector does not depend on the other texts of its batch. What a call asks for waits in a queue, first in
     first out; a batch begins with the oldest text, and takes others of its length from those that wait next. No request
-    waits for others to come.
+    waits for others to come. After a fork, make one in each child.
 
     Args:
         encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.
@@ -37,8 +33,8 @@ class Batcher:
         max_batch_tokens: number of padded tokens of a batch at most; None for the encoder's own number.
         max_queue_tokens: number of tokens that may wait.
         max_wait: seconds of work that may wait, at the rate measured so far; None for no bound but that of tokens.
-        shared: lanes of another batcher, in place of lanes of its own: several models then share the processor, the
-            queue and its bounds. The other options are left out, and those of the other batcher hold.
+        scheduler: scheduler of another batcher, in place of one of its own: several models then share the processor,
+            the queue and its bounds. The other options are left out, and those of the other batcher hold.
 
     Raises:
         UsageError: a number is out of range.
@@ -53,26 +49,31 @@ class Batcher:
         max_batch_tokens: int | None = None,
         max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
-        shared: Lanes | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
-        bounds = Bounds(max_queue_tokens, max_wait)
         self._owned = not isinstance(encoder, Encoder)
         self.encoder = encoder if isinstance(encoder, Encoder) else Encoder(encoder)
         try:
-            self._runner = self.encoder.token_runner()
-            self.lanes = shared or _lanes_for(self._runner.schedule, lanes, max_batch_tokens, bounds)
+            self.runner = self.encoder.token_runner()
+            own = self.runner.schedule
+            self.scheduler = scheduler or Scheduler(
+                own.workers if lanes is None else lanes,
+                own.budget if max_batch_tokens is None else max_batch_tokens,
+                max_queue_tokens=max_queue_tokens,
+                max_wait=max_wait,
+            )
         except BaseException:
             if self._owned:
                 self.encoder.close()
             raise
-        self._shares = shared is not None
+        self._shares = scheduler is not None
         self._finishers: dict[tuple[object, ...], Finish] = {}
 
     def submit(
         self,
         texts: str | Iterable[str],
-        deadline: float | None = None,
         *,
+        timeout: float | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncate: bool = True,
@@ -84,8 +85,8 @@ class Batcher:
 
         Args:
             texts: one text, or several, as in `Encoder.encode`.
-            deadline: seconds from now after which the texts are not computed any more; None for no deadline. A batch
-                that runs already is not interrupted. The future ends when a lane comes to the texts, not before.
+            timeout: seconds from now after which the texts are not computed any more; None for no end. A batch that
+                runs already is not interrupted. The future ends when a lane comes to the texts, not before.
             prompt_name: name of a prompt, as in `Encoder.encode`.
             prompt: the prompt itself, as in `Encoder.encode`.
             truncate: truncate long texts instead of raising.
@@ -95,7 +96,7 @@ class Batcher:
 
         Returns:
             A future of what `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it raises
-            DeadlineExceededError if the deadline passed. `cancel` keeps texts that wait from being computed.
+            DeadlineExceededError if the time was over. `cancel` keeps texts that wait from being computed.
 
         Raises:
             OverloadedError: too much work waits already; nothing was tokenised or queued.
@@ -104,12 +105,11 @@ class Batcher:
             UsageError: an option cannot be used as given.
             WhitenError: the batcher or the encoder is closed.
         """
-        self.lanes.check_room()
+        self.scheduler.check_room()
         future: Future[NDArray[Any]] = Future()
         request = self.request(
             texts,
-            lambda ended: _settle(future, ended[0]),
-            deadline,
+            timeout=timeout,
             prompt_name=prompt_name,
             prompt=prompt,
             truncate=truncate,
@@ -117,16 +117,15 @@ class Batcher:
             normalize_embeddings=normalize_embeddings,
             precision=precision,
         )
-        self.queue(request)
+        self.queue(request, lambda done: _settle(future, done))
         future.add_done_callback(lambda done: self._depart(done, request))
         return future
 
     def request(
         self,
         texts: str | Iterable[str],
-        deliver: Deliver,
-        deadline: float | None = None,
         *,
+        timeout: float | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncate: bool = True,
@@ -134,44 +133,26 @@ class Batcher:
         normalize_embeddings: bool = False,
         precision: VectorPrecision = "float32",
     ) -> Request:
-        """Tokenise texts and return a request to `queue`, which tells its tokens and, once computed, its times.
-
-        Args:
-            texts: one text, or several.
-            deliver: function that gets the request when it has its result or error.
-            deadline: seconds from now.
-            prompt_name: name of a prompt.
-            prompt: the prompt itself.
-            truncate: truncate long texts instead of raising.
-            truncate_dim: number of leading coordinates to keep.
-            normalize_embeddings: divide each vector by its L2 norm.
-            precision: precision of the numbers.
-
-        Raises:
-            WhitenError: as in `submit`.
-        """
-        until = moment_in("deadline", deadline)
+        """Tokenise texts and return a request to `queue`, which tells its tokens and, once computed, its times."""
+        until = moment_in("timeout", timeout)
         finish = self._finish(truncate_dim, normalize_embeddings, precision, isinstance(texts, str))
         tokenized = self.encoder.tokenized(texts, prompt_name=prompt_name, prompt=prompt, truncate=truncate)
-        return Request(self._runner, tokenized, finish, deliver, until)
+        return Request(self.runner, tokenized, finish, _nothing, until)
 
-    def queue(self, request: Request) -> None:
-        """Queue a request of `request`.
+    def queue(self, request: Request, done: Callable[[Request], object]) -> None:
+        """Queue a request of `request`, and have a function called in a lane when it has its outcome.
 
         Raises:
             OverloadedError: too much work waits already.
             WhitenError: the batcher is closed.
         """
-        if not request.texts.ids:
-            self.lanes.check_open(request.runner)
-            request.result = request.finish(np.empty((0, self.encoder.dimension), np.float32))
-            request.deliver([request])
+        if request.texts.ids:
+            request.done = done
+            self.scheduler.submit(request)
         else:
-            self.lanes.submit(request)
-
-    def cancel(self, request: Request) -> None:
-        """Keep the texts of a request that wait from being computed; nothing is delivered any more."""
-        self.lanes.cancel(request)
+            self.scheduler.check_open(request.runner)
+            request.result = request.finish(np.empty((0, self.encoder.dimension), np.float32))
+            done(request)
 
     def _finish(self, truncate_dim: int | None, normalize: bool, precision: VectorPrecision, single: bool) -> Finish:
         """Return what makes a caller's vectors; the same for the same options, since checking them takes its time."""
@@ -188,30 +169,28 @@ class Batcher:
     def _depart(self, future: "Future[NDArray[Any]]", request: Request) -> None:
         """Keep a request from being computed if its future was cancelled, and tell who waits for that future."""
         if future.cancelled():
-            self.cancel(request)
+            self.scheduler.cancel(request)
             future.set_running_or_notify_cancel()
 
     def stats(self) -> Stats:
-        """Return what waits and runs now, and what was done so far; of shared lanes, for all that share them."""
-        return self.lanes.stats()
+        """Return what waits and runs now, and what was done so far, by all batchers that share the scheduler."""
+        return self.scheduler.stats()
 
     def close(self, wait: bool = True) -> None:
         """Take no more requests, and compute what waits; close the encoder if it was opened here.
 
-        Of shared lanes, waits for the requests of this batcher only, and leaves the lanes open. It does not wait if a
+        Of a shared scheduler, waits for the requests of this batcher only, and leaves it open. It does not wait if a
         future's callback calls it. When the interpreter ends, what waits still is not computed.
 
         Args:
             wait: False fails what waits, and returns when the running batches end.
         """
-        self.lanes.end(self._runner, wait) if self._shares else self.lanes.close(wait)
+        self.scheduler.end(self.runner, wait) if self._shares else self.scheduler.close(wait)
         if self._owned:
             self.encoder.close()
 
     def __reduce__(self) -> NoReturn:
-        raise UsageError(
-            f"a {type(self).__name__} has threads, which cannot be pickled; pickle its encoder, or the path"
-        )
+        raise UsageError("a Batcher has threads, which cannot be pickled; pickle its encoder, or the path")
 
     def __enter__(self) -> Self:
         return self
@@ -222,15 +201,9 @@ class Batcher:
         self.close()
 
 
-def _lanes_for(schedule: Schedule, lanes: int | None, max_batch_tokens: int | None, bounds: Bounds) -> Lanes:
-    """Return lanes with an encoder's own numbers where None is given."""
-    count = schedule.workers if lanes is None else lanes
-    return Lanes(count, schedule.budget if max_batch_tokens is None else max_batch_tokens, bounds)
-
-
 def _settle(future: "Future[NDArray[Any]]", request: Request) -> None:
     """Give a request's outcome to a future, unless that was cancelled meanwhile."""
-    request.deliver = _nothing  # it holds the future, which holds the request: memory would wait for the collector
+    request.done = _nothing  # it holds the future, which holds the request: memory would wait for the collector
     with suppress(InvalidStateError):
         if request.result is not None:
             future.set_result(request.result)
@@ -238,5 +211,5 @@ def _settle(future: "Future[NDArray[Any]]", request: Request) -> None:
             future.set_exception(request.error)
 
 
-def _nothing(ended: object) -> None:
+def _nothing(request: Request) -> None:
     pass

@@ -45,7 +45,7 @@ def pages(site: Path) -> dict[Path, HtmlPage]:
 def test_every_page_is_there(site: Path) -> None:
     made = {file.relative_to(site).as_posix() for file in site.rglob("*.html")}
     assert {"index.html", "start.html", "project/index.html", "project/SECURITY.html"} <= made
-    assert {"reference/http.html", "benchmarks/peers/table.html", "clients/js/index.html"} <= made
+    assert {"reference/commands.html", "benchmarks/peers/table.html", "clients/js/index.html"} <= made
     sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md"), *ROOT.glob("*.md")]
     assert len(made) >= len(sources) > 60
 
@@ -69,11 +69,6 @@ def test_search_works_from_disk(site: Path) -> None:
     """Pages read from disk cannot fetch the index: it is a script, and a frame takes the worker's place."""
     assert (site / "search" / "search_index.js").stat().st_size > 100_000
     assert "assets/iframe-worker.js" in (site / "index.html").read_text("utf-8")
-
-
-def test_bars_in_the_code_of_tables(site: Path, pages: dict[Path, HtmlPage]) -> None:
-    cells = pages[site / "reference" / "serve-options.html"].cells
-    assert "--log text|json" in cells
 
 
 def counts(page: HtmlPage) -> dict[str, int]:

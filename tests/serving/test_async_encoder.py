@@ -38,7 +38,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 async def with_runner(encoder: Encoder, runner: FakeRunner, **options: Any) -> AsyncIterator[AsyncEncoder]:
     """Open an `AsyncEncoder` of one lane on a runner, which is held no longer when the block ends."""
     async with AsyncEncoder(encoder, lanes=1, **options) as made:
-        made.batcher._runner = runner
+        made.batcher.runner = runner
         try:
             yield made
         finally:
@@ -68,7 +68,7 @@ def test_vectors_are_those_of_encode(golden: Path) -> None:
             assert worst(got[-2], want) <= 1e-6
             assert worst(got[-1], want[:3]) <= 1e-6
             unit = encoder.batcher.encoder.encode(texts, normalize_embeddings=True, truncate_dim=5)
-            assert worst(await encoder.encode(texts, normalize=True, dimensions=5), unit) <= 1e-6
+            assert worst(await encoder.encode(texts, normalize_embeddings=True, truncate_dim=5), unit) <= 1e-6
             assert (await encoder.encode(iter(texts))).shape == want.shape
             assert (await encoder.encode("a", precision="binary")).dtype == np.int8
 
@@ -79,7 +79,7 @@ def test_vectors_are_those_of_encode(golden: Path) -> None:
 def test_no_texts_give_no_vectors_at_once(tiny: Encoder, texts: Any) -> None:
     async def main() -> None:
         async with AsyncEncoder(tiny) as encoder:
-            assert (await encoder.encode(texts, dimensions=3)).shape == (0, 3)
+            assert (await encoder.encode(texts, truncate_dim=3)).shape == (0, 3)
         with pytest.raises(WhitenError, match="the batcher is closed"):
             await encoder.encode(texts)
 
@@ -91,7 +91,7 @@ def test_no_texts_give_no_vectors_at_once(tiny: Encoder, texts: Any) -> None:
     [
         (["a", 3], {}, TextError),
         (7, {}, TextError),
-        (["a"], {"dimensions": 99}, UsageError),
+        (["a"], {"truncate_dim": 99}, UsageError),
         (["a"], {"prompt_name": "none"}, UsageError),
         (["a"], {"timeout": "soon"}, UsageError),
         (["long " * 99], {"truncate": False}, TooLongError),
@@ -251,20 +251,11 @@ def test_loops_of_several_threads_share_an_encoder(tiny: Encoder) -> None:
     assert len(found) == 15
     assert all(worst(vectors, want) <= CLOSE for vectors in found)
     run(encoder.close())
-    assert len(encoder._boxes) <= 4
-
-
-def test_one_loop_after_another_leaves_nothing(tiny: Encoder) -> None:
-    encoder = AsyncEncoder(tiny)
-    for _ in range(30):
-        assert run(encoder.encode("a")).shape == (32,)
-    assert len(encoder._boxes) == 1
-    run(encoder.close())
 
 
 def test_a_loop_that_is_closed_while_a_batch_runs_harms_nobody(tiny: Encoder) -> None:
     runner, encoder = FakeRunner(held=True), AsyncEncoder(tiny, lanes=1)
-    encoder.batcher._runner = runner
+    encoder.batcher.runner = runner
 
     async def main() -> None:
         await begun(runner, asyncio.create_task(encoder.encode("left behind")))
@@ -299,7 +290,7 @@ def test_several_models_share_lanes(golden: Path) -> None:
 
     async def main() -> None:
         async with AsyncEncoder(golden / "bundle-v1") as one:
-            async with AsyncEncoder(golden / "bundle-v1-int8", shared=one.batcher.lanes) as two:
+            async with AsyncEncoder(golden / "bundle-v1-int8", scheduler=one.batcher.scheduler) as two:
                 got = await asyncio.gather(*(each.encode(text) for text in texts for each in (one, two)))
                 for place, each in enumerate((one, two)):
                     assert worst(np.stack(got[place::2]), each.batcher.encoder.encode(texts)) <= CLOSE

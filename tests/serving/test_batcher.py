@@ -52,7 +52,7 @@ def held(tiny: Encoder) -> Iterator[tuple[Batcher, FakeRunner, "Future[Any]"]]:
     """A batcher of one lane, whose runner holds a first request."""
     runner = FakeRunner(held=True)
     batcher = Batcher(tiny, lanes=1)
-    batcher._runner = runner
+    batcher.runner = runner
     first = batcher.submit("first")
     assert runner.begun.acquire(timeout=30)
     yield batcher, runner, first
@@ -139,7 +139,7 @@ def test_options_are_those_of_encode(options: dict[str, Any], pooled: bool, gold
 def test_batchers_share_lanes(golden: Path, tmp_path: Path, bundle: str) -> None:
     texts = sentences(60)
     with Encoder(golden / "bundle-v1") as one, Encoder(golden / bundle) as two, Batcher(one) as first:
-        second = Batcher(two, shared=first.lanes)
+        second = Batcher(two, scheduler=first.scheduler)
         futures = [each.submit(text) for text in texts for each in (first, second)]
         got = [future.result(60) for future in futures]
         assert worst(np.stack(got[::2]), one.encode(texts)) <= SMALL
@@ -190,8 +190,8 @@ def test_what_is_no_text_is_refused_at_once(tiny: Encoder, texts: Any, message: 
         ({"truncate_dim": True}, "truncate_dim is True"),
         ({"truncate_dim": [3]}, r"truncate_dim is \[3\]"),
         ({"prompt_name": "none"}, "none"),
-        ({"deadline": "soon"}, "deadline is 'soon'; wanted seconds from now, or None"),
-        ({"deadline": float("nan")}, "deadline is nan"),
+        ({"timeout": "soon"}, "timeout is 'soon'; wanted seconds from now, or None"),
+        ({"timeout": float("nan")}, "timeout is nan"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused_at_once(tiny: Encoder, options: Any, message: str) -> None:
@@ -240,10 +240,10 @@ def test_the_encoder_it_opened_is_closed_with_it(golden: Path, tiny: Encoder) ->
 def test_an_encoder_closed_meanwhile_fails_requests_with_one_line(golden: Path) -> None:
     encoder = Encoder(golden / "bundle-v1")
     with Batcher(encoder) as batcher:
-        request = batcher.request("a", lambda ended: None)
+        request = batcher.request("a")
         encoder.close()
-        batcher.queue(request)
-        until(lambda: request.gone)
+        batcher.queue(request, lambda done: None)
+        until(lambda: request.over)
         assert "this encoder was closed" in str(request.error)
         with pytest.raises(WhitenError, match="this encoder was closed"):
             batcher.submit("a")
@@ -266,8 +266,8 @@ def test_a_bundle_that_is_replaced_changes_no_vector(golden: Path, tmp_path: Pat
 
 def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
     batcher, runner, first = held
-    late = [batcher.submit("late", deadline=seconds) for seconds in (0, -1, 0.01)]
-    early = batcher.submit("early", deadline=60)
+    late = [batcher.submit("late", timeout=seconds) for seconds in (0, -1, 0.01)]
+    early = batcher.submit("early", timeout=60)
     time.sleep(0.05)
     runner.open.set()
     for future in late:
@@ -299,7 +299,7 @@ def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(
 def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = FakeRunner(held=True)
     with Batcher(tiny, lanes=1, max_queue_tokens=20) as batcher:
-        batcher._runner = runner
+        batcher.runner = runner
         first = batcher.submit(["word"] * 100)  # more than may wait, while nothing does
         assert runner.begun.acquire(timeout=30)
         monkeypatch.setattr(tiny, "tokenized", None)

@@ -1,4 +1,4 @@
-"""Run the snippets of docs/guides/serving.md that make batches inside a service."""
+"""Run the snippets of docs/guides/services.md that make batches inside a service."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ import pytest
 from support.vectors import worst
 from whiten_runtime import Encoder
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "serving.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "services.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.inference.token_runner import TokenizedTexts, TokenRunner
-from whiten_serving.batching.request import Request
+from whiten_serving.scheduler import Request
 
 POISON = 666
 """Token on which a batch fails."""
@@ -70,9 +70,9 @@ class Ended:
         self.requests: list[Request] = []
         self._changed = threading.Condition()
 
-    def __call__(self, ended: Sequence[Request]) -> None:
+    def __call__(self, ended: Request) -> None:
         with self._changed:
-            self.requests += ended
+            self.requests.append(ended)
             self._changed.notify_all()
 
     def wait(self, count: int) -> None:
@@ -85,10 +85,10 @@ def request_of(
     *ids: Sequence[int],
     prompt_tokens: int = 0,
     deadline: float = np.inf,
-    deliver: Ended | None = None,
+    done: Ended | None = None,
 ) -> Request:
     texts = TokenizedTexts([list(row) for row in ids], prompt_tokens)
-    return Request(runner, texts, lambda vectors: vectors, deliver or Ended(), deadline)
+    return Request(runner, texts, lambda vectors: vectors, done or Ended(), deadline)
 
 
 def until(condition: Callable[[], object], seconds: float = 30.0) -> None:

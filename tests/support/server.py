@@ -1,4 +1,4 @@
-"""Run `whiten serve` in a process of its own, and call it over raw sockets."""
+"""Run `whiten serve` in a process of its own, and call it."""
 
 import json
 import os
@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import httpx
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("runtime", "whitening", "serving")
@@ -37,39 +39,24 @@ class RunningServer:
     Args:
         arguments: its arguments; a port is added if they name no place to listen on.
         variables: environment variables.
-        before: function that the child calls before it begins.
         fds: file descriptors that it inherits.
-        command: what is run in place of the command itself.
-        place: whether a port is added.
-        stderr_ends: whether its stderr is closed at this end when it is ready.
     """
 
-    def __init__(
-        self,
-        *arguments: object,
-        variables: dict[str, str] | None = None,
-        before: Callable[[], object] | None = None,
-        fds: Sequence[int] = (),
-        command: Sequence[str] = (sys.executable, "-c", COMMAND),
-        place: bool = True,
-        stderr_ends: bool = False,
-    ) -> None:
+    def __init__(self, *arguments: object, variables: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> None:
         words = [str(word) for word in arguments]
-        if place and not {"--uds", "--fd", "--port"} & set(words):
+        if not {"--uds", "--fd", "--port"} & set(words):
             words += ["--port", "0"]
         self.process = subprocess.Popen(
-            [*command, *words],
+            [sys.executable, "-c", COMMAND, *words],
             stderr=subprocess.PIPE,
             text=True,
             env=environment(**(variables or {})),
-            preexec_fn=before,
             pass_fds=fds,
             cwd=ROOT,
         )
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
-        self._stderr_ends = stderr_ends
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -78,8 +65,6 @@ class RunningServer:
             with self._changed:
                 self.lines.append(line.rstrip("\n"))
                 self._changed.notify_all()
-            if self._stderr_ends:
-                break
         self.process.stderr.close()
         with self._changed:
             self._ended = True
@@ -87,13 +72,20 @@ class RunningServer:
 
     def __enter__(self) -> Self:
         self.ready = self.message("ready")
-        host, _, port = self.ready["address"].rpartition(":")
-        self.address = (host.strip("[]"), int(port)) if port.isdigit() else self.ready["address"].partition(":")[2]
+        name = self.ready["address"]
+        transport = httpx.HTTPTransport(uds=name.removeprefix("unix:")) if name.startswith("unix:") else None
+        base = "http://test" if transport else f"http://{name}"
+        self.client = httpx.Client(
+            base_url=base, transport=transport, timeout=PATIENCE, headers={"connection": "close"}
+        )
+        host, _, port = name.rpartition(":")
+        self.address = (host.strip("[]"), int(port)) if port.isdigit() else name
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.client.close()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE)
@@ -104,7 +96,8 @@ class RunningServer:
 
         def there() -> bool:
             nonlocal found
-            found = next((one for one in map(parsed, self.lines[after:]) if _says(one, beginning)), None)
+            messages = map(_parsed, self.lines[after:])
+            found = next((one for one in messages if str(one.get("message", "")).startswith(beginning)), None)
             return found is not None or self._ended
 
         with self._changed:
@@ -122,47 +115,19 @@ class RunningServer:
             self._changed.wait_for(lambda: self._ended, PATIENCE)
         return code
 
-    def connect(self, seconds: float = PATIENCE) -> socket.socket:
+    def connect(self) -> socket.socket:
         """Open a connection."""
-        family = socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.settimeout(seconds)
-        sock.connect(self.address)
-        return sock
+        return socket.create_connection(self.address, PATIENCE)
 
-    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> "Answer":
-        """Send one request on a connection of its own."""
-        with self.connect() as sock:
-            sock.sendall(request(method, path, body, {"connection": "close", **(headers or {})}))
-            return Answer.of(received(sock))
+    def call(self, method: str, path: str, body: object = None, headers: Any = None) -> httpx.Response:
+        """Send one request."""
+        given = {} if body is None else {"json": body}
+        return self.client.request(method, path, headers=headers, **given)  # type: ignore[arg-type]
 
-    def embed(self, text: str, model: str | None = None, **headers: str) -> "Answer":
+    def embed(self, text: str, model: str | None = None, **headers: str) -> httpx.Response:
         """Embed a text by the route of OpenAI."""
         body = {"input": text} | ({"model": model} if model else {})
         return self.call("POST", "/v1/embeddings", body, headers)
-
-
-class Answer:
-    """Holds an answer."""
-
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status, self.headers, self.body = status, headers, body
-
-    @classmethod
-    def of(cls, data: bytes) -> Self:
-        """Return the answer that bytes hold."""
-        head, _, body = data.partition(b"\r\n\r\n")
-        first, *rest = head.decode("latin-1").split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
-        return cls(int(first.split()[1]), headers, body)
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    def vector(self) -> list[float]:
-        """Return the first vector of an answer of the route of OpenAI."""
-        found: list[float] = self.json()["data"][0]["embedding"]
-        return found
 
 
 def run(*arguments: object, variables: dict[str, str] | None = None) -> tuple[int, str]:
@@ -200,15 +165,6 @@ def received(sock: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def parsed(line: str) -> dict[str, Any]:
-    """Return a line of the log, in either form."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {"message": line}
-    return found if isinstance(found, dict) else {"message": line}
-
-
 def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
@@ -217,5 +173,9 @@ def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         time.sleep(0.05)
 
 
-def _says(message: dict[str, Any], beginning: str) -> bool:
-    return str(message.get("message", "")).startswith(beginning)
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {"message": line}
+    return found if isinstance(found, dict) else {"message": line}

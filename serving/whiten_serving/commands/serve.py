@@ -1,67 +1,210 @@
 """Implement `whiten serve`: a server of bundles over HTTP."""
 
+import difflib
 import os
-from collections.abc import Callable
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from whiten_runtime.checks import needing
-from whiten_runtime.commands.console import one_line_errors
+from whiten_runtime.commands.console import one_line_errors, warn
 from whiten_runtime.commands.help import command, heading, option
-from whiten_serving.settings.reading import (
-    CONFIG_VARIABLE,
-    from_command_line,
-    from_environment,
-    from_file,
-    resolve,
-)
-from whiten_serving.settings.table import Option as Row
-from whiten_serving.settings.table import options
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS
+from whiten_serving.settings import LONGEST, Settings, model_choices, read_keys
 
-_COMMON = (
-    *("host", "port", "threads", "device", "on_long", "normalize", "api_key_file"),
-    *("cors_origin", "tls_cert", "tls_key", "verify", "log"),
-)
-"""Options that --help shows; --help-all and the reference have all."""
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]*)")
+_MODELS = "models"
 
 
-def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option of click for each row of the table."""
-    for row in reversed(list(options())):
-        command = _click_option(row)(command)
-    return command
+class Measure(click.ParamType):  # type: ignore[type-arg]
+    """A number with a unit, such as 500ms or 32MB; a number without one is in the first unit."""
+
+    def __init__(self, name: str, units: Mapping[str, float], example: str, least: float, most: float) -> None:
+        self.name = name
+        self._units, self._example, self._least, self._most = units, example, least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number in the first unit."""
+        found = None if isinstance(value, bool) else _NUMBER.fullmatch(str(value).strip())
+        factor = self._units.get(found[2].lower()) if found else None
+        number = float(found[1]) * factor if found and factor else -1.0
+        if not self._least <= number <= self._most:
+            self.fail(f"{value!r} is not a number such as {self._example}, from {self._least:g} to {self._most:g}")
+        return number
 
 
-def _click_option(row: Row) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    text = f"{row.help} [default: {row.shown}]" if row.shown else row.help
-    rare = row.name not in _COMMON
-    if row.kind.flag:
-        added = option(f"{row.flag}/--no-{row.key}", row.name, default=None, help=text, rare=rare)
-    else:
-        several, metavar = row.kind.several, row.kind.metavar
-        added = option(row.flag, row.name, default=None, multiple=several, metavar=metavar, help=text, rare=rare)
-    return lambda command: heading(row.group)(added(command))
+_TIMES = {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600}
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+SECONDS = Measure("seconds", _TIMES, "30, 2.5, 500ms or 2m", 0.001, LONGEST)
+SECONDS_OR_0 = Measure("seconds", _TIMES, "0, 30, 2.5, 500ms or 2m", 0, LONGEST)
+SIZE = Measure("size", _SIZES, "1000000, 32MB or 16MiB", 1, 2**40)
+COUNT = click.IntRange(min=1)
+
+
+def _read_config(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Take the options of a file of TOML as defaults: keys are names of options; a table of models is NAME = "BUNDLE".
+
+    Raises:
+        DataError: the file cannot be read, or is no TOML.
+        UsageError: it has a key that is no option; the message names it.
+    """
+    if not value:
+        return
+    try:
+        tree = tomllib.loads(Path(value).read_text("utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"{value}: {error.strerror}; wanted a file of TOML") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise click.UsageError(f"{value}: not TOML: {error}") from None
+    names = {one.opts[0].lstrip("-"): str(one.name) for one in context.command.params if isinstance(one, click.Option)}
+    for key in tree:
+        if key not in names and key != _MODELS:
+            near = difflib.get_close_matches(key, [*names, _MODELS], 1)
+            hint = f"; did you mean {near[0]}?" if near else "; see whiten serve --help"
+            raise click.UsageError(f"{value}: there is no option '{key}'{hint}")
+    table = tree.pop(_MODELS, {})
+    if not isinstance(table, dict) or not all(isinstance(bundle, str) and bundle for bundle in table.values()):
+        raise click.UsageError(f'{value}: wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
+    models = {_MODELS: [f"{name}={bundle}" for name, bundle in table.items()]} if table else {}
+    context.default_map = {names[key]: value for key, value in tree.items()} | models
 
 
 @command(
     section="Embed",
+    context_settings={"auto_envvar_prefix": "WHITEN_SERVE"},
     examples=(
         "whiten serve bundles/minilm-l0-l1",
         "whiten serve small=bundles/minilm-l0-l1 bge=ORG/NAME --port 9000",
     ),
 )
-@click.argument("models", metavar="[NAME=]BUNDLE", nargs=-1)
+@click.argument("models", metavar="[NAME=]BUNDLE", nargs=-1, envvar="WHITEN_SERVE_MODELS")
 @heading("Settings")
 @option(
     "--config",
     metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_read_config,
     help="File of TOML with these options. Their names are the keys; a table holds the models.",
 )
-@_with_options
+@heading("Address")
+@option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all of IPv4.")
+@option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 for a free one.")
+@option("--uds", metavar="PATH", rare=True, help="Unix socket to listen on; its owner and group may connect.")
+@option("--fd", type=click.IntRange(min=0), rare=True, help="Socket that is open already; 3 under systemd's units.")
+@heading("Models and queue")
+@option("--threads", type=COUNT, metavar="N", help="Threads. [default: all usable CPUs]")
+@option("--device", help="Device: cpu, cuda, cuda:N, openvino or openvino:bf16. [default: cpu]")
+@option("--max-batch-tokens", type=COUNT, rare=True, help="Padded tokens of a batch. [default: as Encoder.encode]")
+@option(
+    "--max-queue-tokens",
+    type=COUNT,
+    default=MAX_QUEUE_TOKENS,
+    show_default=True,
+    rare=True,
+    help="Tokens that may wait; more is answered with 429.",
+)
+@option(
+    "--max-wait",
+    type=SECONDS,
+    default="10s",
+    show_default=True,
+    rare=True,
+    help="Work that may wait, in seconds at the measured rate; more is answered with 429.",
+)
+@heading("Limits")
+@option("--max-texts", type=COUNT, default=2048, show_default=True, rare=True, help="Texts of a request.")
+@option("--max-body", type=SIZE, default="32MB", show_default=True, rare=True, help="Bytes of a request's body.")
+@option("--max-text-chars", type=COUNT, default=10**6, show_default=True, rare=True, help="Characters of a text.")
+@option(
+    "--timeout",
+    type=SECONDS,
+    default="60s",
+    show_default=True,
+    rare=True,
+    help="Time until a request is answered with 504; x-timeout-ms shortens it.",
+)
+@option(
+    "--keep-alive",
+    type=SECONDS,
+    default="75s",
+    show_default=True,
+    rare=True,
+    help="Time that a connection may be idle; more than that of proxies before it.",
+)
+@heading("Texts and vectors")
+@option(
+    "--token-ids",
+    metavar="reject|own|cl100k=FILE",
+    default="reject",
+    show_default=True,
+    rare=True,
+    help="Token ids in place of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
+    "tiktoken's file of cl100k_base, whose ids LangChain sends.",
+)
+@option(
+    "--on-long",
+    type=click.Choice(["truncate", "error"]),
+    default="truncate",
+    show_default=True,
+    help="Texts that are too long: truncate and count them, or 400.",
+)
+@option(
+    "--empty",
+    type=click.Choice(["embed", "error"]),
+    default="embed",
+    show_default=True,
+    rare=True,
+    help="Empty texts: embed them, or 400 as OpenAI does.",
+)
+@option(
+    "--normalize/--no-normalize",
+    default=None,
+    help="Divide vectors by their L2 norm where a request does not say. [default: as each route's clients expect]",
+)
+@heading("Access")
+@option("--api-key-file", metavar="FILE", help="File of keys, one a line, one of which each request must have.")
+@option("--metrics-need-key", is_flag=True, rare=True, help="Let /metrics need a key too, if there are keys.")
+@option(
+    "--cors-origin",
+    "cors_origins",
+    metavar="ORIGIN",
+    multiple=True,
+    help="Origin whose pages may call, such as https://a.example; repeatable; * for all.",
+)
+@option("--tls-cert", metavar="FILE", help="Certificate chain, PEM; needs --tls-key.")
+@option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
+@heading("Starting and stopping")
+@option("--verify/--no-verify", default=True, help="Prove each bundle's parity on this machine first. [default: on]")
+@option("--drift", is_flag=True, rare=True, help="Measure how far the texts are from each whitening's corpus.")
+@option(
+    "--drain",
+    type=SECONDS_OR_0,
+    default="5s",
+    show_default=True,
+    rare=True,
+    help="After SIGTERM, time in which requests are still taken while /ready is 503 already.",
+)
+@option(
+    "--grace",
+    type=SECONDS_OR_0,
+    default="30s",
+    show_default=True,
+    rare=True,
+    help="After the drain, time in which requests that run may end.",
+)
+@heading("Logs")
+@option(
+    "--log", type=click.Choice(["text", "json"]), help="Format of the log. [default: text on a terminal, else json]"
+)
+@option("--access-log/--no-access-log", default=True, rare=True, help="Log one line a request, without its texts.")
 @one_line_errors
-def serve(models: tuple[str, ...], config: str | None, **values: object) -> None:
+def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_log: bool, **values: Any) -> None:
     """Serve bundles over HTTP, by the routes of OpenAI, TEI and Ollama.
 
     TEI is text-embeddings-inference. There are /metrics and /ready besides. Several bundles share the processor;
@@ -71,13 +214,16 @@ def serve(models: tuple[str, ...], config: str | None, **values: object) -> None
     command line goes before the environment, and that before the file. WHITEN_SERVE_MODELS names bundles,
     WHITEN_SERVE_CONFIG the file, and WHITEN_API_KEY keys, separated by commas.
 
-    SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles, keys and certificate that were replaced.
+    SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced.
     """
-    sources = [from_command_line(values, models), from_environment(os.environ)]
-    file = config or os.environ.get(CONFIG_VARIABLE)
-    if file:
-        sources.append(from_file(Path(file)))
-    settings, choices = resolve(sources)
+    form: Literal["text", "json"] = log or ("text" if sys.stderr.isatty() else "json")
+    settings = Settings(
+        api_keys=read_keys(values["api_key_file"], os.environ, warn),
+        log=form,
+        access_log=form if access_log else "off",
+        **{**values, "max_body": int(values["max_body"])},
+    )
+    choices = model_choices(models)
     with needing("serve"):
-        from whiten_serving.server.running import serve as run
+        from whiten_serving.process import serve as run
     run(settings, choices)

@@ -1,204 +1,237 @@
-"""Answer HTTP requests: the ASGI application."""
+"""Make the ASGI application: routes, errors, and what is logged and counted of each request."""
 
 import logging
+import sys
 import time
+from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import Any
 
-from whiten_serving.http import access_log, openapi
-from whiten_serving.http.body import check_declared
-from whiten_serving.http.call import Call, Receive, Reply, Scope, Send
-from whiten_serving.http.cors import Cors
-from whiten_serving.http.encoding import json_of
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from whiten_serving.http import info, ollama, openai, tei
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
-from whiten_serving.http.inputs import Inputs
-from whiten_serving.http.keys import Keys
-from whiten_serving.http.metrics import Metrics
-from whiten_serving.http.models import Models
-from whiten_serving.http.openapi_type import AnyJson
-from whiten_serving.http.options import HttpOptions
-from whiten_serving.http.routes import ROUTES, Route, Router
-from whiten_serving.http.service import Service
-from whiten_serving.http.state import State
-from whiten_serving.http.tracing import make_span
-from whiten_serving.http.workers import Workers
+from whiten_serving.http.service import Call, Endpoint, Service, answer, json_of
 
 LOGGER = logging.getLogger("whiten.serving")
-
-_ONE_PART = 65_536
-"""Bytes of an answer that are sent as one part: copying them takes less time than to send them in several."""
+ACCESS = logging.getLogger("whiten.access")
+"""Gets a line for each request, at level INFO, already formatted: its handlers should add nothing."""
 
 GONE = 499
 """Status, in logs and metrics, of requests whose caller had gone before the answer."""
 
+_CALL = "whiten.call"
+_EXPOSED = ("x-request-id", "x-whiten-truncated", "retry-after", "retry-after-ms")
+_VECTORS = "Vectors of texts"
 
-class App:
-    """Serves models over HTTP, as an ASGI application.
 
-    Args:
-        models: what is served.
-        options: keys, bounds and defaults.
-        metrics: what is counted; None for new ones.
-        state: whether it is ready; None for one that is.
+def _openai(path: str) -> Endpoint:
+    types = openai.EmbeddingsAnswer, openai.EmbeddingsRequest
+    return Endpoint("POST", path, "openai", openai.embeddings, _VECTORS, *types, computes=True)
 
-    Raises:
-        DataError: the file of token ids cannot be read.
-    """
 
-    def __init__(
-        self,
-        models: Models,
-        options: HttpOptions | None = None,
-        metrics: Metrics | None = None,
-        state: State | None = None,
-    ) -> None:
-        self.models = models
-        self.metrics = metrics or Metrics()
-        self.state = state or State(ready=True)
-        self.metrics.attach(models, self.state)
-        self._ids, self._tokens = Workers("whiten-ids"), Workers("whiten-tokens")
-        self._inputs: Inputs | None = None
-        self.options = options or HttpOptions()
-        self._span = make_span()
-        itself = Route("GET", "/openapi.json", "openai", self._describe, "This description", AnyJson)
-        self._routes = (*ROUTES, itself)
-        self._router = Router(self._routes)
+def _root(path: str) -> Endpoint:
+    answers, requests = (tei.EmbedAnswer, tei.SimilarityAnswer), (tei.EmbedRequest, tei.SimilarityRequest)
+    what = "Vectors of texts, or cosines of one with others"
+    return Endpoint("POST", path, "tei", tei.root, what, answers, requests, computes=True)
 
-    @property
-    def options(self) -> HttpOptions:
-        """Return the options. Others may be set at any time, for later requests."""
-        return self._options
 
-    @options.setter
-    def options(self, options: HttpOptions) -> None:
-        self._inputs = Inputs(options, self._ids, self._inputs)
-        self._options = options
-        self._service = Service(self.models, options, self.metrics, self.state, self._inputs, self._tokens)
-        self._keys = Keys(options.api_keys)
-        self._cors = Cors(options.cors_origins)
-        self._description: bytes | None = None
+TEI = (
+    Endpoint("POST", "/embed", "tei", tei.embed, _VECTORS, tei.EmbedAnswer, tei.EmbedRequest, computes=True),
+    _root("/"),
+    _root("/invocations"),
+    Endpoint(
+        *("POST", "/similarity", "tei", tei.similarity, "Cosines of one text with others"),
+        *(tei.SimilarityAnswer, tei.SimilarityRequest),
+        computes=True,
+    ),
+    Endpoint("POST", "/tokenize", "tei", tei.tokenize, "Tokens of texts", tei.TokenizeAnswer, tei.TokenizeRequest),
+    Endpoint("GET", "/info", "tei", info.info, "What is served, and its options", dict),
+    Endpoint("GET", "/health", "tei", info.ready, "Whether requests are welcome", str, access="open"),
+    Endpoint("GET", "/ping", "tei", info.ready, "Whether requests are welcome", str, access="open"),
+)
+"""TEI's routes, which name no model; below /models/NAME they are there for each one."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or the server's notice that it starts and stops."""
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _live(receive, send)
-        elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+ENDPOINTS = (
+    _openai("/v1/embeddings"),
+    *TEI,
+    _openai("/embeddings"),
+    _openai("/openai/deployments/{deployment}/embeddings"),
+    Endpoint("GET", "/v1/models", "openai", openai.models, "The models", openai.ModelsAnswer),
+    Endpoint("GET", "/models", "openai", openai.models, "The models", openai.ModelsAnswer),
+    Endpoint("GET", "/v1/models/{id}", "openai", openai.model, "One model", openai.ModelAnswer),
+    Endpoint(
+        "POST", "/api/embed", "ollama", ollama.embed, _VECTORS, ollama.EmbedAnswer, ollama.EmbedRequest, computes=True
+    ),
+    Endpoint(
+        *("POST", "/api/embeddings", "ollama", ollama.embeddings, "Vector of a text"),
+        *(ollama.PromptAnswer, ollama.PromptRequest),
+        computes=True,
+    ),
+    Endpoint("GET", "/api/tags", "ollama", ollama.tags, "The models", dict),
+    Endpoint("GET", "/api/version", "ollama", ollama.about, "The version", ollama.VersionAnswer),
+    Endpoint("GET", "/live", "openai", info.live, "Whether the process runs", str, access="open"),
+    Endpoint("GET", "/ready", "openai", info.ready, "Whether requests are welcome", str, access="open"),
+    Endpoint("GET", "/metrics", "openai", info.metrics, "Metrics, for Prometheus", str, access="metrics"),
+    Endpoint("GET", "/", "openai", info.about, "What this server is", str),
+)
+"""All routes but /openapi.json, which describes them."""
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call.of(scope, receive)
-        with self._span(call):
-            try:
-                reply = await self._answered(call)
-            except ClientGoneError:
-                call.status, reply = GONE, None
-            finally:
-                self.state.bodies.release(call)
-            if reply is not None:
-                call.status = reply.status
-                await _send(send, call, reply, self._headers(call, reply))
-        seconds = time.monotonic() - call.begun
-        self.metrics.count(call, seconds)
-        access_log.log(call, seconds, self.options.access_log)
+_TEI_PATHS = frozenset(endpoint.path for endpoint in TEI)
 
-    async def _answered(self, call: Call) -> Reply:
-        """Return the answer to a request, or to its error."""
-        route: Route | None = None
+
+def make_app(service: Service) -> Starlette:
+    """Return the application, which can be mounted in another one."""
+
+    async def describe(service: Service, request: Request, call: Call) -> Response:
+        return answer(json_of(info.openapi((*ENDPOINTS, itself), bool(service.settings.api_keys))))
+
+    itself = Endpoint("GET", "/openapi.json", "openai", describe, "This description", dict)
+    routes = [_route(service, endpoint, endpoint.path) for endpoint in (*ENDPOINTS, itself)]
+    below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
+    routes += [_route(service, endpoint, f"/models/{{model}}{endpoint.path}".rstrip("/")) for endpoint in below]
+    middleware = [Middleware(Observed, service=service)]
+    if service.settings.cors_origins:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=service.settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED,
+        )
+        middleware.insert(0, cors)
+    handlers: dict[Any, Any] = {ApiError: _refused, HTTPException: _not_found}
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app.state.service = service
+    return app
+
+
+def _route(service: Service, endpoint: Endpoint, path: str) -> Route:
+    """Return Starlette's route of an endpoint, which admits requests, and turns what fails into answers."""
+
+    async def answered(request: Request) -> Response:
+        call: Call = request.scope[_CALL]
+        call.route, call.dialect = endpoint.path, endpoint.dialect
+        service.admit(endpoint, call)
         try:
-            if call.method == "OPTIONS":
-                return self._choices(call)
-            route = self._router.find(call)
-            call.route = route.path
-            self._admit(call, route)
-            return await route.handler(self._service, call)
-        except ApiError as error:
-            return _refused(call, error, route.dialect if route else self._router.dialect(call))
-        except ClientGoneError:
+            return await endpoint.handler(service, request, call)
+        except (ApiError, ClientGoneError):
             raise
         except Exception as error:
-            LOGGER.exception("request %s to %s failed", call.id, call.route)
-            failure = ApiError("engine", f"the server failed ({type(error).__name__}); see its log")
-            return _refused(call, failure, route.dialect if route else "openai")
+            raise ApiError("engine", f"the server failed ({type(error).__name__}); see its log") from error
 
-    def _admit(self, call: Call, route: Route) -> None:
-        """Check all that can be checked before the body is read.
-
-        Raises:
-            ApiError: the request is refused.
-        """
-        options = self.options
-        call.check_headers(options.max_headers)
-        if route.access == "key" or (route.access == "metrics" and options.metrics_need_key):
-            self._keys.check(call.headers)
-        call.set_deadline(options.timeout)
-        if route.request is not None:
-            self.state.bodies.check(check_declared(call.headers, options.max_body), options.max_waiting_body)
-        if (route.computes or route.works) and not self.state.ready:
-            code = "draining" if self.state.draining else "not_ready"
-            raise ApiError(code, "the server is not ready; try again in a second")
-        if route.computes:
-            self._service.check_room()
-
-    def _choices(self, call: Call) -> Reply:
-        """Return the answer to OPTIONS."""
-        methods = self._router.methods(call)
-        if methods is None:
-            raise ApiError("unknown_path", f"there is no {call.path[:80]!r} here; /openapi.json lists what there is")
-        call.route = next(iter(methods.values())).path
-        preflight = self._cors.preflight(call)
-        return preflight or Reply(status=204, headers=((b"allow", self._router.allowed(methods).encode()),))
-
-    def _headers(self, call: Call, reply: Reply) -> list[tuple[bytes, bytes]]:
-        headers = [
-            (b"x-request-id", call.id.encode("ascii")),
-            *reply.headers,
-            *call.answer_headers,
-            *self._cors.headers(call),
-        ]
-        if self.state.draining and (b"connection", b"close") not in headers:
-            headers.append((b"connection", b"close"))
-        return headers
-
-    async def _describe(self, service: Service, call: Call) -> Reply:
-        """Answer GET /openapi.json."""
-        if self._description is None:
-            self._description = json_of(openapi.described(self._routes, bool(self.options.api_keys)))
-        return Reply(self._description)
+    return Route(path.replace("}", ":path}"), answered, methods=[endpoint.method], name=endpoint.path)
 
 
-def _refused(call: Call, error: ApiError, dialect: Dialect) -> Reply:
+async def _refused(request: Request, error: ApiError) -> Response:
     """Return the answer to a request that is refused or failed."""
-    problem = error.problem
+    call: Call = request.scope[_CALL]
     call.code = error.code
     if error.code == "engine" and error.__cause__ is not None:
         LOGGER.error("request %s to %s failed", call.id, call.route, exc_info=error.__cause__)
-    headers = (*problem.headers, *error.headers)
-    if problem.close:
-        headers = (*headers, (b"connection", b"close"))
-    return Reply(json_of(error.body(dialect)), problem.status_in(dialect), headers=headers)
+    return Response(
+        json_of(error.body(call.dialect)),
+        error.problem.status_in(call.dialect),
+        error.headers,
+        media_type="application/json",
+    )
 
 
-async def _send(send: Send, call: Call, reply: Reply, headers: list[tuple[bytes, bytes]]) -> None:
-    parts = reply.parts
-    size = sum(map(len, parts))
-    if size <= _ONE_PART:
-        parts = [b"".join(parts)]
-    if reply.status != HTTPStatus.NO_CONTENT:
-        headers.append((b"content-type", reply.content_type))
-        headers.append((b"content-length", b"%d" % size))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    if call.method == "HEAD":
-        parts = [b""]
-    for index, part in enumerate(parts, 1):
-        await send({"type": "http.response.body", "body": part, "more_body": index < len(parts)})
+async def _not_found(request: Request, error: HTTPException) -> Response:
+    """Return the answer to a path that is not there, or not for the method of a request."""
+    call: Call = request.scope[_CALL]
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    call.dialect = _dialect(path)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allow = ", ".join(sorted(endpoint.method for endpoint in ENDPOINTS if endpoint.path == path)) or "GET, POST"
+        message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
+        return await _refused(request, ApiError("method_not_allowed", message, None, {"allow": allow}))
+    message = f"there is no {path[:80]!r} here; /openapi.json lists what there is"
+    return await _refused(request, ApiError("unknown_path", message))
 
 
-async def _live(receive: Receive, send: Send) -> None:
-    """Answer the server's notices that it starts and stops; models are opened and closed by whoever owns them."""
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
+def _dialect(path: str) -> Dialect:
+    """Return the dialect of errors about a path, whose route was not found."""
+    if path.startswith("/api/"):
+        return "ollama"
+    return "tei" if (path in _TEI_PATHS and path != "/") or path.startswith("/models/") else "openai"
+
+
+class Observed:
+    """Gives each request an id, and logs and counts it when it is answered."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
             return
+        call = scope[_CALL] = Call.of(scope)
+
+        async def observed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call.status = message["status"]
+                headers = [*message["headers"], (b"x-request-id", call.id.encode("ascii"))]
+                if call.truncated:
+                    headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
+                if self._service.state.draining and (b"connection", b"close") not in headers:
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observed)
+        except ClientGoneError:
+            call.status = GONE
+        seconds = time.monotonic() - call.begun
+        metrics = self._service.metrics
+        metrics.count(call.route, call.model, call.status, seconds)
+        if call.status == HTTPStatus.OK and call.run_seconds:
+            times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
+            metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
+        if self._service.settings.access_log != "off" and ACCESS.isEnabledFor(logging.INFO):
+            ACCESS.info("%s", _line(call, scope["method"], seconds, self._service.settings.access_log == "json"))
+        _describe_span(call)
+
+
+def _line(call: Call, method: str, seconds: float, as_json: bool) -> str:
+    """Return the line of a request: what it was and what it cost, never a text."""
+    fields: dict[str, object] = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "id": call.id,
+        "method": method if method.isalpha() and len(method) <= 10 else "other",
+        "route": call.route,
+        "model": call.model,
+        "status": call.status,
+        "texts": call.texts,
+        "tokens": call.tokens,
+        "truncated": call.truncated,
+        "queue_ms": round(call.queue_seconds * 1000, 2),
+        "run_ms": round(call.run_seconds * 1000, 2),
+        "total_ms": round(seconds * 1000, 2),
+    }
+    if call.code is not None:
+        fields["error"] = call.code
+    if as_json:
+        return json_of(fields).decode()
+    first = " ".join(str(fields.pop(name)) for name in ("time", "status", "method", "route"))
+    return f"{first} {' '.join(f'{name}={value}' for name, value in fields.items() if value not in ('', 0))}"
+
+
+def _describe_span(call: Call) -> None:
+    """Add what a request was to the span of OpenTelemetry's ASGI instrumentation, if the process has one."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is not None and (span := trace.get_current_span()).is_recording():
+        span.set_attribute("whiten.request_id", call.id)
+        for name in ("model", "texts", "tokens", "queue_seconds", "run_seconds"):
+            span.set_attribute(f"whiten.{name}", getattr(call, name))

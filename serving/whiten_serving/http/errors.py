@@ -1,36 +1,28 @@
-"""Define the errors of requests: each has a code, by which every dialect finds its status and its words."""
+"""Answer what goes wrong: the status, words and headers of each kind of error, in each dialect."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from whiten_runtime.errors import TextError, TooLongError, UsageError, WhitenError
-from whiten_serving.errors import DeadlineExceededError, OverloadedError
-from whiten_serving.http.models import UnknownModelError
+from whiten_serving.scheduler import DeadlineExceededError, OverloadedError
 
 Dialect = Literal["openai", "tei", "ollama"]
-Headers = tuple[tuple[bytes, bytes], ...]
+
+_RANGES = re.compile(r"pass ranges, float32 \[2, \d+\], or ")
+"""Remedy of the library that requests do not have."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Describes a kind of error in each dialect.
-
-    Attributes:
-        status: HTTP status.
-        kind: `type` of OpenAI's errors.
-        tei: `error_type` of TEI's errors.
-        tei_status: HTTP status on TEI's routes, where it is another; else 0.
-        headers: headers of the answer.
-        close: whether the connection is closed, because the body was not read.
-    """
+    """Describes a kind of error in each dialect."""
 
     status: int
-    kind: str
-    tei: str
-    tei_status: int = 0
-    headers: Headers = ()
-    close: bool = False
+    kind: str  # type of OpenAI's errors
+    tei: str  # error_type of TEI's errors
+    tei_status: int = 0  # HTTP status on TEI's routes, where it is another
+    retry: bool = True  # whether another attempt may succeed
+    close: bool = False  # whether the connection is closed, because the body was not read
 
     def status_in(self, dialect: Dialect) -> int:
         """Return the HTTP status in a dialect."""
@@ -38,39 +30,28 @@ class Problem:
 
 
 _INVALID = "invalid_request_error"
-_NEVER: Headers = ((b"x-should-retry", b"false"),)
-_SOON: Headers = ((b"retry-after", b"1"), (b"retry-after-ms", b"1000"))
 
 PROBLEMS = {
-    "invalid_json": Problem(400, _INVALID, "Validation", 422, _NEVER),
-    "invalid_type": Problem(400, _INVALID, "Validation", 422, _NEVER),
-    "unknown_field": Problem(400, _INVALID, "Validation", 422, _NEVER),
-    "unsupported_value": Problem(400, _INVALID, "Validation", 422, _NEVER),
-    "token_ids": Problem(400, _INVALID, "Validation", 422, _NEVER),
-    "dimensions": Problem(400, _INVALID, "Validation", 0, _NEVER),
-    "invalid_header": Problem(400, _INVALID, "Validation", 0, _NEVER, close=True),
-    "empty_input": Problem(400, _INVALID, "Empty", 0, _NEVER),
-    "empty_text": Problem(400, _INVALID, "Empty", 0, _NEVER),
-    "context_length_exceeded": Problem(400, _INVALID, "Tokenizer", 422, _NEVER),
-    "too_many_texts": Problem(413, _INVALID, "Validation", 0, _NEVER),
-    "too_many_values": Problem(413, _INVALID, "Validation", 0, _NEVER),
-    "text_too_long": Problem(413, _INVALID, "Validation", 0, _NEVER),
-    "body_too_large": Problem(413, _INVALID, "Validation", 0, _NEVER, close=True),
-    "unsupported_encoding": Problem(415, _INVALID, "Validation", 0, (*_NEVER, (b"accept-encoding", b"identity")), True),
-    "headers_too_large": Problem(431, _INVALID, "Validation", 0, _NEVER, close=True),
-    "body_timeout": Problem(408, "timeout_error", "Validation", close=True),
-    "invalid_api_key": Problem(
-        401, "authentication_error", "Validation", 0, (*_NEVER, (b"www-authenticate", b"Bearer")), True
-    ),
-    "model_not_found": Problem(404, "not_found_error", "Validation", 0, _NEVER),
-    "unknown_path": Problem(404, "not_found_error", "Validation", 0, _NEVER, close=True),
-    "method_not_allowed": Problem(405, _INVALID, "Validation", 0, _NEVER, close=True),
-    "wrong_model_kind": Problem(424, _INVALID, "Backend", 0, _NEVER),
+    "invalid_json": Problem(400, _INVALID, "Validation", 422, retry=False),
+    "invalid_type": Problem(400, _INVALID, "Validation", 422, retry=False),
+    "unknown_field": Problem(400, _INVALID, "Validation", 422, retry=False),
+    "unsupported_value": Problem(400, _INVALID, "Validation", 422, retry=False),
+    "token_ids": Problem(400, _INVALID, "Validation", 422, retry=False),
+    "dimensions": Problem(400, _INVALID, "Validation", retry=False),
+    "invalid_header": Problem(400, _INVALID, "Validation", retry=False, close=True),
+    "empty_input": Problem(400, _INVALID, "Empty", retry=False),
+    "empty_text": Problem(400, _INVALID, "Empty", retry=False),
+    "context_length_exceeded": Problem(400, _INVALID, "Tokenizer", 422, retry=False),
+    "too_many_texts": Problem(413, _INVALID, "Validation", retry=False),
+    "text_too_long": Problem(413, _INVALID, "Validation", retry=False),
+    "body_too_large": Problem(413, _INVALID, "Validation", retry=False, close=True),
+    "unsupported_encoding": Problem(415, _INVALID, "Validation", retry=False, close=True),
+    "invalid_api_key": Problem(401, "authentication_error", "Validation", retry=False, close=True),
+    "model_not_found": Problem(404, "not_found_error", "Validation", retry=False),
+    "unknown_path": Problem(404, "not_found_error", "Validation", retry=False, close=True),
+    "method_not_allowed": Problem(405, _INVALID, "Validation", retry=False, close=True),
     "queue_full": Problem(429, "overloaded_error", "Overloaded"),
-    "bodies_full": Problem(429, "overloaded_error", "Overloaded", 0, _SOON, close=True),
-    "threads_busy": Problem(429, "overloaded_error", "Overloaded", 0, _SOON),
-    "not_ready": Problem(503, "service_unavailable", "Unhealthy", 0, _SOON, close=True),
-    "draining": Problem(503, "service_unavailable", "Unhealthy", 0, _SOON, close=True),
+    "draining": Problem(503, "service_unavailable", "Unhealthy", close=True),
     "deadline": Problem(504, "timeout_error", "Backend"),
     "engine": Problem(500, "server_error", "Backend", 424),
 }
@@ -87,14 +68,17 @@ class ApiError(Exception):
         headers: headers of the answer, besides those of the problem.
     """
 
-    def __init__(self, code: str, message: str, param: str | None = None, headers: Headers = ()) -> None:
+    def __init__(
+        self, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
         super().__init__(message)
-        self.code, self.message, self.param, self.headers = code, message, param, headers
-
-    @property
-    def problem(self) -> Problem:
-        """Return what the code means."""
-        return PROBLEMS[self.code]
+        self.code, self.message, self.param = code, message, param
+        self.problem = PROBLEMS[code]
+        self.headers = dict(headers or {})
+        if not self.problem.retry:
+            self.headers["x-should-retry"] = "false"
+        if self.problem.close:
+            self.headers["connection"] = "close"
 
     def body(self, dialect: Dialect) -> dict[str, object]:
         """Return the body of the answer in a dialect."""
@@ -119,42 +103,28 @@ def of_request(error: Exception) -> ApiError:
     if isinstance(error, TextError):
         return ApiError("invalid_type", str(error), "input")
     if isinstance(error, UsageError):
-        return _of_usage(str(error))
+        message = _RANGES.sub("", str(error))
+        if "truncate_dim" in message:
+            return ApiError("dimensions", message.replace("truncate_dim", "dimensions"), "dimensions")
+        return ApiError("unsupported_value", message)
     return of_answer(error)
 
 
 def of_answer(error: Exception) -> ApiError:
     """Return the answer to an error of a request that was queued."""
     if isinstance(error, OverloadedError):
-        return overloaded(error)
+        seconds = min(max(error.retry_after, 0.05), 600.0)
+        headers = {"retry-after": f"{max(round(seconds), 1)}", "retry-after-ms": f"{round(seconds * 1000)}"}
+        return ApiError("queue_full", str(error), None, headers)
     if isinstance(error, DeadlineExceededError):
         return ApiError("deadline", f"{error}; send fewer texts at once, or try again later")
-    if isinstance(error, UnknownModelError):
-        return ApiError("model_not_found", str(error), "model")
     if isinstance(error, WhitenError) and "closed" in str(error):
-        return ApiError("draining", "the server is about to stop; try again")
-    return ApiError("engine", f"the model failed on this request ({_line(error)}); the server's log may say more")
-
-
-def overloaded(error: OverloadedError) -> ApiError:
-    """Return the answer to a request that came when too much work waited."""
-    seconds = min(max(error.retry_after, 0.05), 600.0)
-    headers = ((b"retry-after", b"%d" % max(round(seconds), 1)), (b"retry-after-ms", b"%d" % round(seconds * 1000)))
-    return ApiError("queue_full", str(error), None, headers)
-
-
-_RANGES = re.compile(r"pass ranges, float32 \[2, \d+\], or ")
-"""Remedy of the library that requests do not have."""
-
-
-def _of_usage(message: str) -> ApiError:
-    """Return the answer to an option of the library that cannot be used, in the words of requests."""
-    message = _RANGES.sub("", message)
-    if "truncate_dim" in message:
-        return ApiError("dimensions", message.replace("truncate_dim", "dimensions"), "dimensions")
-    return ApiError("unsupported_value", message)
-
-
-def _line(error: Exception) -> str:
+        return draining("the server is about to stop; try again")
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
+    shown = text if len(text) <= 200 else text[:197] + "..."
+    return ApiError("engine", f"the model failed on this request ({shown}); the server's log may say more")
+
+
+def draining(message: str) -> ApiError:
+    """Return the answer of a server that is about to stop."""
+    return ApiError("draining", message, None, {"retry-after": "1", "retry-after-ms": "1000"})

@@ -1,21 +1,39 @@
-"""Check the texts of a request, and turn token ids back into texts where the operator allows it."""
+"""Read the bodies of requests, and take their texts, or the token ids in place of texts."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
+import msgspec
+
+from whiten_runtime.checks import needing
 from whiten_runtime.encoder import Encoder
-from whiten_runtime.errors import UsageError
-from whiten_serving.http.call import Call
-from whiten_serving.http.errors import ApiError
-from whiten_serving.http.options import HttpOptions
-from whiten_serving.http.tiktoken_file import TiktokenFile
-from whiten_serving.http.workers import Workers
+from whiten_runtime.errors import DataError, UsageError
+from whiten_serving.http.errors import ApiError, ClientGoneError
+from whiten_serving.settings import AppSettings
 
-Input = str | list[str | int | list[int]]
-"""Type of the texts of a request: one text or several; or the token ids of one or several."""
+T = TypeVar("T")
+S = TypeVar("S")
+
+_TYPES = [
+    {"type": "string"},
+    {"type": "array", "items": {"type": "string"}},
+    {"type": "array", "items": {"type": "integer"}},
+    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+]
+Input = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"anyOf": _TYPES})]
+"""Type of the texts of a request: one text or several, or the token ids of one or several; `Inputs` reads them."""
+
+_TEXTS = msgspec.json.Decoder(str | list[str])
+_IDS = msgspec.json.Decoder(list[int | list[int]])
 
 _UNQUEUED = 100_000
-"""Characters or token ids of a request at most on routes whose work no queue bounds: they take about a second."""
+"""Characters of a request at most on routes whose work no queue bounds: they take about a second."""
+
+_AT_ONCE = 2
+"""Requests whose work no queue bounds that are worked on at once."""
 
 _REMEDY = (
     "input holds token ids, which belong to another tokenizer; send strings (LangChain: OpenAIEmbeddings("
@@ -23,109 +41,187 @@ _REMEDY = (
 )
 
 
-class Inputs:
-    """Checks what requests hold, by the options of the application.
+async def read_body(
+    receive: Callable[[], Any], headers: dict[bytes, bytes], most: int, seconds: float
+) -> bytes | bytearray:
+    """Return the body of a request.
 
     Args:
-        options: bounds, and what is done with token ids and empty texts.
-        workers: threads in which token ids are turned back into texts.
-        before: what checked them so far, whose file of token ids is kept if it is still the same.
+        receive: ASGI's function that gives the parts of the body.
+        headers: headers of the request, by lower-case name.
+        most: number of bytes of the body at most.
+        seconds: time until it must be there.
 
     Raises:
-        DataError: the file of token ids cannot be read.
+        ApiError: it is compressed, larger than `most` bytes, or not there in time.
+        ClientGoneError: the caller went before it was complete.
+    """
+    if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+        raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
+    declared = headers.get(b"content-length", b"0")
+    if not declared.isdigit() or int(declared[:18]) > most:
+        shown = declared[:20].decode("latin-1")
+        raise ApiError("body_too_large", f"the body holds {shown} bytes, and {most} may; send fewer texts at once")
+    body: bytes | bytearray = b""
+    try:
+        async with asyncio.timeout(seconds):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                part, more = message.get("body", b""), message.get("more_body", False)
+                if len(body) + len(part) > most:
+                    message = f"the body holds more than {most} bytes; send fewer texts at once"
+                    raise ApiError("body_too_large", message)
+                if not body:
+                    body = part
+                elif part:
+                    body = body if isinstance(body, bytearray) else bytearray(body)
+                    body += part
+    except TimeoutError:
+        raise ApiError("deadline", f"the body was not complete after {seconds:.3g} s; send it faster") from None
+    return body
+
+
+def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:
+    """Return what JSON holds.
+
+    Args:
+        decoder: decoder of the wanted type.
+        body: the body of a request, or the JSON of one field.
+        param: name of the field.
+
+    Raises:
+        ApiError: it is not JSON, or not what is wanted; the message says where.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _of_validation(str(error), param) from error
+    except msgspec.DecodeError as error:
+        raise ApiError("invalid_json", f"the body is not JSON ({error}); send a JSON object") from None
+    except UnicodeDecodeError:
+        raise ApiError("invalid_json", "the body is not UTF-8; send JSON in UTF-8") from None
+    except RecursionError:
+        raise ApiError("invalid_json", "the body's JSON is nested too deeply; send a JSON object") from None
+
+
+def _of_validation(message: str, param: str) -> ApiError:
+    """Return the answer to JSON of a wrong shape; msgspec's message ends with the place, as in "- at `$.input[3]`"."""
+    what, _, place = message.partition(" - at `$")
+    place = f"{param}{place}".strip("`.")
+    where = f"{place}: " if place else ""
+    if what.startswith("Object contains unknown field"):
+        field = what.split("`")[1][:80]
+        message = f"{where}field {field!r} is not one that this server understands; leave it out"
+        return ApiError("unknown_field", message, field)
+    if what.startswith("Object missing required field"):
+        return ApiError("invalid_type", f"{where}field {what.split('`')[1]!r} is missing", what.split("`")[1])
+    first = place.partition(".")[0].partition("[")[0]
+    return ApiError("invalid_type", f"{where}{what[:1].lower()}{what[1:400]}", first or None)
+
+
+class Inputs:
+    """Takes the texts of requests, by the options of the application.
+
+    Raises:
+        DataError: tiktoken's file cannot be read.
+        MissingPackageError: token ids are to be decoded, and tiktoken is not installed.
     """
 
-    def __init__(self, options: HttpOptions, workers: Workers, before: "Inputs | None" = None) -> None:
-        self._options, self._workers = options, workers
-        self._file: TiktokenFile | None = TiktokenFile.opened(
-            options.token_file, before._file if before is not None else None
-        )
+    def __init__(self, settings: AppSettings) -> None:
+        self._settings = settings
+        kind, _, file = settings.token_ids.partition("=")
+        self._cl100k = _cl100k_decoder(Path(file)) if kind == "cl100k" else None
+        self._working = asyncio.Semaphore(_AT_ONCE)
 
-    async def texts(self, call: Call, given: Input, encoder: Encoder, param: str) -> list[str]:
-        """Return the texts of a request. Token ids are turned back in another thread.
+    async def texts(self, given: msgspec.Raw, encoder: Encoder, param: str, seconds: float) -> list[str]:
+        """Return the texts of a request. Token ids are turned back into texts in another thread.
 
         Args:
-            call: the request.
-            given: one text or several, or token ids.
+            given: one text or several, or token ids, in JSON.
             encoder: the encoder that embeds them, whose tokenizer may have made the ids.
             param: name of the field, for the message.
+            seconds: time until the request is given up.
 
         Raises:
             ApiError: there are too many, one is too long or empty, or they are token ids and cannot be taken.
-            ClientGoneError: the caller has gone.
         """
-        items: Sequence[Any] = [given] if isinstance(given, str) else given
-        if items and isinstance(items[0], int) and not isinstance(items[0], bool):
-            items = [items]
-        self.check_count(len(items), param)
-        if all(type(item) is str for item in items):
-            texts = list(items)
+        try:
+            found = parsed(_TEXTS, given, param)
+        except ApiError as error:
+            wrong = str(error.__cause__)
+            if "got `int` - at `$[0]`" not in wrong and "got `array` - at `$[0]`" not in wrong:
+                raise
+            texts = await self._of_ids(given, encoder, param, seconds)
         else:
-            texts = await self._of_ids(call, items, encoder, param)
+            texts = [found] if isinstance(found, str) else found
         self.check(texts, param)
         return texts
-
-    async def _of_ids(self, call: Call, items: Sequence[object], encoder: Encoder, param: str) -> list[str]:
-        return await self._workers.map(
-            call, lambda one: self._text(one[1], encoder, f"{param}[{one[0]}]", param), list(enumerate(items))
-        )
-
-    def check_count(self, count: int, param: str) -> None:
-        """Check the number of texts.
-
-        Raises:
-            ApiError: there are too many.
-        """
-        if count > self._options.max_texts:
-            most = self._options.max_texts
-            raise ApiError(
-                "too_many_texts", f"{param} holds {count} texts, and {most} may; send several requests", param
-            )
 
     def check(self, texts: Sequence[str], param: str) -> None:
         """Check texts.
 
         Raises:
-            ApiError: one is too long, or empty where that is refused.
+            ApiError: there are too many, or one is too long, or empty where that is refused.
         """
-        most = self._options.max_text_chars
+        self._check_count(len(texts), param)
+        most = self._settings.max_text_chars
         for index, text in enumerate(texts):
             if len(text) > most:
                 message = f"{param}[{index}] has {len(text)} characters, and {most} may; send it in parts"
                 raise ApiError("text_too_long", message, param)
-            if not text and self._options.empty == "error":
+            if not text and self._settings.empty == "error":
                 raise ApiError("empty_text", f"{param}[{index}] is an empty text; leave it out", param)
 
-    def check_total(self, lengths: Iterable[int], what: str, param: str) -> None:
-        """Check the length of all texts together, on routes whose work no queue bounds.
-
-        Args:
-            lengths: length of each text.
-            what: what is counted, for the message.
-            param: name of the field, for the message.
+    async def worked(self, function: Callable[[S], T], items: Sequence[S], seconds: float) -> list[T]:
+        """Return what a function makes of each item, in another thread; no queue bounds this work.
 
         Raises:
-            ApiError: they are too long.
+            ApiError: the time of the request was over.
         """
-        total, most = sum(lengths), min(self._options.max_text_chars, _UNQUEUED)
-        if total > most:
-            raise ApiError("text_too_long", f"{param} holds {total} {what}, and {most} may; send it in parts", param)
-
-    def _text(self, item: object, encoder: Encoder, where: str, param: str) -> str:
-        if not isinstance(item, list) or not all(type(one) is int for one in item):
-            raise ApiError("invalid_type", f"{where}: expected texts alone, or lists of token ids alone", param)
-        if self._options.token_ids == "reject":
-            raise ApiError("token_ids", _REMEDY, param)
-        if len(item) > self._options.max_text_chars:
-            most = self._options.max_text_chars
-            raise ApiError("text_too_long", f"{where} holds {len(item)} token ids, and {most} may", param)
         try:
-            return _decoded(encoder, item) if self._file is None else self._file.decode(item)
+            async with asyncio.timeout(seconds), self._working:
+                return await asyncio.to_thread(lambda: [function(item) for item in items])
+        except TimeoutError:
+            message = "the time of the request was over before it was answered; give it more"
+            raise ApiError("deadline", message) from None
+
+    @staticmethod
+    def check_total(lengths: Iterable[int], what: str, param: str) -> None:
+        """Check the length of all texts together, on routes whose work no queue bounds."""
+        total = sum(lengths)
+        if total > _UNQUEUED:
+            message = f"{param} holds {total} {what}, and {_UNQUEUED} may; send it in parts"
+            raise ApiError("text_too_long", message, param)
+
+    def _check_count(self, count: int, param: str) -> None:
+        most = self._settings.max_texts
+        if count > most:
+            message = f"{param} holds {count} texts, and {most} may; send several requests"
+            raise ApiError("too_many_texts", message, param)
+
+    async def _of_ids(self, given: msgspec.Raw, encoder: Encoder, param: str, seconds: float) -> list[str]:
+        if self._settings.token_ids == "reject":
+            raise ApiError("token_ids", _REMEDY, param)
+        rows: list[Any] = parsed(_IDS, given, param)
+        if type(rows[0]) is int:
+            rows = [rows]
+        if not all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows):
+            message = f"{param}: expected texts alone, or lists of token ids alone"
+            raise ApiError("invalid_type", message, param)
+        self._check_count(len(rows), param)
+        if self._cl100k is None:
+            self.check_total(map(len, rows), "token ids", param)
+        decode = self._cl100k or (lambda ids: _decoded_by(encoder, ids))
+        try:
+            return await self.worked(decode, rows, seconds)
         except UsageError as error:
-            raise ApiError("token_ids", f"{where}: {error}; send strings", param) from None
+            raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
 
 
-def _decoded(encoder: Encoder, ids: list[int]) -> str:
+def _decoded_by(encoder: Encoder, ids: list[int]) -> str:
     """Return the text of ids of the bundle's own tokenizer.
 
     Raises:
@@ -136,3 +232,39 @@ def _decoded(encoder: Encoder, ids: list[int]) -> str:
     if ids not in ([one.id for one in tokens], [one.id for one in tokens if not one.special]):
         raise UsageError("the token ids are not what this model's tokenizer makes of their text")
     return text
+
+
+def _cl100k_decoder(path: Path) -> Callable[[list[int]], str]:
+    """Return a function that turns token ids back into text, by tiktoken's file cl100k_base.tiktoken.
+
+    Clients cut long texts between tokens, which may be within a character: of a character that is cut at the beginning
+    or at the end, nothing is kept. The function raises UsageError for ids that are not those of a text.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with needing("tiktoken"):
+        from tiktoken import Encoding
+        from tiktoken.load import load_tiktoken_bpe
+    try:
+        # tiktoken keeps a copy by the file's name: the hash tells it when the file has changed
+        ranks = load_tiktoken_bpe(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); wanted tiktoken's file of ranks") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not tiktoken's file of ranks ({str(error)[:80]}); get it again") from error
+    if not ranks:
+        raise DataError(f"{path}: holds no token; wanted tiktoken's file of ranks")
+    encoding = Encoding("cl100k", pat_str=r"[\s\S]", mergeable_ranks=ranks, special_tokens={})
+
+    def decoded(ids: list[int]) -> str:
+        try:
+            joined = encoding.decode_bytes(ids)
+        except (KeyError, OverflowError) as error:
+            raise UsageError(f"a token id is not in the server's file ({error})") from None
+        text: str = joined.decode("utf-8", "replace").strip("\ufffd")
+        if "\ufffd" in text and "\ufffd".encode() not in joined:
+            raise UsageError("the token ids are not those of a text: it is not UTF-8")
+        return text
+
+    return decoded

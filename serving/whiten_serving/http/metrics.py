@@ -1,42 +1,26 @@
 """Count requests and what they cost, for Prometheus."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from threading import Lock
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from whiten_serving.batching.counters import BatchRun
-from whiten_serving.http.about import version
-from whiten_serving.http.call import Call
 from whiten_serving.http.models import Models
-from whiten_serving.http.state import State
-from whiten_serving.http.tallies import Buckets, Histograms, Total, Totals
+from whiten_serving.scheduler import BatchRun
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-@dataclass(frozen=True)
-class _Bound:
-    """Holds the metrics of one route and model, looked up once."""
-
-    seconds: Buckets
-    tokenize: Buckets
-    queue: Buckets
-    run: Buckets
-    texts: Total
-    tokens: Total
-    truncated: Total
-
-
 class Metrics:
     """Holds the metrics of one application, in a registry of its own.
 
-    Make it first, give `watch` to the `Lanes`, and then `attach` the models; `App` does so if it was not done.
+    Make it first, give `on_batch` to the `Scheduler`, and then `attach` the models; `Service` does so if it was not
+    done.
 
     Attributes:
         registry: the registry; others may register their own collectors, such as drift.
@@ -44,82 +28,62 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.content_type = CONTENT_TYPE_LATEST.encode()
-        named = ("route", "model")
-        model = ("model",)
-        self._requests = Totals("requests", "Requests that were answered.", (*named, "status"))
-        self._seconds = Histograms("request_seconds", "Time from a request to its answer.", _SECONDS, named)
-        self._tokenize = Histograms("tokenize_seconds", "Time of tokenising a request.", _SECONDS, model)
-        self._queue = Histograms("queue_seconds", "Time that a request waited in the queue.", _SECONDS, model)
-        self._run = Histograms("run_seconds", "Time from a request's first batch to its last.", _SECONDS, model)
-        self._texts = Totals("texts", "Texts of answered requests.", model)
-        self._tokens = Totals("tokens", "Tokens of answered requests.", model)
-        self._truncated = Totals("truncated", "Texts that were cut.", model)
-        self._batch_texts = Histograms("batch_texts", "Texts of a batch.", _TEXTS)
-        self._batch_tokens = Histograms("batch_tokens", "Tokens of a batch, without padding.", _TOKENS)
-        self._batch_seconds = Histograms("batch_seconds", "Time of a batch.", _SECONDS)
-        of_requests = (self._requests, self._seconds, self._tokenize, self._queue, self._run)
-        of_texts = (self._texts, self._tokens, self._truncated)
-        of_batches = (self._batch_texts, self._batch_tokens, self._batch_seconds)
-        self._all: tuple[Totals | Histograms, ...] = (*of_requests, *of_texts, *of_batches)
-        self._batches = Lock()
-        self._bound: dict[tuple[str, str], _Bound] = {}
-        self._counted: dict[tuple[str, str, int], Total] = {}
+        self.registry = registry = CollectorRegistry()
+        self.content_type: str = CONTENT_TYPE_LATEST
+        route, model = ("route", "model"), ("model",)
+        self._requests = Counter(
+            "whiten_requests", "Requests that were answered.", (*route, "status"), registry=registry
+        )
+        self._seconds = _histogram(registry, "request_seconds", "Time from a request to its answer.", _SECONDS, route)
+        self._tokenize = _histogram(registry, "tokenize_seconds", "Time of tokenising a request.", _SECONDS, model)
+        self._queue = _histogram(registry, "queue_seconds", "Time that a request waited.", _SECONDS, model)
+        self._run = _histogram(
+            registry, "run_seconds", "Time from a request's first batch to its last.", _SECONDS, model
+        )
+        self._texts = Counter("whiten_texts", "Texts of answered requests.", model, registry=registry)
+        self._tokens = Counter("whiten_tokens", "Tokens of answered requests.", model, registry=registry)
+        self._truncated = Counter("whiten_truncated", "Texts that were cut.", model, registry=registry)
+        self._batch_texts = _histogram(registry, "batch_texts", "Texts of a batch.", _TEXTS)
+        self._batch_tokens = _histogram(registry, "batch_tokens", "Tokens of a batch, without padding.", _TOKENS)
+        self._batch_seconds = _histogram(registry, "batch_seconds", "Time of a batch.", _SECONDS)
+        self._counter = cache(self._requests.labels)
+        self._of_route = cache(self._seconds.labels)
+        self._of_model = cache(self._children)
         self._attached = False
-        self.registry.register(self)
-        ProcessCollector(registry=self.registry)
+        ProcessCollector(registry=registry)
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield what was counted; the registry calls this."""
-        with self._batches:
-            for one in self._all:
-                yield from one.collect()
-
-    def watch(self, run: BatchRun) -> None:
+    def on_batch(self, run: BatchRun) -> None:
         """Count a batch; called in the lanes' threads."""
-        with self._batches:
-            self._batch_texts.of().add(run.texts)
-            self._batch_tokens.of().add(run.tokens)
-            self._batch_seconds.of().add(run.seconds)
+        self._batch_texts.observe(run.texts)
+        self._batch_tokens.observe(run.tokens)
+        self._batch_seconds.observe(run.seconds)
 
-    def attach(self, models: Models, state: State) -> None:
-        """Show what waits and runs in the models' lanes, and the server's state. Only the first call has an effect."""
+    def attach(self, models: Models, accepting: Callable[[], bool]) -> None:
+        """Show the models, what waits and runs, and whether requests are welcome. Only the first call has an effect."""
         if not self._attached:
             self._attached = True
-            self.registry.register(_Gauges(models, state))
+            ready = Gauge("whiten_ready", "Whether requests are welcome.", registry=self.registry)
+            ready.set_function(lambda: float(accepting()))
+            self.registry.register(_OfModels(models))
 
-    def count(self, call: Call, seconds: float) -> None:
+    def count(self, route: str, model: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose caller has gone."""
-        key = call.route, call.model, call.status
-        counter = self._counted.get(key)
-        if counter is None:
-            counter = self._counted[key] = self._requests.of(*map(str, key))
-        counter.add()
-        bound = self._bound.get(key[:2]) or self._bind(call.route, call.model)
-        bound.seconds.add(seconds)
-        if call.status == 200 and call.texts:
-            bound.texts.add(call.texts)
-            bound.tokens.add(call.tokens)
-            if call.truncated:
-                bound.truncated.add(call.truncated)
-            if call.run_seconds:
-                bound.tokenize.add(call.tokenize_seconds)
-                bound.queue.add(call.queue_seconds)
-                bound.run.add(call.run_seconds)
+        self._counter(route, model, str(status)).inc()
+        self._of_route(route, model).observe(seconds)
 
-    def _bind(self, route: str, model: str) -> _Bound:
-        bound = _Bound(
-            self._seconds.of(route, model),
-            self._tokenize.of(model),
-            self._queue.of(model),
-            self._run.of(model),
-            self._texts.of(model),
-            self._tokens.of(model),
-            self._truncated.of(model),
-        )
-        self._bound[route, model] = bound
-        return bound
+    def count_texts(
+        self, model: str, texts: int, tokens: int, truncated: int, times: tuple[float, float, float]
+    ) -> None:
+        """Count the texts of a request that was computed: the seconds are of tokenising, waiting and computing."""
+        counted, parts = self._of_model(model)
+        for counter, number in zip(counted, (texts, tokens, truncated), strict=True):
+            counter.inc(number)
+        for histogram, seconds in zip(parts, times, strict=True):
+            histogram.observe(seconds)
+
+    def _children(self, model: str) -> tuple[tuple[Counter, ...], tuple[Histogram, ...]]:
+        counters, histograms = (self._texts, self._tokens, self._truncated), (self._tokenize, self._queue, self._run)
+        return tuple(one.labels(model) for one in counters), tuple(one.labels(model) for one in histograms)
 
     def page(self) -> bytes:
         """Return the metrics as Prometheus reads them."""
@@ -127,42 +91,20 @@ class Metrics:
         return page
 
 
-class _Gauges:
-    """Reads what lanes and state say when the page is asked for."""
+def _histogram(
+    registry: CollectorRegistry, name: str, what: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()
+) -> Histogram:
+    return Histogram(f"whiten_{name}", what, labels, buckets=buckets, registry=registry)
 
-    def __init__(self, models: Models, state: State) -> None:
-        self._models, self._state = models, state
+
+class _OfModels:
+    """Reads what models and schedulers say when the page is asked for."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that are read rather than counted."""
-        yield GaugeMetricFamily("whiten_ready", "Whether requests are welcome.", float(self._state.accepting))
-        yield from self._of_models()
-        stats = [lanes.stats() for lanes in {one.embeds.batcher.lanes for one in self._models}]
-        gauges = {
-            "lanes": ("Batches that can run at once.", sum(one.lanes for one in stats)),
-            "lanes_busy": ("Batches that run.", sum(one.lanes_busy for one in stats)),
-            "queue_requests": ("Requests of which texts wait.", sum(one.queue_requests for one in stats)),
-            "queue_tokens": ("Tokens that wait.", sum(one.queue_tokens for one in stats)),
-            "queue_seconds_of_work": ("Time that the waiting work takes.", max(one.queue_seconds for one in stats)),
-            "tokens_per_second": ("Rate of the last batches.", sum(one.tokens_per_second for one in stats)),
-        }
-        for name, (what, value) in gauges.items():
-            yield GaugeMetricFamily(f"whiten_{name}", what, value)
-        counted = [one.counted for one in stats]
-        yield _total("batches", "Batches that were computed.", sum(one.batches for one in counted))
-        yield _total(
-            "failed_batches", "Batches that failed, and were computed one by one.", sum(one.failed for one in counted)
-        )
-        yield _total("padding_tokens", "Tokens of padding that were computed.", sum(one.padding for one in counted))
-        bodies = self._state.bodies
-        yield GaugeMetricFamily("whiten_body_bytes", "Bytes of bodies whose requests are not answered.", bodies.bytes)
-        rejected = {"queue_full": sum(one.rejected for one in counted), "bodies_full": bodies.refused}
-        what = "Requests that were refused because too much waited, and what was refused before it was a request."
-        yield _by_reason("rejected", what, {**rejected, **self._state.refused})
-        dropped = {"departed": sum(one.departed for one in counted), "late": sum(one.late for one in counted)}
-        yield _by_reason("dropped", "Requests that were dropped before they were computed.", dropped)
-
-    def _of_models(self) -> Iterator[Metric]:
         info = InfoMetricFamily("whiten", "What is served.", labels=["model"])
         parity = GaugeMetricFamily("whiten_parity_cosine", "Worst cosine with the reference, here.", labels=["model"])
         for one in self._models:
@@ -174,18 +116,47 @@ class _Gauges:
                 "provider": one.encoder.providers[0],
             }
             info.add_metric([one.name], described)
-            if one.name in self._state.parity:
-                parity.add_metric([one.name], self._state.parity[one.name])
+            if one.parity is not None:
+                parity.add_metric([one.name], one.parity)
         yield info
         yield parity
+        stats = [scheduler.stats() for scheduler in {one.embeds.batcher.scheduler for one in self._models}]
+        gauges = {
+            "lanes": ("Batches that can run at once.", sum(one.lanes for one in stats)),
+            "lanes_busy": ("Batches that run.", sum(one.lanes_busy for one in stats)),
+            "queue_requests": ("Requests of which texts wait.", sum(one.queue_requests for one in stats)),
+            "queue_tokens": ("Tokens that wait.", sum(one.queue_tokens for one in stats)),
+            "queue_seconds_of_work": ("Time that the waiting work takes.", max(one.queue_seconds for one in stats)),
+            "tokens_per_second": ("Rate of the last batches.", sum(one.tokens_per_second for one in stats)),
+        }
+        for name, (what, value) in gauges.items():
+            yield GaugeMetricFamily(f"whiten_{name}", what, value)
+        counted = [one.counted for one in stats]
+        for name, what, value in (
+            ("batches", "Batches that were computed.", sum(one.batches for one in counted)),
+            (
+                "failed_batches",
+                "Batches that failed, and were computed one by one.",
+                sum(one.failed for one in counted),
+            ),
+            ("padding_tokens", "Tokens of padding that were computed.", sum(one.padding for one in counted)),
+        ):
+            yield CounterMetricFamily(f"whiten_{name}", what, value)
+        rejected = CounterMetricFamily("whiten_rejected", "Requests that were refused.", labels=["reason"])
+        rejected.add_metric(["queue_full"], sum(one.rejected for one in counted))
+        yield rejected
+        dropped = CounterMetricFamily(
+            "whiten_dropped", "Requests dropped before they were computed.", labels=["reason"]
+        )
+        dropped.add_metric(["departed"], sum(one.departed for one in counted))
+        dropped.add_metric(["late"], sum(one.late for one in counted))
+        yield dropped
 
 
-def _total(name: str, what: str, value: float) -> Metric:
-    return CounterMetricFamily(f"whiten_{name}", what, value)
-
-
-def _by_reason(name: str, what: str, values: dict[str, int]) -> Metric:
-    found = CounterMetricFamily(f"whiten_{name}", what, labels=["reason"])
-    for reason, value in values.items():
-        found.add_metric([reason], value)
-    return found
+@cache
+def version() -> str:
+    """Return the version of the installed distribution; "0" if it runs from its source without being installed."""
+    try:
+        return metadata.version("whiten")
+    except metadata.PackageNotFoundError:
+        return "0"

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.manifest import Manifest, VectorPrecision
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving.batcher import Batcher
-from whiten_serving.batching.counters import Stats
-from whiten_serving.batching.request import Request
+from whiten_serving.http.errors import ApiError
+from whiten_serving.scheduler import Request
 
 
 class Embeds(Protocol):
@@ -23,58 +23,33 @@ class Embeds(Protocol):
 
     batcher: Batcher
 
-    async def request(
-        self,
-        texts: str | list[str],
-        *,
-        dimensions: int | None = None,
-        normalize: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate: bool = True,
-        precision: VectorPrecision = "float32",
-        timeout: float | None = None,
-    ) -> Request:
+    async def request(self, texts: str | Iterable[str], *, timeout: float | None, **options: Any) -> Request:
         """Tokenise texts, and return a request for `answer`."""
 
-    async def answer(self, request: Request, timeout: float | None = None) -> NDArray[Any]:
+    async def answer(self, request: Request) -> NDArray[Any]:
         """Queue a request and wait for its vectors."""
-
-    def stats(self) -> Stats:
-        """Return what waits and runs now."""
 
     async def close(self, wait: bool = True) -> None:
         """Take no more requests, and compute what waits."""
 
 
-class UnknownModelError(LookupError):
-    """Raised when a request names a model that is not served."""
-
-
 @dataclass(eq=False)
 class ServedModel:
-    """Holds one model that is served.
-
-    Attributes:
-        name: name by which requests ask for it.
-        embeds: the `AsyncEncoder` of it.
-        digest: SHA-256 of its manifest, which has the hashes of all files of the bundle.
-        opened: time when it was opened.
-        uses: number of requests that use it now.
-        retired: whether another one took its place; it is closed when its last request has ended.
-    """
+    """Holds one model that is served, by the name by which requests ask for it."""
 
     name: str
     embeds: Embeds
-    digest: str = ""
+    parity: float | None = None  # worst cosine with the reference's vectors on this machine; None if not measured
+    owns: bool = False  # whether the encoder is closed with it
     opened: datetime = field(default_factory=lambda: datetime.now(UTC))
-    uses: int = 0
-    retired: bool = False
+    digest: str = ""  # SHA-256 of the manifest, which has the hashes of all files of the bundle
+    uses: int = 0  # requests that use it now
+    retired: bool = False  # another one took its place; it is closed when its last request has ended
 
     def __post_init__(self) -> None:
         if not self.name:
             raise UsageError("a model has an empty name; name it, as in NAME=BUNDLE")
-        self.digest = self.digest or sha256(self.manifest.to_json()).hexdigest()
+        self.digest = sha256(self.manifest.to_json()).hexdigest()
 
     @property
     def encoder(self) -> Encoder:
@@ -86,12 +61,17 @@ class ServedModel:
         """Return the bundle's manifest, as it was when the bundle was opened."""
         return self.encoder.manifest
 
+    async def close(self, wait: bool = True) -> None:
+        """Compute what waits, or fail it, and close the encoder if it was opened for this model."""
+        await self.embeds.close(wait)
+        if self.owns:
+            self.encoder.close()
+
 
 class Models:
     """Holds the models that are served, by name, in order. Use it in the event loop's thread.
 
-    Open all of them on the same lanes (`AsyncEncoder(bundle, shared=lanes)`), so that replacing one closes no lanes
-    that others use.
+    Open all of them on one scheduler, so that replacing one closes nothing that others use.
 
     Args:
         served: the models.
@@ -113,9 +93,6 @@ class Models:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(list(self._served.values()))
 
-    def __len__(self) -> int:
-        return len(self._served)
-
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the models."""
@@ -125,22 +102,20 @@ class Models:
         """Return the model of a name. Where a single one is served, it is returned for any name, and for none.
 
         Raises:
-            UnknownModelError: several are served, and none has this name, or no name is given.
+            ApiError: several are served, and none has this name, or no name is given.
         """
-        if len(self._served) == 1:
-            return next(iter(self._served.values()))
-        return self.named(name)
+        return next(iter(self._served.values())) if len(self._served) == 1 else self.named(name)
 
     def named(self, name: str | None) -> ServedModel:
         """Return the model of exactly this name, with or without Ollama's ":latest".
 
         Raises:
-            UnknownModelError: there is none.
+            ApiError: there is none.
         """
         found = self._served.get(name or "") or self._served.get((name or "").removesuffix(":latest"))
         if found is None:
-            asked = "the request names no model" if not name else f"there is no model {_shortened(name)}"
-            raise UnknownModelError(f"{asked}; those served are {', '.join(self._served)}")
+            asked = f"there is no model {name[:80]!r}" if name else "the request names no model"
+            raise ApiError("model_not_found", f"{asked}; those served are {', '.join(self._served)}", "model")
         return found
 
     @contextmanager
@@ -159,9 +134,6 @@ class Models:
 
         The old one is closed when its last request has ended.
 
-        Args:
-            served: the new model; its name must be that of one that is served.
-
         Raises:
             UsageError: no model of this name is served.
         """
@@ -174,18 +146,10 @@ class Models:
             self._close(old)
 
     def _close(self, served: ServedModel) -> None:
-        task = asyncio.get_running_loop().create_task(served.embeds.close())
+        task = asyncio.get_running_loop().create_task(served.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def close(self, wait: bool = True) -> None:
-        """Close all models, those that were replaced too.
-
-        Args:
-            wait: compute what waits; False fails it.
-        """
-        await asyncio.gather(*self._closing, *(one.embeds.close(wait) for one in self))
-
-
-def _shortened(name: str) -> str:
-    return repr(name if len(name) <= 80 else name[:77] + "...")
+        """Close all models, those that were replaced too; compute what waits, or fail it."""
+        await asyncio.gather(*self._closing, *(one.close(wait) for one in self))

@@ -1,125 +1,210 @@
-"""Hold what routes need, and compute the vectors that they ask for."""
+"""Hold what routes need, and compute the vectors that a request asks for."""
 
+import asyncio
+import hmac
+import math
+import re
+import sys
 import time
+from binascii import b2a_base64
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
+from secrets import token_hex
+from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+import msgspec
+import orjson
 from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from whiten_runtime.bundle.manifest import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
-from whiten_serving.errors import OverloadedError
-from whiten_serving.http.body import read_body
-from whiten_serving.http.call import Call
-from whiten_serving.http.errors import ApiError, of_answer, of_request, overloaded
-from whiten_serving.http.inputs import Input, Inputs
+from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect, draining, of_answer, of_request
+from whiten_serving.http.inputs import Inputs, parsed, read_body
 from whiten_serving.http.metrics import Metrics
-from whiten_serving.http.models import Models, ServedModel, UnknownModelError
-from whiten_serving.http.options import HttpOptions
-from whiten_serving.http.parsing import Form
-from whiten_serving.http.state import State
-from whiten_serving.http.watching import Watched
-from whiten_serving.http.workers import Workers
+from whiten_serving.http.models import Models, ServedModel
+from whiten_serving.scheduler import OverloadedError
+from whiten_serving.settings import AppSettings
 
 T = TypeVar("T")
 
 Task = Literal["query", "document"]
 
+PATIENCE = 0.2
+"""Seconds that a request runs before anybody watches whether its caller has gone: most are answered before, and a
+watcher costs a request more than its JSON."""
+
+_AT_ONCE = 32_768
+"""Numbers that are written as JSON before other requests have their turn: about a millisecond."""
+
+_ID = re.compile(rb"[!-~]{1,128}")
+"""Ids of requests that are taken over from the caller: they are logged and sent back, so only what is harmless."""
+
+_PREFIX, _NUMBERS = token_hex(8), count(1)
+"""Beginning and end of new ids. Random ones would ask the system, which gives the interpreter away to the lanes."""
+
+
+@dataclass(slots=True)
+class Call:
+    """Holds what becomes known of one request on its way, for limits, logs and metrics."""
+
+    headers: dict[bytes, bytes]  # by lower-case name
+    id: str  # that of the header x-request-id, or a new one
+    begun: float  # time of time.monotonic, as the next
+    deadline: float = math.inf
+    dialect: Dialect = "openai"  # of its errors
+    route: str = "unknown"
+    model: str = ""
+    texts: int = 0
+    tokens: int = 0
+    truncated: int = 0  # texts that were cut
+    tokenize_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    run_seconds: float = 0.0
+    status: int = 0  # 499 where the caller has gone
+    code: str | None = None  # of its error
+
+    @classmethod
+    def of(cls, scope: Scope) -> "Call":
+        """Return the request of an ASGI scope."""
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        name = given.decode("ascii") if _ID.fullmatch(given) else f"{_PREFIX}-{next(_NUMBERS):x}"
+        return cls(headers, name, time.monotonic())
+
+    @property
+    def remaining(self) -> float:
+        """Return the seconds until the deadline, less than 0 after it."""
+        return self.deadline - time.monotonic()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Holds what a request asks for.
+    """Holds what a request asks for; None where it does not say it."""
 
-    Attributes:
-        texts: one text or several, or token ids.
-        param: name of the field that holds them, for messages.
-        dimensions: number of leading coordinates; None for all.
-        normalize: divide vectors by their norm; None where the request does not say it.
-        prompt_name: name of a prompt; None for the default one.
-        task: what the texts are, from which the prompt follows; None where the request does not say it.
-        truncate: truncate texts that are too long; None where the request does not say it.
-        side: side from which they are truncated; None where the request does not say it.
-        context: number of tokens of a text that the caller reckons with; None for the model's own.
-        precision: precision of the numbers.
-    """
-
-    texts: Input
-    param: str
+    texts: list[str]
     dimensions: int | None = None
     normalize: bool | None = None
     prompt_name: str | None = None
-    task: Task | None = None
+    task: Task | None = None  # what the texts are, from which the prompt follows
     truncate: bool | None = None
-    side: Side | None = None
-    context: int | None = None
+    side: Side | None = None  # side from which long texts are cut
+    context: int | None = None  # number of tokens of a text that the caller reckons with
     precision: VectorPrecision = "float32"
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """Describes a route: how it is found, answered, and described in OpenAPI."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    dialect: Dialect
+    handler: "Callable[[Service, Request, Call], Awaitable[Response]]"
+    summary: str
+    answer: Any  # type of the answer, or several; str for plain text
+    request: Any = None  # type of the body, or several; None for no body
+    access: Literal["key", "open", "metrics"] = "key"
+    computes: bool = False  # whether it gives work to the scheduler, which must have room
+
+
+@dataclass
+class State:
+    """Holds what the process around the application tells it."""
+
+    draining: bool = False  # it is about to stop: /ready says no, and connections are closed after each answer
+
+
 class Service:
     """Holds what routes need.
 
-    Attributes:
+    Args:
         models: what is served.
-        options: bounds and defaults.
-        metrics: what is counted.
-        state: whether the server is ready.
-        inputs: checks texts.
-        workers: threads of work that no queue bounds.
+        settings: bounds and defaults.
+        metrics: what is counted; None for new ones.
+
+    Raises:
+        DataError: the file of token ids cannot be read.
     """
 
-    models: Models
-    options: HttpOptions
-    metrics: Metrics
-    state: State
-    inputs: Inputs
-    workers: Workers
+    def __init__(self, models: Models, settings: AppSettings, metrics: Metrics | None = None) -> None:
+        self.models = models
+        self.settings = settings
+        self.state = State()
+        self.metrics = metrics or Metrics()
+        self.metrics.attach(models, lambda: not self.state.draining)
+        self.inputs = Inputs(settings)
+        self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
 
-    def model(self, name: str | None) -> ServedModel:
-        """Return the model that a request names.
+    def admit(self, endpoint: Endpoint, call: Call) -> None:
+        """Check all that can be checked before the body is read.
 
         Raises:
-            ApiError: there is none.
+            ApiError: the request is refused.
         """
-        try:
-            return self.models.get(name)
-        except UnknownModelError as error:
-            raise of_answer(error) from None
+        open_metrics = endpoint.access == "metrics" and not self.settings.metrics_need_key
+        if self._keys and endpoint.access != "open" and not open_metrics:
+            self._check_key(call.headers)
+        timeout, given = self.settings.timeout, call.headers.get(b"x-timeout-ms")
+        if given is not None:
+            if not given.isdigit() or len(given) > 12:
+                shown = given[:20].decode("latin-1")
+                raise ApiError("invalid_header", f"x-timeout-ms is {shown!r}; wanted a whole number of milliseconds")
+            timeout = min(timeout, int(given) / 1000)
+        call.deadline = call.begun + timeout
+        if endpoint.computes:
+            self._check_room()
 
-    async def parsed(self, call: Call, form: Form[T]) -> T:
+    def _check_key(self, headers: dict[bytes, bytes]) -> None:
+        """Check `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`, in constant time."""
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        bearer = key.strip() if scheme.lower() == b"bearer" else b""
+        given = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
+        authenticate = {"www-authenticate": "Bearer"}
+        if not given:
+            message = "the request has no key; send the header 'Authorization: Bearer KEY'"
+            raise ApiError("invalid_api_key", message, None, authenticate)
+        digest = sha256(given).digest()
+        if not sum([hmac.compare_digest(digest, known) for known in self._keys]):
+            message = "the request's key is not one of this server; check it"
+            raise ApiError("invalid_api_key", message, None, authenticate)
+
+    def _check_room(self) -> None:
+        """Check that at least one scheduler takes more work."""
+        full: OverloadedError | None = None
+        for scheduler in {one.embeds.batcher.scheduler for one in self.models}:
+            try:
+                scheduler.check_room()
+            except OverloadedError as error:
+                full = error
+            else:
+                return
+        if full is not None:
+            raise of_answer(full)
+
+    async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds.
 
         Raises:
             ApiError: it is too large, too slow, or not what is wanted.
             ClientGoneError: the caller went before it was complete.
         """
-        options = self.options
-        most, together = options.max_body, options.max_waiting_body
-        return form.parsed(await read_body(call, self.state.bodies, most, together, options.body_timeout))
+        return parsed(decoder, await read_body(request.receive, call.headers, self.settings.max_body, call.remaining))
 
-    def check_room(self) -> None:
-        """Check that at least one model's lanes take more work, before a body is read.
-
-        Raises:
-            ApiError: they all have too much work.
-        """
-        full: OverloadedError | None = None
-        for lanes in {one.embeds.batcher.lanes for one in self.models}:
-            try:
-                lanes.check_room()
-            except OverloadedError as error:
-                full = error
-            else:
-                return
-        if full is not None:
-            raise overloaded(full)
-
-    async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
+    async def embed(
+        self, request: Request, call: Call, served: ServedModel, wanted: Wanted, normalize: bool
+    ) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost.
 
         Args:
-            call: the request.
+            request: the request.
+            call: what is known of it.
             served: the model.
             wanted: what it asks for.
             normalize: whether vectors are divided by their norm, if neither the request nor the operator say it.
@@ -128,65 +213,49 @@ class Service:
             ApiError: the request cannot be computed as it is, or not now.
             ClientGoneError: the caller has gone.
         """
-        call.model = served.name
-        named = self._named(served, wanted, normalize)
-        with self.models.using(served):
-            texts = await self.inputs.texts(call, wanted.texts, served.encoder, wanted.param)
-            call.texts = len(texts)
-            if (left := call.remaining) <= 0:
-                raise ApiError("deadline", "the time of the request was over before it was computed; give it more")
-            async with Watched(call.receive):
-                return await _computed(call, served, wanted, texts, named, left)
-
-    def _named(self, served: ServedModel, wanted: Wanted, normalize: bool) -> dict[str, Any]:
-        """Return the options of `AsyncEncoder.request`."""
-        asked = wanted.normalize if wanted.normalize is not None else self.options.normalize
+        call.model, call.texts = served.name, len(wanted.texts)
         if wanted.normalize is False and served.manifest.normalize:
             message = "normalize is false, but this model divides its vectors by their norm; leave it out"
             raise ApiError("unsupported_value", message, "normalize")
-        truncate = self.options.on_long == "truncate" if wanted.truncate is None else wanted.truncate
-        return {
+        asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
+        options = {
             **_prompt(served, wanted),
-            "dimensions": wanted.dimensions,
-            "normalize": normalize if asked is None else asked,
-            "truncate": truncate,
+            "truncate_dim": wanted.dimensions,
+            "normalize_embeddings": normalize if asked is None else asked,
+            "truncate": self.settings.on_long == "truncate" if wanted.truncate is None else wanted.truncate,
             "precision": wanted.precision,
         }
+        if (left := call.remaining) <= 0:
+            raise ApiError("deadline", "the time of the request was over before it was computed; give it more")
+        async with CancelledIfGone(request.receive):
+            return await _computed(call, served, wanted, options, left)
 
 
 async def _computed(
-    call: Call, served: ServedModel, wanted: Wanted, texts: list[str], named: dict[str, Any], left: float
+    call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any], left: float
 ) -> NDArray[Any]:
-    embeds = served.embeds
     begun = time.monotonic()
     try:
-        request = await embeds.request(texts, timeout=left, **named)
+        request = await served.embeds.request(wanted.texts, timeout=left, **options)
     except WhitenError as error:
         raise of_request(error) from error
     call.tokenize_seconds = time.monotonic() - begun
     call.tokens, call.truncated = request.tokens, request.texts.truncated
-    if call.truncated:
-        call.answer_headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
-    _check_cut(served, wanted, request.texts.ids, call.truncated)
+    if call.truncated and wanted.side not in (None, served.manifest.truncation_side):
+        side = served.manifest.truncation_side
+        message = f"a text is too long, and this model cuts texts on the {side}; send shorter texts, or leave it out"
+        raise ApiError("unsupported_value", message, "truncation_direction")
+    if wanted.context is not None and max(map(len, request.texts.ids), default=0) > wanted.context:
+        message = f"a text has more than num_ctx, {wanted.context}, tokens; send shorter texts, or leave num_ctx out"
+        raise ApiError("context_length_exceeded", message, "num_ctx")
     try:
-        return await embeds.answer(request, max(call.remaining, 0.001))
+        return await served.embeds.answer(request)
     except Exception as error:
         raise of_answer(error) from error
     finally:
         if request.started:
             call.queue_seconds = request.started - request.submitted
             call.run_seconds = max(request.ended - request.started, 0.0)
-
-
-def _check_cut(served: ServedModel, wanted: Wanted, ids: list[list[int]], truncated: int) -> None:
-    """Check that texts were cut as the request wants it, if they were cut."""
-    if truncated and wanted.side not in (None, served.manifest.truncation_side):
-        side = served.manifest.truncation_side
-        message = f"a text is too long, and this model cuts texts on the {side}; send shorter texts, or leave it out"
-        raise ApiError("unsupported_value", message, "truncation_direction")
-    if wanted.context is not None and max(map(len, ids), default=0) > wanted.context:
-        message = f"a text has more than num_ctx, {wanted.context}, tokens; send shorter texts, or leave num_ctx out"
-        raise ApiError("context_length_exceeded", message, "num_ctx")
 
 
 def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
@@ -201,20 +270,98 @@ def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
         message = f"prompt_name is {name[:80]!r}; the prompts of this model are: {known}"
         raise ApiError("unsupported_value", message, "prompt_name")
     if wanted.task is None:
-        return {} if name is None else {"prompt_name": name}
-    prompt = _prompt_of_task(served, wanted.task)
+        return {"prompt_name": name, "prompt": None}
+    route = served.manifest.route
+    if route in ("query", "document") and route != wanted.task:
+        message = f"this model holds the route {route} alone, not {wanted.task}"
+        raise ApiError("unsupported_value", message, "input_type")
+    try:
+        prompt = Prompts.of(served.manifest).for_task(*(QUERY if wanted.task == "query" else DOCUMENT))
+    except UsageError as error:
+        raise ApiError("unsupported_value", str(error), "input_type") from None
     if name is not None and prompts[name] != prompt:
         message = f"prompt_name is {name[:80]!r}, but input_type is {wanted.task}, another prompt; leave one out"
         raise ApiError("unsupported_value", message, "prompt_name")
-    return {"prompt": prompt}
+    return {"prompt_name": None, "prompt": prompt}
 
 
-def _prompt_of_task(served: ServedModel, task: Task) -> str:
-    """Return the prompt that a model has for queries, or for documents."""
-    route = served.manifest.route
-    if route in ("query", "document") and route != task:
-        raise ApiError("unsupported_value", f"this model holds the route {route} alone, not {task}", "input_type")
-    try:
-        return Prompts.of(served.manifest).for_task(*(QUERY if task == "query" else DOCUMENT))
-    except UsageError as error:
-        raise ApiError("unsupported_value", str(error), "input_type") from None
+class CancelledIfGone:
+    """Cancels the block if the caller goes meanwhile. ASGI tells that only to those who await `receive`.
+
+    Args:
+        receive: function that gives the parts of the body, all of which were read, and then the end of the connection.
+
+    Raises:
+        ClientGoneError: the caller has gone.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._before = task, task.cancelling()
+        self._begin = task.get_loop().call_later(PATIENCE, self._start)
+
+    def _start(self) -> None:
+        self._watcher = self._task.get_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._begin.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._gone and self._task.uncancel() <= self._before:  # else somebody else cancels the request too
+            raise ClientGoneError from None
+
+
+def check_serving(service: Service) -> None:
+    """Raise ApiError if requests are not welcome."""
+    if service.state.draining:
+        raise draining("the server is about to stop")
+
+
+def json_of(value: object) -> bytes:
+    """Return a value as JSON; arrays of numpy are lists."""
+    found: bytes = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return found
+
+
+def answer(body: bytes) -> Response:
+    """Return an answer of JSON."""
+    return Response(body, media_type="application/json")
+
+
+def base64_of(row: NDArray[Any]) -> str:
+    """Return the bytes of a vector, little-endian, in base64."""
+    if sys.byteorder == "big":
+        row = row.astype(row.dtype.newbyteorder("<"))
+    return b2a_base64(row.tobytes(), newline=False).decode("ascii")
+
+
+async def rows_of(vectors: NDArray[Any], item: Callable[[int, NDArray[Any]], object] | None = None) -> bytes:
+    """Return vectors as a JSON list; other requests have their turn while many are written.
+
+    Args:
+        vectors: shape [n, k].
+        item: function that makes an item of the list of (index, vector); None for the vectors themselves.
+    """
+    step = max(_AT_ONCE // max(vectors.shape[1], 1), 1)
+    parts: list[bytes] = []
+    for start in range(0, len(vectors), step):
+        if parts:
+            await asyncio.sleep(0)
+        some = vectors[start : start + step]
+        items = some if item is None else [item(start + place, row) for place, row in enumerate(some)]
+        parts.append(json_of(items)[1:-1])
+    return b"[%s]" % b",".join(parts)

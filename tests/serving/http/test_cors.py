@@ -14,7 +14,7 @@ ASK = {"origin": PAGE, "access-control-request-method": "POST", "access-control-
 def test_an_allowed_origin(app_with: Any, origins: tuple[str, ...], allowed: str) -> None:
     app = app_with(cors_origins=origins, api_keys=("key",))
     answer = asked(app, "OPTIONS", "/v1/embeddings", headers=ASK)
-    assert answer.status == 204
+    assert answer.status == 200
     assert answer.headers["access-control-allow-origin"] == allowed
     assert answer.headers["access-control-allow-headers"] == "authorization"
     assert "POST" in answer.headers["access-control-allow-methods"]
@@ -30,10 +30,10 @@ def test_another_origin(app_with: Any) -> None:
         app_with(cors_origins=(PAGE,)), "OPTIONS", "/embed", headers={**ASK, "origin": "https://other.example"}
     )
     assert "access-control-allow-origin" not in answer.headers
-    assert answer.headers["vary"] == "Origin"
+    assert "Origin" in answer.headers["vary"]
 
 
 def test_no_origins(app: Any) -> None:
     answer = asked(app, "OPTIONS", "/embed", headers=ASK)
-    assert answer.headers["allow"] == "POST, OPTIONS"
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
     assert not any(name.startswith("access-control") for name in answer.headers)

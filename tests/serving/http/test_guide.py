@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from support.asgi import asked
+from whiten_serving.http.app import ENDPOINTS
 from whiten_serving.http.errors import PROBLEMS
-from whiten_serving.http.options import HttpOptions
-from whiten_serving.http.routes import ROUTES
+from whiten_serving.settings import AppSettings
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "http.md").read_text("utf-8")
 CALLS = [line for line in GUIDE.splitlines() if line.startswith("curl ")]
@@ -37,8 +37,8 @@ def test_every_error_is_listed_with_its_statuses() -> None:
 
 def test_every_option_and_route_is_listed() -> None:
     options = GUIDE.partition("## Options")[2].partition("##")[0]
-    assert all(f"`{one.name}`" in options for one in fields(HttpOptions))
-    assert all(route.path.partition("{")[0].rstrip("/") in GUIDE for route in ROUTES)
+    assert all(f"`{one.name}`" in options for one in fields(AppSettings))
+    assert all(route.path.partition("{")[0].rstrip("/") in GUIDE for route in ENDPOINTS)
 
 
 def test_every_metric_is_listed(app: Any) -> None:

@@ -2,16 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.asgi import asked
 from whiten_serving import AsyncEncoder
-from whiten_serving.batching.counters import BatchRun
-from whiten_serving.batching.lanes import Lanes
-from whiten_serving.http.app import App
+from whiten_serving.http.app import make_app
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
-from whiten_serving.http.state import State
+from whiten_serving.http.service import Service
+from whiten_serving.scheduler import BatchRun, Scheduler
+from whiten_serving.settings import AppSettings
 
 NAMES = {
     *("whiten_requests", "whiten_request_seconds", "whiten_queue_seconds", "whiten_tokenize_seconds"),
@@ -43,7 +44,7 @@ def test_every_name_is_there(app: Any) -> None:
 def test_buckets_hold_what_is_up_to_their_bounds() -> None:
     metrics = Metrics()
     for tokens in (1, 16, 17, 20_000):
-        metrics.watch(BatchRun(2, tokens, 0, 0.25))
+        metrics.on_batch(BatchRun(None, 2, tokens, 0, 0.25, np.zeros((0, 3))))
     found = read(metrics.page())
     counts = {"16.0": 2, "32.0": 3, "16384.0": 3, "+Inf": 4}
     for bound, count in counts.items():
@@ -51,11 +52,6 @@ def test_buckets_hold_what_is_up_to_their_bounds() -> None:
     assert value(found, "whiten_batch_tokens_count") == 4
     assert value(found, "whiten_batch_tokens_sum") == 20_034
     assert value(found, "whiten_batch_seconds_sum") == 1.0
-
-
-def test_no_series_tells_when_another_was_made(app: Any) -> None:
-    asked(app, "POST", "/v1/embeddings", {"input": "a"})
-    assert b"_created" not in asked(app, "GET", "/metrics").body
 
 
 def test_requests_are_counted(app: Any) -> None:
@@ -80,27 +76,26 @@ def test_requests_are_counted(app: Any) -> None:
 
 
 def test_what_is_served_and_its_state(served: AsyncEncoder) -> None:
-    state = State(ready=True, parity={"tiny": 0.99999})
-    models = Models([ServedModel("tiny", served)])
-    app = App(models, None, Metrics(), state)
-    found = read(app.metrics.page())
+    model = ServedModel("tiny", served, parity=0.99999)
+    service = Service(Models([model]), AppSettings())
+    found = read(service.metrics.page())
     assert value(found, "whiten_ready") == 1
     assert value(found, "whiten_parity_cosine", model="tiny") == 0.99999
     info = next(dict(labels) for name, labels in found if name == "whiten_info")
-    assert info["bundle_sha256"] == models.get("tiny").digest
+    assert info["bundle_sha256"] == model.digest
     assert (info["precision"], info["provider"]) == ("fp32", "CPUExecutionProvider")
-    state.draining = True
-    assert value(read(app.metrics.page()), "whiten_ready") == 0
+    service.state.draining = True
+    assert value(read(service.metrics.page()), "whiten_ready") == 0
 
 
-def test_batches_are_counted_where_lanes_are_watched(golden: Any) -> None:
+def test_batches_are_counted_where_the_scheduler_tells_them(golden: Any) -> None:
     metrics = Metrics()
-    lanes = Lanes(1, 256, None, metrics.watch)
-    encoder = AsyncEncoder(golden / "bundle-v1", shared=lanes)
-    app = App(Models([ServedModel("tiny", encoder)]), None, metrics)
+    scheduler = Scheduler(1, 256, on_batch=metrics.on_batch)
+    encoder = AsyncEncoder(golden / "bundle-v1", scheduler=scheduler)
+    app = make_app(Service(Models([ServedModel("tiny", encoder)]), AppSettings(), metrics))
     asked(app, "POST", "/embed", {"inputs": ["a", "b"]})
     encoder.batcher.close()
-    lanes.close()
+    scheduler.close()
     found = read(metrics.page())
     assert value(found, "whiten_batch_texts_sum") == 2
     assert value(found, "whiten_batches_total") == value(found, "whiten_batch_seconds_count")
@@ -111,13 +106,12 @@ def test_labels_are_bounded_whatever_requests_ask_for(app: Any) -> None:
         asked(app, "GET", f"/v1/models/{index}")
         asked(app, "POST", "/v1/embeddings", {"input": "a", "model": f"m{index}"})
         asked(app, "GET", f"/{index}")
-    assert b'"m7"' not in app.metrics.page()
-    assert len([one for one in read(app.metrics.page()) if one[0] == "whiten_requests_total"]) == 3
+    assert b'"m7"' not in app.state.service.metrics.page()
+    assert len([one for one in read(app.state.service.metrics.page()) if one[0] == "whiten_requests_total"]) == 3
 
 
 def test_two_applications_have_metrics_of_their_own(app_with: Any) -> None:
     one, other = app_with(), app_with()
     asked(one, "GET", "/live")
-    assert b'route="/live"' in one.metrics.page()
-    assert b'route="/live"' not in other.metrics.page()
-    one.metrics.watch(BatchRun(1, 1, 0, 0.1))
+    assert b'route="/live"' in one.state.service.metrics.page()
+    assert b'route="/live"' not in other.state.service.metrics.page()

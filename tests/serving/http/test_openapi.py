@@ -6,7 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from support.asgi import asked
-from whiten_serving.http.routes import ROUTES
+from whiten_serving.http.app import ENDPOINTS
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def answer_schema(document: dict[str, Any], method: str, path: str, status: str)
 
 def test_every_route_is_there(document: dict[str, Any]) -> None:
     listed = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert listed == {(route.method, route.path) for route in ROUTES} | {("GET", "/openapi.json")}
+    assert listed == {(route.method, route.path) for route in ENDPOINTS} | {("GET", "/openapi.json")}
     names = [one["operationId"] for methods in document["paths"].values() for one in methods.values()]
     assert len(names) == len(set(names))
 
@@ -52,10 +52,8 @@ BODIES = [
     ("/invocations", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
     ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
     ("/tokenize", {"inputs": ["a"]}),
-    ("/decode", {"ids": [[5, 6]]}),
     ("/api/embed", {"model": "tiny", "input": ["a"], "options": {"num_ctx": 100}}),
     ("/api/embeddings", {"model": "tiny", "prompt": "a"}),
-    ("/api/show", {"model": "tiny"}),
 ]
 
 
@@ -68,13 +66,13 @@ def test_requests_and_answers_are_as_described(app: Any, document: dict[str, Any
     resolved(document, answer_schema(document, "POST", path, "200")).validate(answer.json())
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/{id}", "/info", "/api/tags", "/api/ps", "/api/version"])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/{id}", "/info", "/api/tags", "/api/version"])
 def test_lists_are_as_described(app: Any, document: dict[str, Any], path: str) -> None:
     answer = asked(app, "GET", path.replace("{id}", "tiny"))
     resolved(document, answer_schema(document, "GET", path, "200")).validate(answer.json())
 
 
-@pytest.mark.parametrize("path", [route.path for route in ROUTES if route.request is not None])
+@pytest.mark.parametrize("path", [route.path for route in ENDPOINTS if route.request is not None])
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"input": [], "inputs": []}', b"[1]"])
 def test_errors_are_as_described(app: Any, document: dict[str, Any], path: str, body: bytes) -> None:
     answer = asked(app, "POST", path.replace("{deployment}", "tiny"), body)

@@ -6,7 +6,7 @@ import pytest
 
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
-from whiten_serving.http.options import HttpOptions
+from whiten_serving.settings import AppSettings
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,6 @@ from whiten_serving.http.options import HttpOptions
         {"timeout": 0},
         {"timeout": float("inf")},
         {"timeout": float("nan")},
-        {"body_timeout": "1"},
         {"token_ids": "p50k"},
         {"on_long": "cut"},
         {"empty": None},
@@ -36,6 +35,6 @@ def test_options_that_cannot_be_used(served: AsyncEncoder, bad: dict[str, Any]) 
 
 
 def test_the_name_is_the_bundles_unless_another_is_given(served: AsyncEncoder) -> None:
-    assert served.asgi_app().models.names == (served.batcher.encoder.manifest.name,)
-    assert served.asgi_app("other").models.names == ("other",)
-    assert HttpOptions.of({}) == HttpOptions()
+    assert served.asgi_app().state.service.models.names == (served.batcher.encoder.manifest.name,)
+    assert served.asgi_app("other").state.service.models.names == ("other",)
+    assert AppSettings.of({}) == AppSettings()

@@ -17,7 +17,6 @@ PLACE = {"anyOf": [COUNT, {"type": "null"}]}
 SHAPES = {
     "embed": {"type": "array", "items": NUMBERS},
     "similarity": NUMBERS,
-    "decode": {"type": "array", "items": {"type": "string"}},
     "tokenize": {
         "type": "array",
         "items": {
@@ -133,41 +132,11 @@ def test_tokenize(app: Any, reference: Encoder) -> None:
     assert bare == [found[1:-1]]
 
 
-def test_decode_turns_ids_back(app: Any) -> None:
-    tokens = asked(app, "POST", "/tokenize", {"inputs": ["hello", "more"]}).json()
-    ids = [[one["id"] for one in row] for row in tokens]
-    assert checked(asked(app, "POST", "/decode", {"ids": ids}), "decode") == ["hello", "more"]
-    assert checked(asked(app, "POST", "/decode", {"ids": ids[0]}), "decode") == ["hello"]
-    assert "[CLS]" in checked(asked(app, "POST", "/decode", {"ids": ids, "skip_special_tokens": False}), "decode")[0]
-
-
-@pytest.mark.parametrize("ids", [[10**6], [[5], 5], [5, [5]], [2**70]])
-def test_decode_refuses_ids_that_are_none(app: Any, ids: list[Any]) -> None:
-    checked(asked(app, "POST", "/decode", {"ids": ids}), "error", 422)
-
-
 def test_info(app: Any, reference: Encoder) -> None:
     found = checked(asked(app, "GET", "/info"), "info")
     assert found["model_id"] == "tiny"
     assert found["max_input_length"] == reference.max_seq_length
     assert found["whiten"]["space"] == reference.space
-
-
-@pytest.mark.parametrize("path", ["/health", "/ping"])
-def test_probes(app: Any, path: str) -> None:
-    assert asked(app, "GET", path).status == 200
-    app.state.ready = False
-    try:
-        checked(asked(app, "GET", path), "error", 503)
-    finally:
-        app.state.ready = True
-
-
-@pytest.mark.parametrize("path", ["/rerank", "/predict", "/embed_sparse", "/embed_all"])
-def test_routes_of_other_models_are_refused_as_tei_refuses_them(app: Any, path: str) -> None:
-    error = checked(asked(app, "POST", path, {"inputs": "a"}), "error", 424)
-    assert error["error_type"] == "Backend"
-    assert path in error["error"]
 
 
 @pytest.mark.parametrize(

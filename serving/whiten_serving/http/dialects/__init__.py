@@ -1,1 +1,0 @@
-"""The routes of each dialect: what requests hold, and what answers look like."""

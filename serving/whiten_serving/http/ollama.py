@@ -1,0 +1,150 @@
+"""Answer Ollama's routes, as ollama-python, Open WebUI and others ask them."""
+
+import time
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from whiten_serving.http.errors import ApiError
+from whiten_serving.http.inputs import Input
+from whiten_serving.http.metrics import version
+from whiten_serving.http.models import ServedModel
+from whiten_serving.http.service import Call, Service, Wanted, answer, json_of, rows_of
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("num_keep", "seed", "num_predict", "top_k", "top_p", "min_p", "tfs_z", "typical_p", "repeat_last_n"),
+        *("temperature", "repeat_penalty", "presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau"),
+        *("mirostat_eta", "penalize_newline", "stop", "numa", "num_batch", "num_gpu", "main_gpu", "low_vram"),
+        *("f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock", "num_thread"),
+    }
+)
+"""Options of Ollama that choose words or places in memory, and so change no vector."""
+
+Options = dict[str, str | int | float | bool | list[str] | None]
+
+
+class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    model: str | None = None
+    keep_alive: str | int | float | None = None
+    options: Options | None = None
+    truncate: bool | None = None
+
+
+class EmbedRequest(_Common, kw_only=True):
+    """Asks for vectors, which /api/embed divides by their norm."""
+
+    input: Input
+    dimensions: Annotated[int, Meta(ge=0)] | None = None
+
+
+class PromptRequest(_Common, kw_only=True):
+    """Asks for one vector, by the older route."""
+
+    prompt: str
+
+
+class EmbedAnswer(msgspec.Struct):
+    """Holds vectors; durations are in nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class PromptAnswer(msgspec.Struct):
+    """Holds one vector."""
+
+    embedding: list[float]
+
+
+class ErrorAnswer(msgspec.Struct):
+    """Holds an error."""
+
+    error: str
+
+
+class VersionAnswer(msgspec.Struct):
+    """Holds the version of this server."""
+
+    version: str
+
+
+_EMBED = msgspec.json.Decoder(EmbedRequest)
+_PROMPT = msgspec.json.Decoder(PromptRequest)
+
+
+async def embed(service: Service, request: Request, call: Call) -> Response:
+    """Answer POST /api/embed."""
+    asked = await service.parsed(request, call, _EMBED)
+    served = service.models.get(asked.model)
+    with service.models.using(served):
+        texts = await service.inputs.texts(asked.input, served.encoder, "input", call.remaining)
+        context, dimensions = _context(asked.options), asked.dimensions or None
+        wanted = Wanted(texts=texts, dimensions=dimensions, truncate=asked.truncate, context=context)
+        vectors = await service.embed(request, call, served, wanted, normalize=True)
+    took = round((time.monotonic() - call.begun) * 1e9)
+    end = b',"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % (took, call.tokens)
+    return answer(b'{"model":%s,"embeddings":%s%s' % (json_of(served.name), await rows_of(vectors), end))
+
+
+async def embeddings(service: Service, request: Request, call: Call) -> Response:
+    """Answer POST /api/embeddings, whose vectors are as the bundle gives them."""
+    asked = await service.parsed(request, call, _PROMPT)
+    service.inputs.check([asked.prompt], "prompt")
+    served = service.models.get(asked.model)
+    wanted = Wanted(texts=[asked.prompt], truncate=asked.truncate, context=_context(asked.options))
+    with service.models.using(served):
+        vectors = await service.embed(request, call, served, wanted, normalize=False)
+    return answer(json_of({"embedding": vectors[0]}))
+
+
+def _context(options: Options | None) -> int | None:
+    """Return the length of a context that the options ask for; None if they do not.
+
+    Raises:
+        ApiError: an option is not known, so it might change vectors.
+    """
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    context = given.pop("num_ctx", None)
+    if unknown := [name for name in given if name not in _WITHOUT_EFFECT]:
+        message = f"options.{unknown[0][:80]} is not one that this server understands; leave it out"
+        raise ApiError("unknown_field", message, "options")
+    if context is not None and (not isinstance(context, int) or isinstance(context, bool) or context < 1):
+        raise ApiError("invalid_type", "options.num_ctx is not a whole number of at least 1", "options")
+    return context
+
+
+async def tags(service: Service, request: Request, call: Call) -> Response:
+    """Answer GET /api/tags."""
+    return answer(json_of({"models": [_listed(served) for served in service.models]}))
+
+
+async def about(service: Service, request: Request, call: Call) -> Response:
+    """Answer GET /api/version."""
+    return answer(json_of({"version": version()}))
+
+
+def _listed(served: ServedModel) -> dict[str, object]:
+    name = served.name if ":" in served.name else f"{served.name}:latest"
+    manifest, family = served.manifest, served.manifest.source.model_type
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": served.opened.isoformat(),
+        "size": sum(record.bytes for record in manifest.files.values()),
+        "digest": served.digest,
+        "details": {
+            "parent_model": manifest.source.model,
+            "format": "onnx",
+            "family": family,
+            "families": [family],
+            "parameter_size": "",
+            "quantization_level": manifest.precision,
+        },
+    }

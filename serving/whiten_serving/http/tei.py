@@ -1,0 +1,222 @@
+"""Answer the routes of text-embeddings-inference (TEI), as huggingface_hub and SageMaker ask them."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from whiten_serving.http.errors import ApiError
+from whiten_serving.http.inputs import Input, parsed
+from whiten_serving.http.models import ServedModel
+from whiten_serving.http.service import Call, Service, Wanted, answer, json_of, rows_of
+
+
+class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Holds how texts are embedded. TEI divides vectors by their norm unless a request says otherwise."""
+
+    normalize: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+    prompt_name: str | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Waiting(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Holds options of the Inference API that change no vector."""
+
+    wait_for_model: bool | None = None
+    use_cache: bool | None = None
+    use_gpu: bool | None = None
+
+
+class EmbedRequest(EmbedParameters, kw_only=True):
+    """Asks for vectors. `model` is for a server of several models, and may be in the query string too."""
+
+    inputs: Input
+    parameters: EmbedParameters | None = None
+    options: Waiting | None = None
+    model: str | None = None
+
+
+class SimilarityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Holds a text, and the texts that it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityRequest(EmbedParameters, kw_only=True):
+    """Asks for cosines of one text with others."""
+
+    inputs: SimilarityInput
+    parameters: EmbedParameters | None = None
+    options: Waiting | None = None
+    model: str | None = None
+
+
+class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Asks for the tokens of texts."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+    model: str | None = None
+
+
+class TokenAnswer(msgspec.Struct):
+    """Describes a token; special ones have no place in the text."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class ErrorAnswer(msgspec.Struct):
+    """Holds an error."""
+
+    error: str
+    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+
+
+EmbedAnswer = list[list[float]]
+SimilarityAnswer = list[float]
+TokenizeAnswer = list[list[TokenAnswer]]
+
+_EMBED = msgspec.json.Decoder(EmbedRequest)
+_SIMILARITY = msgspec.json.Decoder(SimilarityRequest)
+_SIMILARITY_INPUT = msgspec.json.Decoder(SimilarityInput)
+_TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
+
+
+async def embed(service: Service, request: Request, call: Call) -> Response:
+    """Answer POST /embed."""
+    return await _embed(service, request, call, await service.parsed(request, call, _EMBED))
+
+
+async def similarity(service: Service, request: Request, call: Call) -> Response:
+    """Answer POST /similarity: cosines, as TEI gives them."""
+    asked = await service.parsed(request, call, _SIMILARITY)
+    return await _similarity(service, request, call, asked, asked.inputs)
+
+
+async def root(service: Service, request: Request, call: Call) -> Response:
+    """Answer POST / and /invocations: vectors, or cosines if the inputs are a sentence and others."""
+    asked = await service.parsed(request, call, _EMBED)
+    if not bytes(asked.inputs).lstrip().startswith(b"{"):
+        return await _embed(service, request, call, asked)
+    return await _similarity(service, request, call, asked, parsed(_SIMILARITY_INPUT, asked.inputs, "inputs"))
+
+
+async def _embed(service: Service, request: Request, call: Call, asked: EmbedRequest) -> Response:
+    served = _model(service, request, asked.model)
+    with service.models.using(served):
+        texts = await service.inputs.texts(asked.inputs, served.encoder, "inputs", call.remaining)
+        if not texts:
+            raise ApiError("empty_input", "inputs is an empty list; send at least one text", "inputs")
+        wanted = _wanted(texts, _merged(asked, asked.parameters))
+        return answer(await rows_of(await service.embed(request, call, served, wanted, normalize=True)))
+
+
+async def _similarity(
+    service: Service, request: Request, call: Call, asked: EmbedRequest | SimilarityRequest, inputs: SimilarityInput
+) -> Response:
+    if not inputs.sentences:
+        raise ApiError("empty_input", "sentences is an empty list; send at least one text", "sentences")
+    parameters = _merged(asked, asked.parameters)
+    if parameters.normalize is not None:
+        raise ApiError("unknown_field", "normalize means nothing to cosines; leave it out", "normalize")
+    texts = [inputs.source_sentence, *inputs.sentences]
+    service.inputs.check(texts, "sentences")
+    served = _model(service, request, asked.model)
+    with service.models.using(served):
+        vectors = await service.embed(request, call, served, _wanted(texts, parameters), normalize=True)
+    return answer(json_of(_cosines(vectors)))
+
+
+def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the cosines of the first vector with the others; 0 where a norm is 0."""
+    rows = vectors.astype(np.float64)
+    norms = np.linalg.norm(rows, axis=1)
+    products = norms[1:] * norms[0]
+    found = np.divide(rows[1:] @ rows[0], products, out=np.zeros(len(rows) - 1), where=products > 0)
+    clipped: NDArray[np.float32] = np.clip(found, -1, 1).astype(np.float32)
+    return clipped
+
+
+def _model(service: Service, request: Request, name: str | None) -> ServedModel:
+    """Return the model that the path, the body or the query string names; there is no such field in TEI."""
+    return service.models.get(request.path_params.get("model") or name or request.query_params.get("model"))
+
+
+def _merged(asked: EmbedParameters, parameters: EmbedParameters | None) -> EmbedParameters:
+    """Return the parameters of a request, which some clients send beside the inputs and others below `parameters`.
+
+    Raises:
+        ApiError: one is in both places, with different values.
+    """
+    if parameters is None:
+        return asked
+    named: dict[str, Any] = {}
+    for field in EmbedParameters.__struct_fields__:
+        here, there = getattr(asked, field), getattr(parameters, field)
+        if here is not None and there is not None and here != there:
+            message = f"{field} and parameters.{field} say different things; leave one out"
+            raise ApiError("unsupported_value", message, field)
+        named[field] = there if here is None else here
+    return EmbedParameters(**named)
+
+
+def _wanted(texts: list[str], parameters: EmbedParameters) -> Wanted:
+    direction = parameters.truncation_direction
+    return Wanted(
+        texts=texts,
+        dimensions=parameters.dimensions,
+        normalize=parameters.normalize,
+        prompt_name=parameters.prompt_name,
+        truncate=parameters.truncate,
+        side=None if direction is None else "left" if direction.lower() == "left" else "right",
+    )
+
+
+async def tokenize(service: Service, request: Request, call: Call) -> Response:
+    """Answer POST /tokenize."""
+    asked = await service.parsed(request, call, _TOKENIZE)
+    served = _model(service, request, asked.model)
+    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+    service.inputs.check(texts, "inputs")
+    service.inputs.check_total(map(len, texts), "characters", "inputs")
+    call.model, call.texts = served.name, len(texts)
+    prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
+    with service.models.using(served):
+        found = await service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts, call.remaining)
+    call.tokens = sum(map(len, found))
+    return answer(json_of(found))
+
+
+def _prompt(served: ServedModel, name: str | None) -> str:
+    if name is None:
+        return ""
+    if name not in served.manifest.prompts or "{text}" in served.manifest.prompts[name]:
+        known = ", ".join(one for one, text in served.manifest.prompts.items() if "{text}" not in text) or "none"
+        message = f"prompt_name is {name[:80]!r}; the prompts of this model that stand before a text are: {known}"
+        raise ApiError("unsupported_value", message, "prompt_name")
+    return served.manifest.prompts[name]
+
+
+def _tokens(served: ServedModel, text: str, special: bool) -> list[dict[str, object]]:
+    return [
+        {
+            "id": one.id,
+            "text": one.text if one.special else text[one.start : one.end],
+            "special": one.special,
+            "start": None if one.special else one.start,
+            "stop": None if one.special else one.end,
+        }
+        for one in served.encoder.tokens(text, special=special)
+    ]

@@ -1,0 +1,198 @@
+"""Open the bundles that are served, prove their parity on this machine, and watch the drift of their texts."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.parity import Agreement, gate_here
+from whiten_runtime.encoder import Encoder
+from whiten_runtime.errors import IntegrityError, ParityError, UsageError
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.inference.token_runner import TokenRunner
+from whiten_serving.async_encoder import AsyncEncoder
+from whiten_serving.http.metrics import Metrics
+from whiten_serving.http.models import ServedModel
+from whiten_serving.scheduler import BatchRun, Scheduler
+from whiten_serving.settings import ModelChoice, Settings
+
+if TYPE_CHECKING:  # the mathematics of whitening, which is needed where drift is measured only
+    from whiten_whitening.drift import Drift, DriftMonitor
+
+DRIFT_WINDOW = 5000
+"""Vectors after which a window of the traffic is complete. The last complete one and the present one are reported."""
+
+_MEASURES = {
+    "mean_shift": "Distance of the mean of the last texts from that of the corpus, in standard deviations",
+    "spectrum_ratio": "Mean variance of the last texts over the corpus's directions; 1 for the corpus itself",
+    "average_cosine": "Mean cosine over all pairs of the last texts; near 0 for the corpus",
+    "iso_score": "IsoScore of the last texts; 1 for the corpus itself",
+    "n": "Vectors that the drift is measured on",
+}
+
+
+def open_encoders(choices: Sequence[ModelChoice], settings: Settings) -> list[tuple[Encoder, Agreement | None]]:
+    """Open all bundles, side by side; return each with its distance to the reference, None if it was not measured.
+
+    Raises:
+        WhitenError: one cannot be opened or proven; the others are closed again.
+    """
+    with ThreadPoolExecutor(len(choices), "whiten-open") as executor:
+        futures = [executor.submit(open_encoder, choice, settings) for choice in choices]
+    failed = next((error for future in futures if (error := future.exception())), None)
+    if failed is not None:
+        for future in futures:
+            if not future.exception():
+                future.result()[0].close()
+        raise failed
+    return [future.result() for future in futures]
+
+
+def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agreement | None]:
+    """Open one bundle, and prove its parity, or run it once if that is switched off, so that all sessions are made.
+
+    The memory that this took, for long texts too, is given back.
+
+    Raises:
+        ParityError: its vectors are not those of its reference, on this machine.
+        WhitenError: it cannot be opened, as in `Encoder`.
+    """
+    encoder = Encoder(choice.bundle, threads=settings.threads, device=settings.device)
+    try:
+        agreement = _proven(choice, encoder) if settings.verify else None
+        if agreement is None:
+            encoder.warmup()
+        encoder.token_runner().trim()
+    except BaseException:
+        encoder.close()
+        raise
+    return encoder, agreement
+
+
+def _proven(choice: ModelChoice, encoder: Encoder) -> Agreement:
+    """Embed the bundle's probes on this machine, and return their distance to the reference's vectors.
+
+    Raises:
+        ParityError: a bound of the parity gate is not kept.
+    """
+    manifest = encoder.manifest
+    agreement = encoder.verify()
+    gate = gate_here(manifest, encoder.device == "openvino:bf16")
+    if not gate.passes(agreement):
+        reference = manifest.parity.reference.split(",")[0] if manifest.parity else "its reference"
+        raise ParityError(
+            f"{choice.bundle}: not what {reference} computed, on {encoder.providers[0]}: {agreement}; wanted {gate}; "
+            "--no-verify serves it all the same"
+        )
+    return agreement
+
+
+def make_scheduler(encoders: Sequence[Encoder], settings: Settings, metrics: Metrics) -> Scheduler:
+    """Return the scheduler that all models share, with as many lanes as the model that wants the fewest takes."""
+    schedules = [encoder.token_runner().schedule for encoder in encoders]
+    return Scheduler(
+        min(schedule.workers for schedule in schedules),
+        settings.max_batch_tokens or max(schedule.budget for schedule in schedules),
+        max_queue_tokens=settings.max_queue_tokens,
+        max_wait=settings.max_wait,
+        on_batch=metrics.on_batch,
+    )
+
+
+def served(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, scheduler: Scheduler) -> ServedModel:
+    """Return a model for the application, which closes its encoder with it."""
+    parity = None if agreement is None else agreement.min_cosine
+    return ServedModel(choice.name, AsyncEncoder(encoder, scheduler=scheduler), parity, owns=True)
+
+
+def is_replaced(choice: ModelChoice, digest: str) -> bool:
+    """Return whether a bundle on the disk is another than the one with this hash of its manifest."""
+    return sha256(read_manifest(locate_bundle(choice.bundle)).to_json()).hexdigest() != digest
+
+
+class DriftWatch:
+    """Measures how far the texts of each model are from its whitening's corpus, and shows it as gauges.
+
+    Give `on_batch` to the scheduler, which calls it in its lanes.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, TokenRunner] = {}
+        self._of: dict[TokenRunner, _Traffic] = {}
+
+    def watch(self, model: ServedModel) -> None:
+        """Measure the texts of a model from now on, in place of one of its name.
+
+        Raises:
+            BundleError: the bundle has no whitening, or was replaced since it was opened.
+            UsageError: its vectors do not tell their distance from the mean: they are normalised, or int8.
+        """
+        from whiten_whitening.drift import DriftMonitor
+
+        monitor = DriftMonitor(model.encoder.path)
+        if monitor.manifest != model.manifest:
+            raise IntegrityError(f"{model.encoder.path}: was replaced while it was opened; open it again")
+        traffic, runner = _Traffic(monitor), model.embeds.batcher.runner
+        self._of = {one: kept for one, kept in self._of.items() if one is not self._names.get(model.name)}
+        self._of[runner] = traffic
+        self._names[model.name] = runner
+
+    def on_batch(self, run: BatchRun) -> None:
+        """Add the vectors of a batch."""
+        if run.runner in self._of:
+            self._of[run.runner].add(run.vectors)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges; a model of which fewer than two vectors were seen has none."""
+        found = {name: drift for name, runner in self._names.items() if (drift := self._of[runner].report())}
+        for measure, meaning in _MEASURES.items():
+            name = "vectors" if measure == "n" else measure
+            family = GaugeMetricFamily(f"whiten_drift_{name}", meaning, labels=["model"])
+            for model, drift in found.items():
+                family.add_metric([model], float(getattr(drift, measure)))
+            yield family
+        meaning = "1 for the verdict of whiten drift on the last texts"
+        verdicts = GaugeMetricFamily("whiten_drift_verdict", meaning, labels=["model", "verdict"])
+        for model, drift in found.items():
+            verdicts.add_metric([model, drift.verdict], 1.0)
+        yield verdicts
+
+
+class _Traffic:
+    """Measures the last vectors of one model: those of the last complete window, and of the present one."""
+
+    def __init__(self, monitor: "DriftMonitor") -> None:
+        monitor.update(np.zeros((1, monitor.manifest.dimension), np.float32))  # refuses bundles that it cannot measure
+        monitor.reset()
+        self._monitor = monitor
+        self._complete = copy.copy(monitor)
+        self._seen = 0
+        self._lock = Lock()
+
+    def add(self, vectors: "np.typing.NDArray[np.float32]") -> None:
+        """Add the vectors of a batch; those that are not finite, and rows of equal length, are left out."""
+        with self._lock:
+            try:
+                self._monitor.update(vectors)
+            except UsageError:
+                return
+            self._seen += len(vectors)
+            if self._seen >= DRIFT_WINDOW:
+                self._complete = copy.copy(self._monitor)
+                self._monitor.reset()
+                self._seen = 0
+
+    def report(self) -> "Drift | None":
+        """Return the drift of the last vectors; None for fewer than two."""
+        with self._lock:
+            both = copy.copy(self._complete).merge(self._monitor)
+        try:
+            return both.report()
+        except UsageError:
+            return None

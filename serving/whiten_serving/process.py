@@ -1,0 +1,405 @@
+"""Run the process of `whiten serve`: open the bundles, answer, reload on SIGHUP, drain and stop on SIGTERM."""
+
+import asyncio
+import gc
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import uvicorn
+
+from whiten_runtime.errors import UsageError, WhitenError
+from whiten_serving.http.app import make_app
+from whiten_serving.http.metrics import Metrics
+from whiten_serving.http.models import Models, ServedModel
+from whiten_serving.http.service import Service
+from whiten_serving.opening import (
+    DriftWatch,
+    is_replaced,
+    make_scheduler,
+    open_encoder,
+    open_encoders,
+    served,
+)
+from whiten_serving.scheduler import BatchRun, Scheduler
+from whiten_serving.settings import ModelChoice, Settings
+
+_SWITCH = 0.0001
+"""Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, a lane that has computed a
+batch waits for many requests of the event loop's thread: on two cores, 10 % fewer texts/s of all-MiniLM-L6-v2."""
+
+_SETTLING = 0.3
+"""Seconds in which connections that were made, and requests that were sent, before the end of the drain are read."""
+
+_OWNER_AND_GROUP = 0o660
+_LOG = logging.getLogger("whiten.serving")
+
+
+def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
+    """Serve bundles until SIGTERM or SIGINT has been obeyed.
+
+    Raises:
+        WhitenError: the address cannot be used, or a file or bundle cannot be opened or proven.
+    """
+    set_up_logs(settings.log)
+    listener, address = bind(settings)
+    try:
+        process = opened(settings, choices)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(process.run(listener, address))
+    finally:
+        listener.close()
+        if settings.uds is not None:
+            Path(settings.uds).unlink(missing_ok=True)
+
+
+@dataclass
+class Process:
+    """Serves opened bundles, and obeys the signals."""
+
+    settings: Settings
+    choices: Sequence[ModelChoice]
+    service: Service
+    scheduler: Scheduler
+    drift: DriftWatch | None
+    _stopping: bool = False
+
+    async def run(self, listener: socket.socket, address: str) -> None:
+        """Serve until a signal has been obeyed.
+
+        Raises:
+            WhitenError: another process listens on the address, or the certificate cannot be used.
+        """
+        settings = self.settings
+        config = uvicorn.Config(
+            _traced(make_app(self.service)),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=math.ceil(settings.keep_alive),
+            timeout_graceful_shutdown=math.ceil(settings.grace),
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+        try:
+            config.load()
+        except OSError as error:
+            raise WhitenError(f"{settings.tls_cert}, {settings.tls_key}: cannot be used for TLS: {error}") from None
+        self._server, self._listener = uvicorn.Server(config), listener
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._terminal = sys.stderr.isatty()
+        serving = asyncio.create_task(self._server.serve([listener]))
+        try:
+            while not self._server.started and not serving.done():
+                await asyncio.sleep(0.01)
+            if not serving.done():
+                self._handle_signals()
+                self._say_ready(address)
+            await serving
+        except OSError as error:
+            raise _refused(error, address) from None
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self.service.models.close(wait=False)
+            await asyncio.to_thread(self.scheduler.close, wait=False)
+        _LOG.info("stopped")
+
+    def _say_ready(self, address: str) -> None:
+        """Say that requests are answered, and set the interpreter up for them."""
+        gc.collect()
+        gc.freeze()  # what lives as long as the process: looking through it took 5 % of each request's time
+        sys.setswitchinterval(_SWITCH)
+        models = [described(model) for model in self.service.models]
+        keys = len(self.service.settings.api_keys)
+        _LOG.info("ready", extra={"values": {"address": address, "models": models, "keys": keys}})
+        if self.settings.log == "text" and not address.startswith("unix:"):
+            where = f"{'https' if self.settings.tls_cert else 'http'}://{address}"
+            _LOG.info(f"""try: curl {where}/v1/embeddings -d '{{"input": "A text."}}'""")
+        notify("READY=1", f"STATUS=serving on {address}")
+
+    def _handle_signals(self) -> None:
+        """Take signals over from uvicorn, which stops without a drain."""
+        loop = asyncio.get_running_loop()
+        actions: dict[str, Callable[[int], object]] = {
+            "SIGTERM": self._terminate,
+            "SIGINT": self._terminate,
+            "SIGHUP": self._hang_up,
+        }
+        for name, action in actions.items():
+            number = getattr(signal, name, None)
+            if number is None:
+                continue
+            try:
+                loop.add_signal_handler(number, action, number)
+            except NotImplementedError:  # Windows
+                signal.signal(
+                    number,
+                    lambda caught, _, action=action: loop.call_soon_threadsafe(action, caught),  # type: ignore[misc]
+                )
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _terminate(self, number: int) -> None:
+        """Begin to drain; end at once if that has begun already."""
+        if self._stopping:
+            _LOG.warning(f"stopped at once by a second {signal.Signals(number).name}")
+            os._exit(128 + number)
+        self._stopping = True
+        self._start(self._drain())
+
+    def _hang_up(self, number: int) -> None:
+        """Reload; or stop, if the signal says that the terminal is gone."""
+        if self._terminal and not sys.stderr.isatty():
+            self._terminate(number)
+        elif not self._stopping and not self._tasks:
+            self._start(self._reload())
+
+    async def _drain(self) -> None:
+        drain, grace = self.settings.drain, self.settings.grace
+        self.service.state.draining = True
+        notify("STOPPING=1", "STATUS=draining")
+        _LOG.info(
+            f"draining: requests are answered for {drain:g} s, those that run then for up to {grace:g} s more; "
+            "a second signal ends at once"
+        )
+        await asyncio.sleep(drain)
+        self._listener.listen(0)  # no more connections queue up, and those that did are accepted
+        await asyncio.sleep(_SETTLING)
+        for server in self._server.servers:
+            server.close()
+        await asyncio.sleep(_SETTLING)  # uvicorn would close connections whose requests it has not read yet
+        self._server.should_exit = True
+
+    async def _reload(self) -> None:
+        """Put bundles that were replaced on the disk in the place of the old ones, each when it is proven."""
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        for choice in self.choices:
+            try:
+                done = await self._reload_one(choice, self.service.models.named(choice.name))
+            except Exception as error:  # whatever is wrong with a file, the old bundle goes on
+                text = str(error) if isinstance(error, WhitenError) else f"{type(error).__name__}: {error}"
+                _LOG.error(f"{choice.name}: not reloaded, the old bundle goes on: {' '.join(text.split())}")
+            else:
+                _LOG.info(f"{choice.name}: {done}", extra={"values": {"model": choice.name}})
+        notify("READY=1")
+
+    async def _reload_one(self, choice: ModelChoice, old: ServedModel) -> str:
+        if not await asyncio.to_thread(is_replaced, choice, old.digest):
+            return "unchanged"
+        encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
+        try:
+            model = served(choice, encoder, agreement, self.scheduler)
+            if self.drift is not None:
+                self.drift.watch(model)
+        except BaseException:
+            encoder.close()
+            raise
+        self.service.models.replace(model)
+        return "reloaded"
+
+
+def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
+    """Open and prove the bundles, and return the process that serves them.
+
+    Raises:
+        WhitenError: a file or bundle cannot be opened or proven.
+    """
+    prometheus_client.disable_created_metrics()
+    encoders = open_encoders(choices, settings)
+    metrics = Metrics()
+    scheduler = make_scheduler([encoder for encoder, _ in encoders], settings, metrics)
+    try:
+        models = [served(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
+        drift = DriftWatch() if settings.drift else None
+        if drift is not None:
+            for model in models:
+                drift.watch(model)
+            metrics.registry.register(drift)
+            scheduler.on_batch = _both(metrics.on_batch, drift.on_batch)
+        service = Service(Models(models), settings, metrics)
+    except BaseException:
+        for encoder, _ in encoders:
+            encoder.close()
+        raise
+    return Process(settings, choices, service, scheduler, drift)
+
+
+def _both(first: Callable[[BatchRun], object], second: Callable[[BatchRun], object]) -> Callable[[BatchRun], object]:
+    return lambda run: (first(run), second(run))
+
+
+def described(model: ServedModel) -> str:
+    """Return one line about a model: dimension, precision, space, parity."""
+    manifest, encoder = model.manifest, model.encoder
+    parity = "parity not checked"
+    if model.parity is not None:
+        parity = f"parity proven on {encoder.providers[0]}: worst cosine {model.parity:.7f}"
+    return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
+
+
+def bind(settings: Settings) -> tuple[socket.socket, str]:
+    """Return the socket that the settings name, and its address. It does not listen yet: a client is refused.
+
+    Raises:
+        UsageError: the host has no address, or the descriptor is no socket.
+        WhitenError: the address cannot be used; the message says what else to choose.
+    """
+    if settings.fd is not None:
+        try:
+            inherited = socket.socket(fileno=settings.fd)
+        except OSError as error:
+            message = f"--fd is {settings.fd}, which is no socket: {error.strerror}; 3 is systemd's first"
+            raise UsageError(message) from None
+        return inherited, _written(inherited)
+    if settings.uds is not None:
+        sock = _unix(Path(settings.uds))
+        return sock, f"unix:{settings.uds}"
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise UsageError(f"--host is '{settings.host}', which has no address; wanted a name or an address") from None
+    family, _, _, _, place = found[0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # on Windows it would let two processes share the port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(place)
+    except OSError as error:
+        sock.close()
+        raise _refused(error, f"{settings.host}:{settings.port}") from None
+    return sock, _written(sock)
+
+
+def _written(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    return f"[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+
+
+def _unix(path: Path) -> socket.socket:
+    """Return a Unix socket, in the place of one whose process has ended."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists():
+            if not stat.S_ISSOCK(path.stat().st_mode):
+                raise WhitenError(f"{path}: exists and is no socket; choose another path (--uds)")
+            if sock.connect_ex(str(path)) == 0:
+                raise WhitenError(f"{path}: another process listens there; stop it, or choose another path (--uds)")
+            path.unlink()
+        sock.bind(str(path))
+        path.chmod(_OWNER_AND_GROUP)
+    except OSError as error:
+        sock.close()
+        raise WhitenError(f"{path}: cannot make a Unix socket there: {error.strerror or error}") from None
+    except WhitenError:
+        sock.close()
+        raise
+    return sock
+
+
+def _refused(error: OSError, address: str) -> WhitenError:
+    return WhitenError(f"{address} cannot be used: {error.strerror}; choose another port (--port) or address (--host)")
+
+
+def set_up_logs(form: str) -> None:
+    """Let uvicorn, asyncio and the application log in one form, and requests a line each, on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    for name, level in (
+        ("whiten.serving", logging.INFO),
+        ("uvicorn.error", logging.WARNING),
+        ("asyncio", logging.ERROR),
+    ):
+        _give(name, handler, level)
+    _give("whiten.access", logging.StreamHandler(), logging.INFO)
+
+
+def _give(name: str, handler: logging.Handler, level: int) -> None:
+    logger = logging.getLogger(name)
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(level)
+
+
+class TextLines(logging.Formatter):
+    """Writes a message about the process in one line, with the type and text of its exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        error = record.exc_info[1] if record.exc_info else None
+        cause = f": {type(error).__name__}: {error}" if error is not None else ""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        values = "".join(f"; {name}: {value}" for name, value in self.values(record).items())
+        return level + " ".join(f"{record.getMessage()}{cause}{values}".split())
+
+    @staticmethod
+    def values(record: logging.LogRecord) -> dict[str, object]:
+        """Return what a message has besides its words."""
+        found: dict[str, object] = getattr(record, "values", {})
+        return found
+
+
+class JsonLines(TextLines):
+    """Writes it as an object of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        values, record.values = self.values(record), {}
+        written = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": super().format(record).removeprefix(f"{record.levelname.lower()}: "),
+        }
+        return json.dumps(written | values)
+
+
+def notify(*lines: str) -> None:
+    """Tell systemd what the process does, by the protocol of sd_notify(3); does nothing without NOTIFY_SOCKET."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect("\0" + address[1:] if address.startswith("@") else address)
+            sender.sendall("\n".join(lines).encode())
+
+
+def _traced(app: Any) -> Any:
+    """Return the application in OpenTelemetry's instrumentation, where `opentelemetry-instrument` has set it up."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return app
+    try:
+        from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+    except ImportError:
+        _LOG.warning("no spans: opentelemetry-instrumentation-asgi is not installed")
+        return app
+    return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes event loops: uvloop where it exists."""
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,201 @@
+"""Hold the options of the HTTP application and of `whiten serve`, and read the keys that requests must have."""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from whiten_runtime.checks import one_of, whole_number
+from whiten_runtime.errors import DataError, UsageError
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS
+
+KEY_VARIABLE = "WHITEN_API_KEY"
+"""Environment variable of keys, separated by commas; they hold besides those of the file."""
+
+LONGEST = 604_800
+"""Seconds of a duration at most, a week: timers take no more than some months."""
+
+_SECRET = ("api_keys", "api_key_file", "tls_cert", "tls_key")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]*")
+_NAMED = re.compile(rf"({_NAME.pattern})=(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppSettings:
+    """Holds the options of the HTTP application.
+
+    Attributes:
+        api_keys: keys, any of which a request must have; empty for none.
+        metrics_need_key: whether /metrics needs a key too, if there are keys.
+        cors_origins: origins whose pages may read answers, such as "https://example.org", or "*".
+        max_texts: number of texts of a request at most.
+        max_body: number of bytes of a body at most.
+        max_text_chars: number of characters of a text at most.
+        timeout: seconds after which a request is given up; the header x-timeout-ms shortens it.
+        token_ids: what is done with token ids in place of texts: "reject" refuses them, "own" takes them for ids of the
+            bundle's own tokenizer, "cl100k=FILE" decodes OpenAI's by tiktoken's file.
+        on_long: whether texts that are too long are truncated or refused, where a request does not say it.
+        empty: whether an empty text is embedded or refused.
+        normalize: whether vectors are divided by their norm where a request does not say it; None for what each dialect
+            does.
+        access_log: form of the line that is logged for each request.
+
+    Raises:
+        UsageError: an option cannot be used as given.
+    """
+
+    api_keys: tuple[str, ...] = ()
+    metrics_need_key: bool = False
+    cors_origins: tuple[str, ...] = ()
+    max_texts: int = 2048
+    max_body: int = 32_000_000
+    max_text_chars: int = 1_000_000
+    timeout: float = 60.0
+    token_ids: str = "reject"
+    on_long: Literal["truncate", "error"] = "truncate"
+    empty: Literal["embed", "error"] = "embed"
+    normalize: bool | None = None
+    access_log: Literal["text", "json", "off"] = "text"
+
+    def __post_init__(self) -> None:
+        for name in ("max_texts", "max_body", "max_text_chars"):
+            whole_number(name, getattr(self, name), 1)
+        timeout: object = self.timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
+            raise UsageError(f"timeout is {timeout!r}; wanted seconds greater than 0, at most {LONGEST}")
+        if self.token_ids not in ("reject", "own") and not re.fullmatch("cl100k=.+", str(self.token_ids), re.DOTALL):
+            raise UsageError(f"token_ids is {self.token_ids!r}; wanted reject, own or cl100k=FILE")
+        one_of("on_long", self.on_long, ("truncate", "error"))
+        one_of("empty", self.empty, ("embed", "error"))
+        one_of("normalize", self.normalize, (None, True, False))
+        one_of("access_log", self.access_log, ("text", "json", "off"))
+        for name in ("api_keys", "cors_origins"):
+            values = getattr(self, name)
+            if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):
+                raise UsageError(f"{name} is not a tuple of strings that are not empty")
+
+    @classmethod
+    def of(cls, named: dict[str, Any]) -> "AppSettings":
+        """Return options by name.
+
+        Raises:
+            UsageError: one is unknown, or cannot be used as given.
+        """
+        known = [one.name for one in fields(cls)]
+        if unknown := [name for name in named if name not in known]:
+            raise UsageError(f"{unknown[0]} is not an option of the application; those are {', '.join(known)}")
+        return cls(**named)
+
+    def told(self) -> dict[str, object]:
+        """Return the options by their names, as /info tells them: of keys and their files, whether there are any."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: bool(value) if name in _SECRET else value for name, value in values.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(AppSettings):
+    """Holds the options of `whiten serve`: those of the application, and those of the process around it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    uds: str | None = None
+    fd: int | None = None
+    threads: int | None = None
+    device: str | None = None
+    max_batch_tokens: int | None = None
+    max_queue_tokens: int = MAX_QUEUE_TOKENS
+    max_wait: float = 10.0
+    api_key_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    keep_alive: float = 75.0
+    verify: bool = True
+    drift: bool = False
+    drain: float = 5.0
+    grace: float = 30.0
+    log: Literal["text", "json"] = "json"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.uds is not None and self.fd is not None:
+            raise UsageError("--uds and --fd were given together; choose one place to listen")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            raise UsageError(f"{given} was given without {missing}; TLS needs both")
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Names a bundle to serve: its directory, or a repository of the model hub."""
+
+    name: str
+    bundle: str
+
+
+def model_choices(written: Sequence[str]) -> tuple[ModelChoice, ...]:
+    """Return the models of arguments [NAME=]BUNDLE; the name is that of the directory if none is given.
+
+    Raises:
+        UsageError: there is none, a name cannot be used, or two have the same one.
+    """
+    if not written:
+        raise UsageError("there is no model to serve; give a bundle, as in whiten serve bundles/minilm-l1-l6")
+    chosen = tuple(map(_choice, written))
+    names = [model.name for model in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two models are called '{name}'; give them names, as in first=BUNDLE second=BUNDLE")
+    return chosen
+
+
+def _choice(written: str) -> ModelChoice:
+    named = _NAMED.fullmatch(written)
+    if named:
+        return ModelChoice(named[1], named[2])
+    path = Path(written.removeprefix("hf://").partition("@")[0])
+    name = path.name if path.name not in ("", "..") else path.resolve().name
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"'{written}' has no name that a request can use; give one, as in model={written}")
+    return ModelChoice(name, written)
+
+
+def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[str], object]) -> tuple[str, ...]:
+    """Return the keys of a file, one a line, and of the environment; none means that requests need none.
+
+    Args:
+        file: the file; empty lines and lines that begin with # are left out.
+        environment: the environment variables.
+        warn: function that gets a warning if the file can be read by everybody.
+
+    Raises:
+        DataError: the file cannot be read, or holds no key.
+        UsageError: a key cannot stand in a header; or the variable is there, and holds none.
+    """
+    written = environment.get(KEY_VARIABLE)
+    keys = [key for part in (written or "").split(",") if (key := part.strip())]
+    if written is not None and not keys:
+        raise UsageError(f"{KEY_VARIABLE} holds no key; write keys, separated by commas, or unset it")
+    if file is not None:
+        keys += _in_file(Path(file), warn)
+    for index, key in enumerate(keys):
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise UsageError(f"key {index + 1} of {len(keys)} has blanks or other characters that no header can hold")
+    return tuple(dict.fromkeys(keys))
+
+
+def _in_file(path: Path, warn: Callable[[str], object]) -> list[str]:
+    try:
+        mode, lines = path.stat().st_mode, path.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; wanted a file of keys, one a line") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not a text; wanted a file of keys, one a line") from None
+    keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
+    if not keys:
+        raise DataError(f"{path}: holds no key; write one a line, or leave --api-key-file out")
+    if os.name == "posix" and mode & stat.S_IROTH:
+        warn(f"{path}: everybody on this machine can read the keys; run chmod 600 on it")
+    return keys

@@ -1,0 +1,243 @@
+"""The process of `whiten serve`: where it listens, what it says, how it drains and ends."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.bundles import copy_bundle, rewrite_file
+from support.http_load import Load, closed_loop
+from support.server import RunningServer, received, request, run
+from whiten_runtime import Encoder
+
+TEXT = "A man is playing a guitar."
+
+
+def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: Encoder) -> None:
+    place = copy_bundle(golden / "bundle-v1", tmp_path)
+    keys = tmp_path / "keys"
+    keys.write_text("# comment\n\nfrom-file\n", "utf-8")
+    keys.chmod(0o644)
+    arguments = (f"tiny={place}", "--api-key-file", keys, "--drain", "1s", "--cors-origin", "https://a.example")
+    with RunningServer(*arguments, variables={"WHITEN_API_KEY": "one, two"}) as server:
+        assert "everybody on this machine can read the keys" in server.lines[0]
+        assert server.ready["keys"] == 3
+        for key in ("from-file", "one", "two"):
+            answer = server.embed(TEXT, authorization=f"Bearer {key}", origin="https://a.example")
+            found = answer.json()["data"][0]["embedding"]
+            assert np.allclose(found, tiny.encode(TEXT), atol=1e-6 * np.linalg.norm(tiny.encode(TEXT)))
+            assert answer.headers["access-control-allow-origin"] == "https://a.example"
+        assert server.embed("a", authorization="Bearer from-fil").status_code == 401
+        assert server.call("GET", "/ready").status_code == 200
+        assert 'whiten_parity_cosine{model="tiny"} 0.99999' in server.call("GET", "/metrics").text
+        server.signal(signal.SIGHUP)
+        server.message("tiny: unchanged")
+        shutil.copytree(golden / "bundle-v1-int8", tmp_path / "other")
+        place.rename(tmp_path / "before")
+        (tmp_path / "other").rename(place)
+        server.signal(signal.SIGHUP)
+        server.message("tiny: reloaded")
+        assert server.call("GET", "/info", headers={"api-key": "one"}).json()["model_dtype"] == "int8"
+        server.signal(signal.SIGTERM)
+        server.message("draining")
+        assert server.call("GET", "/ready").status_code == 503
+        last = server.embed("a", authorization="Bearer one")
+        assert (last.status_code, last.headers["connection"]) == (200, "close")
+        assert server.wait() == 0
+        assert json.loads(server.lines[-1])["message"] == "stopped"
+        assert any(json.loads(line).get("route") == "/v1/embeddings" for line in server.lines[1:])
+        assert TEXT not in "\n".join(server.lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere/at/all"], 1, "does not exist"),
+        (["tests/data/bundle-v1-vectors"], 1, "takes vectors, not texts"),
+        (["tests/data/bundle-v1", "--tls-cert", "README.md", "--tls-key", "README.md"], 1, "cannot be used for TLS"),
+        (["tests/data/bundle-v1", "--host", "a..b"], 2, "--host is 'a..b'"),
+        (["tests/data/bundle-v1", "--host", "192.0.2.1"], 1, "192.0.2.1:0 cannot be used"),
+        (["tests/data/bundle-v1", "--fd", "99"], 2, "--fd is 99"),
+        (["tests/data/bundle-v1", "--token-ids", "cl100k=/none"], 1, "/none"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: list[str], code: int, message: str) -> None:
+    found, said = run(*arguments, "--port", "0")
+    assert message in said
+    assert is_one_line(said), said
+    assert found == code
+
+
+def is_one_line(said: str) -> bool:
+    return said.count("\n") == 1 and said.startswith("error: ")
+
+
+@pytest.mark.slow
+def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, said = run(tiny_bundle, "--port", port)
+    assert (code, is_one_line(said)) == (1, True)
+    assert f"127.0.0.1:{port} cannot be used: Address already in use; choose another port" in said
+
+
+@pytest.mark.slow
+def test_several_models_share_one_process(golden: Path) -> None:
+    with RunningServer(f"a={golden / 'bundle-v1'}", f"b={golden / 'bundle-v1-int8'}") as server:
+        for name, model in (("bundle-v1", "a"), ("bundle-v1-int8", "b")):
+            found = server.embed(TEXT, model).json()["data"][0]["embedding"]
+            with Encoder(golden / name) as encoder:
+                assert np.allclose(found, encoder.encode(TEXT), atol=1e-5)
+        assert server.embed(TEXT, "c").status_code == 404
+
+
+@pytest.mark.slow
+def test_a_unix_socket(tiny_bundle: Path, tmp_path: Path) -> None:
+    place = tmp_path / "s"
+    with RunningServer(tiny_bundle, "--uds", place) as server:
+        server.signal(signal.SIGKILL)
+        server.wait()
+    assert place.exists()
+    with RunningServer(tiny_bundle, "--uds", place, "--drain", 0) as server:
+        assert server.embed(TEXT).status_code == 200
+        assert stat.S_IMODE(place.stat().st_mode) == 0o660
+        code, said = run(tiny_bundle, "--uds", place)
+        assert (code, is_one_line(said)) == (1, True)
+        assert "another process listens there" in said
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+    assert not place.exists()
+    place.write_text("keep me", "utf-8")
+    code, said = run(tiny_bundle, "--uds", place)
+    assert (code, is_one_line(said)) == (1, True)
+    assert place.read_text("utf-8") == "keep me"
+
+
+@pytest.mark.slow
+def test_a_socket_that_systemd_opened_and_its_notices(tiny_bundle: Path, tmp_path: Path) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    number = listening.fileno()
+    with listening, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "notify"))
+        supervisor.settimeout(60)
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with RunningServer(tiny_bundle, "--drain", 0, "--fd", number, fds=(number,), variables=variables) as server:
+            assert server.address == listening.getsockname()
+            assert server.embed(TEXT).status_code == 200
+            assert supervisor.recv(1000).startswith(b"READY=1\nSTATUS=serving on 127.0.0.1:")
+            server.signal(signal.SIGHUP)
+            assert supervisor.recv(1000).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+            assert supervisor.recv(1000).startswith(b"READY=1")
+            server.signal(signal.SIGTERM)
+            assert supervisor.recv(1000).startswith(b"STOPPING=1")
+            assert server.wait() == 0
+
+
+@pytest.mark.slow
+def test_a_bundle_that_this_machine_does_not_compute(golden: Path, tmp_path: Path) -> None:
+    """The probes of another bundle stand for a machine that computes something else."""
+    from safetensors.numpy import load_file, save
+
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    probes = load_file(bundle / "probes.safetensors")
+    rewrite_file(bundle, "probes.safetensors", save({name: value[::-1].copy() for name, value in probes.items()}))
+    code, said = run(bundle, "--port", "0")
+    assert (code, is_one_line(said)) == (1, True)
+    assert "not what" in said
+    assert "--no-verify" in said
+    with RunningServer(bundle, "--no-verify") as server:
+        assert "parity not checked" in server.ready["models"][0]
+        assert server.embed(TEXT).status_code == 200
+
+
+@pytest.mark.slow
+def test_missing_packages_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    from support.server import environment
+
+    text = "raise ModuleNotFoundError('No module named uvicorn', name='uvicorn')"
+    (tmp_path / "uvicorn.py").write_text(text, "utf-8")
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    code, said = run(tiny_bundle, variables={"PYTHONPATH": path})
+    assert (code, is_one_line(said)) == (1, True)
+    assert "this needs uvicorn; install it with pip install 'whiten[serve]'" in said
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
+    with RunningServer(tiny_bundle, "--drain", "10m") as server:
+        server.signal(signal.SIGTERM)
+        server.message("draining")
+        server.signal(signal.SIGINT)
+        assert server.wait() == 128 + signal.SIGINT
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_while_it_drains(tiny_bundle: Path) -> None:
+    with RunningServer(tiny_bundle, "--drain", "2s", "--no-access-log") as server:
+        loads: list[Load] = []
+        stop = threading.Event()
+
+        def send() -> None:
+            body = {"input": ["Sentence that is not long."]}
+            loads.append(asyncio.run(closed_loop(server.address, 24, lambda number: ("", body), stop.is_set)))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        time.sleep(1)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        sender.join(60)
+    assert loads[0].lost == []
+    assert set(loads[0].answers) == {200}
+    assert loads[0].answers[200] > 24
+    assert loads[0].refused
+
+
+@pytest.mark.slow
+def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_others(tiny_bundle: Path) -> None:
+    whole = request("POST", "/v1/embeddings", {"input": "a"})
+    with RunningServer(tiny_bundle, "--drain", 0, "--grace", "3s") as server:
+        with server.connect() as slow, server.connect() as stuck:
+            slow.sendall(whole[:-5])
+            stuck.sendall(whole[:-5])
+            time.sleep(0.5)
+            begin = time.monotonic()
+            server.signal(signal.SIGTERM)
+            server.message("draining")
+            time.sleep(1)
+            slow.sendall(whole[-5:])
+            assert received(slow).startswith(b"HTTP/1.1 200")
+            assert server.wait() == 0
+        assert time.monotonic() - begin < 10
+        with pytest.raises(ConnectionRefusedError):
+            server.connect()
+    assert not any("Traceback" in line for line in server.lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02",
+    ],
+)
+def test_what_is_no_http_ends_its_connection_alone(tiny_bundle: Path, bad: bytes) -> None:
+    with RunningServer(tiny_bundle) as server:
+        with server.connect() as sock:
+            sock.sendall(bad)
+            sock.shutdown(socket.SHUT_WR)
+            answer = received(sock)
+            assert not answer or answer.startswith(b"HTTP/1.1 4")
+        assert server.embed(TEXT).status_code == 200

@@ -1,0 +1,452 @@
+"""Test lanes with a runner that is held, slow or failing: what is computed, and what callers get."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.runners import LOST, POISON, Ended, FakeRunner, request_of, until, vectors_of
+from whiten_runtime.errors import BundleError, UsageError, WhitenError
+from whiten_serving.scheduler import BatchRun, DeadlineExceededError, OverloadedError, Request, Scheduler
+
+Opened = Callable[..., Scheduler]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Return a function that makes lanes, which are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def make(count: int = 1, budget: int = 16, **options: Any) -> Scheduler:
+            lanes = Scheduler(count, budget, **options)
+            stack.callback(lanes.close, wait=False)
+            return lanes
+
+        yield make
+
+
+def held(opened: Opened, count: int = 1, **options: Any) -> tuple[Scheduler, FakeRunner, Ended, list[Request]]:
+    """Return lanes that are all busy with a request each, which their runner holds."""
+    lanes, runner, ended = opened(count, **options), FakeRunner(held=True), Ended()
+    first = [request_of(runner, [1], done=ended) for _ in range(count)]
+    for request in first:
+        lanes.submit(request)
+        assert runner.begun.acquire(timeout=30)
+    return lanes, runner, ended, first
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True])
+def test_numbers_out_of_range_are_refused(count: Any) -> None:
+    with pytest.raises(UsageError, match="lanes is"):
+        Scheduler(count, 16)
+    with pytest.raises(UsageError, match="max_batch_tokens is"):
+        Scheduler(1, count)
+
+
+def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> None:
+    lanes, runner, ended = opened(3), FakeRunner(token_seconds=1e-5), Ended()
+    random = np.random.default_rng(0)
+    requests = [
+        request_of(runner, *(random.integers(0, 99, size) for size in random.integers(1, 20, count)), done=ended)
+        for count in random.integers(1, 40, 60)
+    ]
+    threads = [
+        threading.Thread(target=lambda some=some: [*map(lanes.submit, some)])
+        for some in np.split(np.array(requests), 6)
+    ]
+    for thread in threads:
+        thread.start()
+    ended.wait(60)
+    for request in requests:
+        np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids))
+    assert runner.texts == sum(len(request.texts.ids) for request in requests)
+    until(lambda: lanes.stats().lanes_busy == 0)
+    stats = lanes.stats()
+    assert (stats.queue_tokens, stats.queue_requests, stats.counted.texts) == (0, 0, runner.texts)
+    assert stats.counted.tokens == sum(request.tokens for request in requests)
+    assert stats.counted.batches == len(runner.batches)
+
+
+def test_times_are_told(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened)
+    request = request_of(runner, [1, 2], done=ended)
+    lanes.submit(request)
+    time.sleep(0.05)
+    runner.open.set()
+    ended.wait(2)
+    assert request.submitted + 0.05 <= request.started <= request.ended <= time.monotonic()
+
+
+def test_a_lone_batch_may_use_all_threads(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened, 2)
+    lanes.submit(request_of(runner, [1], done=ended))
+    assert [alone for _, alone in runner.batches] == [True, False]
+    runner.open.set()
+    ended.wait(3)
+
+
+def test_runners_and_prompts_are_never_mixed(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened, budget=1000)
+    other = FakeRunner()
+    requests = [request_of(runner, [place], prompt_tokens=place % 2, done=ended) for place in range(8)]
+    requests += [request_of(other, [place], done=ended) for place in range(8)]
+    for request in requests:
+        lanes.submit(request)
+    runner.open.set()
+    ended.wait(17)
+    for request in requests:
+        np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids, request.texts.prompt_tokens))
+    assert [len(ids) for ids, _ in runner.batches[1:]] == [4, 4]
+    assert [len(ids) for ids, _ in other.batches] == [8]
+
+
+def test_the_vectors_of_a_request_do_not_change_with_the_batches_they_share(opened: Opened) -> None:
+    """A result is the request's own array: writing to it changes nobody else's."""
+    lanes, runner, ended, _ = held(opened, budget=1000)
+    requests = [request_of(runner, [place], [place], done=ended) for place in range(4)]
+    for request in requests:
+        lanes.submit(request)
+    runner.open.set()
+    ended.wait(5)
+    assert requests[0].result is not None
+    requests[0].result[:] = 99
+    np.testing.assert_array_equal(requests[1].result, vectors_of([[1], [1]]))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_of_those_who_leave_nothing_is_computed_but_the_batches_that_run(opened: Opened, count: int) -> None:
+    lanes, runner, ended, _ = held(opened, count)
+    requests = [request_of(runner, [1], [2], done=ended) for _ in range(60)]
+    for request in requests:
+        lanes.submit(request)
+    for request in requests[:50]:
+        lanes.cancel(request)
+        lanes.cancel(request)
+    assert lanes.stats().queue_requests == 10
+    assert lanes.stats().queue_tokens == 20
+    runner.open.set()
+    ended.wait(10 + count)
+    assert runner.texts == count + 20
+    assert [request.result is None for request in requests] == [True] * 50 + [False] * 10
+    assert lanes.stats().counted.departed == 50
+
+
+def test_a_request_that_leaves_midway_costs_the_batch_that_runs(opened: Opened) -> None:
+    lanes, runner, ended = opened(budget=2), FakeRunner(held=True), Ended()
+    request = request_of(runner, *[[1]] * 100, done=ended)
+    lanes.submit(request)
+    assert runner.begun.acquire(timeout=30)
+    lanes.cancel(request)
+    runner.open.set()
+    lanes.close()
+    assert runner.texts <= 2
+    assert not ended.requests
+
+
+def test_late_requests_are_not_computed(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened)
+    late = [request_of(runner, [2], done=ended, deadline=time.monotonic() + 0.01) for _ in range(5)]
+    early = request_of(runner, [3], done=ended, deadline=time.monotonic() + 60)
+    for request in (*late, early):
+        lanes.submit(request)
+    time.sleep(0.05)
+    runner.open.set()
+    ended.wait(7)
+    assert [ids for ids, _ in runner.batches] == [[[1]], [[3]]]
+    assert {str(request.error) for request in late} == {"not computed within 0.0 s"}
+    assert all(isinstance(request.error, DeadlineExceededError) for request in late)
+    assert early.result is not None
+    assert lanes.stats().counted.late == 5
+
+
+def test_a_text_that_fails_fails_its_request_alone(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened, budget=1000)
+    requests = [request_of(runner, [place], [POISON if place == 3 else place], done=ended) for place in range(8)]
+    for request in requests:
+        lanes.submit(request)
+    runner.open.set()
+    ended.wait(9)
+    for place, request in enumerate(requests):
+        if place == 3:
+            assert request.result is None
+            assert str(request.error) == "onnxruntime failed: poison"
+        else:
+            np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids))
+    until(lambda: lanes.stats().counted.failed == 1)
+    assert lanes.stats().counted.texts == 1 + 15
+
+
+def test_a_request_that_failed_is_not_computed_further(opened: Opened) -> None:
+    lanes, runner, ended = opened(budget=1000), FakeRunner(), Ended()
+    lanes.submit(request_of(runner, *[[POISON]] * 20, done=ended))
+    ended.wait(1)
+    lanes.close()
+    assert runner.texts == 20 + 1
+
+
+def test_a_runner_that_always_raises_fails_every_request_and_no_lane(opened: Opened) -> None:
+    lanes, runner, ended = opened(2), FakeRunner(), Ended()
+    requests = [request_of(runner, [POISON], [POISON], done=ended) for _ in range(30)]
+    for request in requests:
+        lanes.submit(request)
+    ended.wait(30)
+    assert {str(request.error) for request in requests} == {"onnxruntime failed: poison"}
+    healthy = request_of(runner, [1], done=ended)
+    lanes.submit(healthy)
+    ended.wait(31)
+    assert healthy.result is not None
+
+
+def test_a_vector_that_is_not_finite_fails_its_request_alone(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened, budget=1000)
+    bad, good = request_of(runner, [1], [LOST], done=ended), request_of(runner, [1], done=ended)
+    lanes.submit(bad)
+    lanes.submit(good)
+    runner.open.set()
+    ended.wait(3)
+    assert isinstance(bad.error, BundleError)
+    assert str(bad.error).startswith("texts[1] gets a vector from this bundle that is not finite")
+    assert good.result is not None
+
+
+def test_a_graph_that_gives_too_few_vectors_is_an_error(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+    monkeypatch.setattr(runner, "run", lambda ids, prompt_tokens=0, alone=False: np.zeros((0, 3), np.float32))
+    request = request_of(runner, [1], [2], done=ended)
+    lanes.submit(request)
+    ended.wait(1)
+    assert str(request.error) == "the graph gave 0 vectors for 1 texts; export it again"
+
+
+def test_an_error_after_a_batch_fails_requests_and_no_lane(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+
+    def keep(self: Request, indices: list[int], vectors: np.ndarray) -> bool:
+        raise ValueError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Request, "keep", keep)
+        request = request_of(runner, [1], done=ended)
+        lanes.submit(request)
+        ended.wait(1)
+        assert isinstance(request.error, ValueError)
+    again = request_of(runner, [1], done=ended)
+    lanes.submit(again)
+    ended.wait(2)
+    assert again.result is not None
+
+
+@pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(3), KeyboardInterrupt()])
+def test_what_a_callers_function_raises_ends_no_lane(
+    opened: Opened, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(given: object) -> None:
+        raise error
+
+    lanes, runner, ended = opened(on_batch=fail), FakeRunner(), Ended()
+    with caplog.at_level(logging.ERROR, "whiten.serving"):
+        for _ in range(3):
+            request = request_of(runner, [1])
+            request.done = fail
+            lanes.submit(request)
+        last = request_of(runner, [1], done=ended)
+        lanes.submit(last)
+        ended.wait(1)
+    assert last.result is not None
+    assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+    until(lambda: lanes.stats().lanes_busy == 0)
+
+
+def test_late_requests_whose_function_raises_end_no_lane(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened)
+
+    def fail(given: object) -> None:
+        raise ValueError("oops")
+
+    late = request_of(runner, [1], deadline=time.monotonic())
+    late.done = fail
+    lanes.submit(late)
+    runner.open.set()
+    until(lambda: lanes.stats().counted.late == 1)
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(2)
+
+
+def test_finishing_that_raises_fails_its_request(opened: Opened) -> None:
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+    request = request_of(runner, [1], done=ended)
+
+    def fail(vectors: np.ndarray) -> np.ndarray:
+        raise UsageError("cannot be finished")
+
+    request.finish = fail
+    lanes.submit(request)
+    ended.wait(1)
+    assert str(request.error) == "cannot be finished"
+
+
+def test_too_many_tokens_are_refused_at_once(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened, max_queue_tokens=10)
+    large = request_of(runner, *[[1]] * 50, done=ended)
+    lanes.submit(large)  # nothing waits: it is taken, though it is larger than the bound
+    start = time.perf_counter()
+    with pytest.raises(OverloadedError, match="50 tokens wait, and 10 may"):
+        lanes.check_room()
+    refused = request_of(runner, [1], done=ended)
+    with pytest.raises(OverloadedError):
+        lanes.submit(refused)
+    lanes.cancel(refused)  # as whoever submits it does in any case
+    assert time.perf_counter() - start < 1
+    assert lanes.stats().counted.rejected == 2
+    runner.open.set()
+    ended.wait(2)
+    assert large.result is not None
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(3)
+
+
+def test_work_is_bounded_in_seconds_at_the_measured_rate(opened: Opened) -> None:
+    lanes, runner, ended = opened(max_queue_tokens=10**9, max_wait=0.5), FakeRunner(token_seconds=0.001), Ended()
+    for _ in range(20):  # 1 ms a token: 500 tokens may wait
+        lanes.submit(request_of(runner, [1] * 16, done=ended))
+    ended.wait(20)
+    runner.open.clear()
+    lanes.submit(request_of(runner, [1], done=ended))
+    until(lambda: runner.texts == 21)
+    accepted = 0
+    while lanes.stats().queue_seconds * (accepted + 1) <= 0.5 * max(accepted, 1):
+        lanes.submit(request_of(runner, [1] * 16, done=ended))
+        accepted += 1
+    with pytest.raises(OverloadedError, match="s of work wait, and 0.5 s may") as error:
+        lanes.submit(request_of(runner, [1] * 16))
+    assert 0.5 <= accepted * 16 / 500 <= 1  # sleeps take longer than asked for
+    assert 0.25 < error.value.retry_after <= 0.5
+    assert lanes.stats().queue_seconds == pytest.approx(error.value.retry_after)
+    runner.open.set()
+    ended.wait(21 + accepted)
+
+
+def test_closing_computes_what_waits(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened)
+    requests = [request_of(runner, [place], done=ended) for place in range(9)]
+    for request in requests:
+        lanes.submit(request)
+    threading.Timer(0.05, runner.open.set).start()
+    lanes.close()
+    assert all(request.result is not None for request in requests)
+    lanes.close()
+    with pytest.raises(WhitenError, match="the batcher is closed; create a new one"):
+        lanes.submit(request_of(runner, [1]))
+
+
+def test_closing_without_waiting_fails_what_waits(opened: Opened) -> None:
+    lanes, runner, ended, first = held(opened)
+    requests = [request_of(runner, [place], done=ended) for place in range(9)]
+    for request in requests:
+        lanes.submit(request)
+    threading.Timer(0.05, runner.open.set).start()
+    lanes.close(wait=False)
+    assert first[0].result is not None
+    assert {str(request.error) for request in requests} == {"the batcher was closed before this was computed"}
+    assert runner.texts == 1
+
+
+def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
+    lanes, runner, ended = opened(2), FakeRunner(token_seconds=1e-4), Ended()
+    taken, refused = [], []
+
+    def submit() -> None:
+        for _ in range(200):
+            request = request_of(runner, [1, 2], done=ended)
+            try:
+                lanes.submit(request)
+            except WhitenError:
+                refused.append(request)
+            else:
+                taken.append(request)
+
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.005)
+    lanes.close()
+    for thread in threads:
+        thread.join()
+    ended.wait(len(taken))
+    assert all(request.result is not None for request in taken)
+    assert len(taken) + len(refused) == 800
+
+
+def test_a_callers_function_may_close(opened: Opened) -> None:
+    lanes, runner, closed = opened(), FakeRunner(), threading.Event()
+    request = request_of(runner, [1])
+
+    def close(given: object) -> None:
+        lanes.close()
+        closed.set()
+
+    request.done = close
+    lanes.submit(request)
+    assert closed.wait(30)
+
+
+def test_ending_one_runner_leaves_the_others(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened, 2)
+    other = FakeRunner()
+    waiting = request_of(runner, [5], done=ended)
+    lanes.submit(waiting)
+    threading.Timer(0.05, runner.open.set).start()
+    lanes.end(runner)
+    assert waiting.result is not None
+    with pytest.raises(WhitenError, match="the batcher is closed"):
+        lanes.submit(request_of(runner, [1]))
+    lanes.submit(request_of(other, [1], done=ended))
+    ended.wait(4)
+
+
+def test_ending_one_runner_without_waiting_fails_its_requests(opened: Opened) -> None:
+    lanes, runner, ended, _ = held(opened)
+    other = FakeRunner()
+    waiting, others = request_of(runner, [5], done=ended), request_of(other, [6], done=ended)
+    lanes.submit(waiting)
+    lanes.submit(others)
+    threading.Timer(0.05, runner.open.set).start()
+    lanes.end(runner, wait=False)
+    assert str(waiting.error) == "the batcher was closed before this was computed"
+    ended.wait(3)
+    assert others.result is not None
+
+
+def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) -> None:
+    """While one thread waits for a runner's end, a request of another runner wakes an idle lane at once."""
+    lanes, runner, ended = opened(2), FakeRunner(held=True), Ended()
+    other = FakeRunner()
+    lanes.submit(request_of(runner, [1], done=ended))
+    lanes.submit(request_of(other, [1], done=ended))  # the second lane, idle afterwards
+    ended.wait(1)
+    until(lambda: lanes.stats().lanes_busy == 1)
+    waiters = [threading.Thread(target=lanes.end, args=[runner]) for _ in range(3)]
+    for thread in waiters:
+        thread.start()
+    time.sleep(0.05)
+    for number in range(2, 6):
+        lanes.submit(request_of(other, [1], done=ended))
+        ended.wait(number)
+    runner.open.set()
+    for thread in waiters:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_batches_are_told_to_whoever_watches(opened: Opened) -> None:
+    seen: list[BatchRun] = []
+    lanes, runner, ended = opened(budget=1000, on_batch=seen.append), FakeRunner(), Ended()
+    lanes.submit(request_of(runner, [1, 2], [1, 2, 3], done=ended))
+    lanes.close()
+    assert [(run.texts, run.tokens, run.padding) for run in seen] == [(2, 5, 1)]
+    assert seen[0].seconds > 0

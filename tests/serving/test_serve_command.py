@@ -1,0 +1,150 @@
+"""Options of `whiten serve`: on the command line, in the environment and in a file of TOML, without a server."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from whiten_runtime.errors import DataError, UsageError
+from whiten_serving.commands.serve import serve
+from whiten_serving.settings import ModelChoice, Settings, model_choices, read_keys
+
+
+class Served:
+    """Stands for the module that runs the process, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.given: tuple[Settings, tuple[ModelChoice, ...]] | None = None
+
+    def serve(self, settings: Settings, choices: tuple[ModelChoice, ...]) -> None:
+        self.given = settings, choices
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    found = Served()
+    monkeypatch.setitem(sys.modules, "whiten_serving.process", found)  # type: ignore[arg-type]
+    return found
+
+
+def called(*arguments: object, **variables: str) -> Result:
+    return CliRunner().invoke(serve, [str(one) for one in arguments], env=variables)
+
+
+def test_defaults_are_those_of_the_settings(served: Served) -> None:
+    result = called("bundles/minilm")
+    assert result.exit_code == 0, result.output
+    assert served.given == (Settings(access_log="json"), (ModelChoice("minilm", "bundles/minilm"),))
+
+
+def test_the_command_line_goes_before_the_environment_and_that_before_the_file(served: Served, tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    lines = ["max-texts = 1", 'max-wait = "500ms"', "drain = 7", "verify = false", '[models]\nfrom-file = "b"']
+    file.write_text("\n".join(lines), "utf-8")
+    variables = {"WHITEN_SERVE_MAX_TEXTS": "2", "WHITEN_SERVE_CONFIG": str(file), "WHITEN_SERVE_DRAIN": "2m"}
+    assert called("--max-texts", 3, **variables).exit_code == 0
+    assert served.given is not None
+    settings, models = served.given
+    assert (settings.max_texts, settings.drain, settings.max_wait, settings.verify) == (3, 120.0, 0.5, False)
+    assert models == (ModelChoice("from-file", "b"),)
+    assert called(**variables, WHITEN_SERVE_MODELS="a=x y").exit_code == 0
+    assert served.given[0].max_texts == 2
+    assert served.given[1] == (ModelChoice("a", "x"), ModelChoice("y", "y"))
+
+
+def test_options_of_several_values_and_of_sizes(served: Served) -> None:
+    origins = ("--cors-origin", "https://a.example", "--cors-origin", "https://b.example")
+    assert called("b", *origins, "--max-body", "16MiB", "--no-normalize", "--no-access-log").exit_code == 0
+    assert served.given is not None
+    settings = served.given[0]
+    assert settings.cors_origins == ("https://a.example", "https://b.example")
+    assert (settings.max_body, settings.normalize, settings.access_log) == (2**24, False, "off")
+    assert called("b", WHITEN_SERVE_CORS_ORIGINS="https://a.example https://b.example").exit_code == 0
+    assert served.given[0].cors_origins == settings.cors_origins
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "there is no model to serve"),
+        (["b", "--port", "high"], "--port"),
+        (["b", "--max-wait", "soon"], "'soon' is not a number such as 30, 2.5, 500ms or 2m"),
+        (["b", "--max-wait", "0"], "--max-wait"),
+        (["b", "--timeout", "8d"], "--timeout"),
+        (["b", "--max-body", "5 apples"], "--max-body"),
+        (["b", "--token-ids", "p50k"], "token_ids is 'p50k'; wanted reject, own or cl100k=FILE"),
+        (["b", "--on-long", "cut"], "--on-long"),
+        (["b", "--uds", "s", "--fd", "3"], "choose one place to listen"),
+        (["b", "--tls-key", "k"], "--tls-key was given without --tls-cert"),
+        (["a=b", "a=c"], "two models are called 'a'"),
+        (["/"], "has no name that a request can use"),
+    ],
+)
+def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], message: str) -> None:
+    result = called(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert served.given is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("drian = 5", "there is no option 'drian'; did you mean drain?"),
+        ("max_texts = 5", "there is no option 'max_texts'; did you mean max-texts?"),
+        ("models = 3", "wanted bundles in models"),
+        ("[models]\na = 3", "wanted bundles in models"),
+        ("= 3", "not TOML"),
+        ('max-texts = "many"', "--max-texts"),
+    ],
+)
+def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text, "utf-8")
+    result = called("b", "--config", file)
+    assert (result.exit_code, served.given) == (2, None)
+    assert message in result.output
+    assert "No such file" in called("b", "--config", tmp_path / "none").output
+
+
+def test_every_option_is_a_setting() -> None:
+    apart = {"config", "models", "debug", "help_all", "api_keys"}
+    options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
+    assert options - apart == set(Settings.__dataclass_fields__) - apart
+
+
+def test_keys(tmp_path: Path) -> None:
+    def keys(text: bytes, environment: dict[str, str] | None = None) -> tuple[str, ...]:
+        file = tmp_path / "keys"
+        file.write_bytes(text)
+        return read_keys(str(file), environment or {}, lambda message: None)
+
+    assert keys(b"# comment\n\nfrom-file\n", {"WHITEN_API_KEY": "one, two,one"}) == ("one", "two", "from-file")
+    for text, error, message in (
+        (b"\n# nothing\n", DataError, "holds no key"),
+        (b"two words\n", UsageError, "key 1 of 1"),
+        (b"\xff\xfe", DataError, "not a text"),
+    ):
+        with pytest.raises(error, match=message):
+            keys(text)
+    for blank in ("", " , "):
+        with pytest.raises(UsageError, match="WHITEN_API_KEY holds no key"):
+            read_keys(None, {"WHITEN_API_KEY": blank}, print)
+    assert read_keys(None, {}, print) == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "name"), [("b/minilm", "minilm"), ("hf://org/name@v1", "name"), ("x=y=z", "x"), ("./b/", "b")]
+)
+def test_names_of_models(written: str, name: str) -> None:
+    (found,) = model_choices([written])
+    assert found.name == name
+
+
+def test_settings_of_another_kind_are_refused() -> None:
+    given: dict[str, Any] = {"uds": "a", "fd": 3}
+    with pytest.raises(UsageError, match="choose one place"):
+        Settings(**given)
