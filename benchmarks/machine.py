@@ -20,27 +20,8 @@ def machine() -> str:
     )
 
 
-def kind(without_amx: bool = False) -> str:
-    """Return the kind of processor, by what decides the speed of matrix products: "amx", "vnni", "arm-i8mm", ...
-
-    Args:
-        without_amx: whether AMX was refused, by `peers.without_amx`.
-    """
-    features = {*processor().features} - ({"AMX"} if without_amx else set())
-    for name in ("AMX", "VNNI", "AVX-512", "AVX2"):
-        if name in features:
-            return name.lower()
-    arm = next((name for name in ("I8MM", "DOTPROD", "NEON") if name in features), None)
-    return f"arm-{arm.lower()}" if arm else platform.machine().lower()
-
-
 def made_by(command: str, runs: str) -> str:
-    """Return the first line of a table.
-
-    Args:
-        command: the benchmark's folder, with options that matter.
-        runs: how often it ran, for example "medians of 5 interleaved rounds".
-    """
+    """Return the first line of a table: the benchmark's folder with its options, how often it ran, and the machine."""
     return f"Made by `python -m benchmarks.{command}`, {runs}; {machine()}."
 
 

@@ -1,1 +1,0 @@
-"""Measure the drift that texts cause which differ from those of the fit."""

@@ -1,1 +1,0 @@
-"""Show how whitening changes the scores of similarity and classification tasks."""

@@ -1,1 +1,0 @@
-"""Measure how much longer an evaluation takes than embedding its sentences."""

@@ -1,1 +1,0 @@
-"""Measure how much longer a fit takes than embedding the same sentences."""

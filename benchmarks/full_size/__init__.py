@@ -1,1 +1,0 @@
-"""Measure time and memory of the export of full-size networks."""

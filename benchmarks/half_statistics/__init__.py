@@ -1,1 +1,0 @@
-"""Measure the accuracy that layer normalisation loses with statistics in float16."""

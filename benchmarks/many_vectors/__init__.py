@@ -1,1 +1,0 @@
-"""Measure time and memory of fitting a whitening on ten million vectors."""

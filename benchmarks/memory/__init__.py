@@ -1,1 +1,0 @@
-"""Measure the memory of a process that embeds texts."""

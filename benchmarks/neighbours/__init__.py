@@ -1,1 +1,0 @@
-"""Measure how much two bundles in one process slow each other down."""

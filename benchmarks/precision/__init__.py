@@ -1,1 +1,0 @@
-"""Compare the speed of float32, float16 and int8 bundles."""

@@ -1,1 +1,0 @@
-"""Measure what bulk embedding costs beside plain `encode`, one process a core."""
