@@ -1,16 +1,13 @@
-"""Check the documentation: links lead somewhere, snippets can be pasted, the reference is current."""
+"""Check the documentation: links lead somewhere, and snippets can be pasted."""
 
 import ast
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 
-import whiten as whiten_package
 from whiten_export.commands.export import export
 from whiten_runtime.commands.main import whiten
 
@@ -32,19 +29,6 @@ def snippets(page: Path, language: str) -> list[str]:
     return [code for kind, code in FENCE.findall(page.read_text("utf-8")) if kind == language]
 
 
-def test_the_reference_is_current() -> None:
-    """Compare in a process of its own: click keeps the help option of a command as its first context had it."""
-    command = [sys.executable, str(ROOT / "docs" / "make_reference.py"), "--check"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-def test_the_reference_has_public_members_only() -> None:
-    names = re.findall(r"^### (\w+)\.(\w+)$", (ROOT / "docs" / "reference" / "api.md").read_text("utf-8"), re.MULTILINE)
-    assert len(names) > 50
-    assert [f"{owner}.{name}" for owner, name in names if not hasattr(getattr(whiten_package, owner), name)] == []
-
-
 def test_the_readme_is_short() -> None:
     assert len(README.read_text("utf-8").split()) <= 1500
 
@@ -60,7 +44,8 @@ def test_links(page: Path) -> None:
         if "://" not in link:
             target = page.parent / link if link else page
             assert target.exists(), link
-            assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+            made_by_mkdocs = target.parent.name == "reference"  # `mkdocs build --strict` checks these
+            assert not anchor or made_by_mkdocs or anchor in anchors(target), f"{link}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

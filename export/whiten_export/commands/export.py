@@ -29,7 +29,7 @@ _NOT_FOR_VECTORS = (
 
 
 @command(
-    "whiten-export",
+    "export",
     section="Make a bundle",
     context_settings={"help_option_names": ["-h", "--help"]},
     examples=(
@@ -308,4 +308,4 @@ def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
 
 def main() -> None:
     """Run `whiten-export`."""
-    console.run(export)
+    console.run(export, "whiten-export")

@@ -167,8 +167,8 @@ def one_line_errors(command: Command) -> Command:
     return heading(OTHER)(added(guarded))  # type: ignore[return-value]
 
 
-def run(command: click.Command) -> None:
-    """Run a command line with onnxruntime's own log silenced.
+def run(command: click.Command, name: str | None = None) -> None:
+    """Run a command line, perhaps under another name, with onnxruntime's own log silenced.
 
     SIGTERM unwinds the stack like Ctrl-C, so that no partly written file remains. After Ctrl-C the process ends by
     SIGINT.
@@ -178,7 +178,7 @@ def run(command: click.Command) -> None:
     silence_log()
     with ended_by_ctrl_c():
         try:
-            command.main(prog_name=command.name)
+            command.main(prog_name=name or command.name)
         except OSError as error:  # of --help and --version
             _fail_of_system(error)
 
