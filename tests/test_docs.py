@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+import whiten as whiten_names
 from whiten_export.commands.export import export
 from whiten_runtime.commands.main import whiten
 
@@ -27,6 +28,11 @@ def name_of(page: Path) -> str:
 
 def snippets(page: Path, language: str) -> list[str]:
     return [code for kind, code in FENCE.findall(page.read_text("utf-8")) if kind == language]
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
+    assert re.findall(r"^::: whiten\.(\w+)$", page, re.MULTILINE) == sorted({*whiten_names.__all__} - {"__version__"})
 
 
 def test_the_readme_is_short() -> None:
