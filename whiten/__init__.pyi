@@ -25,9 +25,9 @@ from whiten_runtime.errors import UnsafeModelError as UnsafeModelError
 from whiten_runtime.errors import UsageError as UsageError
 from whiten_runtime.errors import WhitenError as WhitenError
 from whiten_runtime.files.corpus import Corpus as Corpus
-from whiten_runtime.signing.sign import sign_bundle as sign_bundle
-from whiten_runtime.signing.verify import Signature as Signature
-from whiten_runtime.signing.verify import verify_signature as verify_signature
+from whiten_runtime.signing import Signature as Signature
+from whiten_runtime.signing import sign_bundle as sign_bundle
+from whiten_runtime.signing import verify_signature as verify_signature
 from whiten_runtime.vector_whitener import VectorWhitener as VectorWhitener
 from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
 from whiten_serving.batcher import Batcher as Batcher

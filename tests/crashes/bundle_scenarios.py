@@ -49,7 +49,7 @@ def keys_and_bundle(folder: Path) -> None:
 
 def opens_signature(path: Path) -> None:
     """Verify the signature of a bundle."""
-    from whiten_runtime.signing.verify import verify_signature
+    from whiten_runtime.signing import verify_signature
 
     verify_signature(path.parent, key=path.parents[1] / "author-public.pem")
 

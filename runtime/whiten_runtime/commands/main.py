@@ -1,10 +1,9 @@
-"""Implement `whiten`: embed texts with a bundle, show it, verify it. Other packages add subcommands by entry point.
+"""Implement `whiten`, whose commands are the entry points of the group `whiten.commands` in pyproject.toml.
 
 A command's module is imported when the command is used, so that completion and errors of usage come at once.
 """
 
 import difflib
-from collections.abc import Callable
 from importlib.metadata import entry_points
 
 import click
@@ -16,76 +15,13 @@ from whiten_runtime.commands.help import Group, group
 COMMAND_GROUP = "whiten.commands"
 
 
-def _embed() -> click.Command:
-    from whiten_runtime.commands.embed import embed
-
-    return embed
-
-
-def _info() -> click.Command:
-    from whiten_runtime.commands.info import info
-
-    return info
-
-
-def _push() -> click.Command:
-    from whiten_runtime.commands.push import push
-
-    return push
-
-
-def _sign() -> click.Command:
-    from whiten_runtime.commands.sign import sign
-
-    return sign
-
-
-def _similarity() -> click.Command:
-    from whiten_runtime.commands.similarity import similarity
-
-    return similarity
-
-
-def _transform() -> click.Command:
-    from whiten_runtime.commands.transform import transform
-
-    return transform
-
-
-def _tune() -> click.Command:
-    from whiten_runtime.commands.tune import tune
-
-    return tune
-
-
-def _verify() -> click.Command:
-    from whiten_runtime.commands.verify import verify
-
-    return verify
-
-
-_OWN: dict[str, Callable[[], click.Command]] = {
-    "embed": _embed,
-    "info": _info,
-    "push": _push,
-    "sign": _sign,
-    "similarity": _similarity,
-    "transform": _transform,
-    "tune": _tune,
-    "verify": _verify,
-}
-"""Functions that import the commands of this package."""
-
-
-class _PluginGroup(Group):
-    """Groups commands; subcommands may be in packages that the runtime must not import."""
+class _EntryPoints(Group):
+    """Groups the commands that packages register as entry points; the runtime must not import most of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_OWN, *(point.name for point in entry_points(group=COMMAND_GROUP))})
+        return sorted({point.name for point in entry_points(group=COMMAND_GROUP)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _OWN:
-            return _OWN[cmd_name]()
         for point in entry_points(group=COMMAND_GROUP, name=cmd_name):
             command = point.load()
             assert isinstance(command, click.Command)
@@ -116,7 +52,7 @@ class _PluginGroup(Group):
 
 @group(
     "whiten",
-    cls=_PluginGroup,
+    cls=_EntryPoints,
     context_settings={"help_option_names": ["-h", "--help"]},
     sections=("Make a bundle", "Embed", "Check", "Evaluate", "Share"),
     examples=(

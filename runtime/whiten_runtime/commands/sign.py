@@ -12,8 +12,7 @@ from whiten_runtime.bundle.signature import UNSIGNED_FILES
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, say
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
-from whiten_runtime.signing.keys import needs_passphrase
-from whiten_runtime.signing.sign import sign_bundle
+from whiten_runtime.signing import needs_passphrase, sign_bundle
 
 PASSPHRASE = "WHITEN_KEY_PASSPHRASE"
 

@@ -24,7 +24,7 @@ from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
-from whiten_runtime.signing.verify import Signature, verify_signature
+from whiten_runtime.signing import Signature, verify_signature
 from whiten_runtime.vector_whitener import VectorWhitener
 
 

@@ -74,8 +74,7 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
     )
 
     try:
-        with _retries_in_one_line():
-            yield
+        yield
     except WhitenError:
         raise
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
@@ -100,40 +99,6 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
             f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
             f"{one_line(error)}); run it again: what has arrived is kept"
         ) from error
-
-
-@contextmanager
-def _retries_in_one_line() -> Iterator[None]:
-    """Let the client's log say once that it tries again, instead of at every attempt."""
-    quiet, retrying = logging.getLogger("huggingface_hub"), logging.getLogger("huggingface_hub.utils._http")
-    levels, once = (quiet.level, retrying.level), _FirstRetry()
-    quiet.setLevel(logging.ERROR)
-    retrying.setLevel(logging.WARNING)
-    retrying.addFilter(once)
-    try:
-        yield
-    finally:
-        quiet.setLevel(levels[0])
-        retrying.setLevel(levels[1])
-        retrying.removeFilter(once)
-
-
-class _FirstRetry(logging.Filter):
-    """Keeps errors, and one line for the first of several attempts; drops other messages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._told = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a message is shown, and put it in our words."""
-        if record.levelno >= logging.ERROR:
-            return True
-        if self._told or not record.getMessage().startswith(("Retrying in", "Rate limited")):
-            return False
-        self._told = True
-        record.msg, record.args = "the hub does not answer; trying again, for up to half a minute", ()
-        return True
 
 
 def one_line(error: Exception) -> str:

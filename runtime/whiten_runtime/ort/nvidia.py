@@ -4,10 +4,8 @@ This works without onnxruntime, so that a missing library can be named.
 """
 
 import ctypes
-import mmap
-import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,6 @@ if sys.platform == "win32":
     _RUNTIMES, _CUDNN = ("cudart64_13.dll", "cudart64_12.dll"), "cudnn64_9.dll"
 else:
     _RUNTIMES, _CUDNN = ("libcudart.so.13", "libcudart.so.12"), "libcudnn.so.9"
-
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
 
 
 @dataclass(frozen=True)
@@ -159,59 +154,10 @@ def provider_library(folder: Path, name: str) -> Path | None:
 
 
 def missing_libraries(library: Path, load: Load = ctypes.CDLL) -> list[str]:
-    """Return NVIDIA's libraries that an ELF file is linked to and that cannot be loaded; none for other files.
-
-    Args:
-        library: a shared library.
-        load: function that opens a library by its name, or raises OSError.
-    """
-    missing = []
-    for name in needed_libraries(library):
-        if not name.startswith(_LIBRARIES):
-            continue
-        try:
-            load(name)
-        except OSError:
-            missing.append(name)
-    return missing
-
-
-def needed_libraries(library: Path) -> list[str]:
-    """Return the names of the libraries that a 64-bit little-endian ELF file is linked to; none for other files.
-
-    System V ABI, "Dynamic Section": DT_NEEDED holds offsets into the table at the address DT_STRTAB.
-    """
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data[:6] != b"\x7fELF\x02\x01":
-            return []
-        segments = list(_segments(data))
-        entries = [
-            entry
-            for kind, offset, _, size in segments
-            if kind == _PT_DYNAMIC
-            for entry in struct.iter_unpack("<qQ", data[offset : offset + size // 16 * 16])
-        ]
-        table = next((value for tag, value in entries if tag == _DT_STRTAB), None)
-        if table is None:
-            return []
-        start = next(
-            offset + table - address
-            for kind, offset, address, size in segments
-            if kind == _PT_LOAD and address <= table < address + size
-        )
-        names = []
-        for tag, value in entries:
-            if tag == _DT_NULL:
-                break
-            if tag == _DT_NEEDED:
-                names.append(data[start + value : data.find(b"\0", start + value)].decode())
-        return names
-
-
-def _segments(data: mmap.mmap) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (kind, offset in the file, address, bytes in the file) of every program header."""
-    (first,) = struct.unpack_from("<Q", data, 32)
-    size, count = struct.unpack_from("<HH", data, 54)
-    for index in range(count):
-        kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", data, first + index * size)
-        yield kind, offset, address, length
+    """Return the library that keeps a shared library from being loaded, as the system's loader names it; or none."""
+    try:
+        load(str(library))
+    except OSError as error:
+        named = str(error).partition(":")[0]
+        return [named] if named.startswith(_LIBRARIES) else []
+    return []

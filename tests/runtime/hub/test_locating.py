@@ -1,7 +1,6 @@
 """Test bundles that are named by a repository of the hub, which here is a server on this machine."""
 
 import json
-import logging
 import pickle
 import socket
 import time
@@ -20,7 +19,6 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub import refusals
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.hub.refusals import hub_errors
 from whiten_runtime.inference.tuned import choice_path
 
 ID = "org/tiny"
@@ -289,16 +287,3 @@ def test_the_manifest_decides_what_is_downloaded(hub: Hub, content: Mapping[str,
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert there == {MANIFEST_FILE, *read_manifest(folder).files}
     assert (folder / "onnx/model.onnx").is_symlink()
-
-
-def test_retries_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    client = logging.getLogger("huggingface_hub.utils._http")
-    with hub_errors("org/name", None, "absent"):
-        for attempt in range(3):
-            client.warning("'refused' thrown while requesting HEAD https://hub/x")
-            client.warning(f"Retrying in {attempt}s [Retry {attempt}/5].")
-    assert [record.getMessage() for record in caplog.records] == [
-        "the hub does not answer; trying again, for up to half a minute"
-    ]
-    client.warning("after")
-    assert caplog.records[-1].getMessage() == "after"

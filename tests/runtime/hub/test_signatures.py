@@ -13,7 +13,7 @@ from support.keys import KeyPair, key_pair
 from whiten_runtime import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.signing.sign import sign_bundle
+from whiten_runtime.signing import sign_bundle
 
 pytestmark = pytest.mark.slow
 

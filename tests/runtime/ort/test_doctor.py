@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from support.cli import invoke
-from support.providers import elf_of_cuda
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.ort import doctor, providers
 from whiten_runtime.ort.doctor import check_provider, diagnose
@@ -71,18 +70,16 @@ def test_missing_onnxruntime_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.problems == ("onnxruntime cannot be imported; install it",)
 
 
-def test_missing_libraries_are_named(tmp_path: Path) -> None:
-    elf_of_cuda(tmp_path / "capi", "libcublasLt.so.13", "libcudnn.so.9")
-    module = SimpleNamespace(__file__=str(tmp_path / "__init__.py"))
+def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "missing_for", lambda module, name: ["libcublasLt.so.13"])
+    module = SimpleNamespace()
 
     def opened(graph: bytes, options: object) -> Any:
         raise RuntimeError("Failed to load a shared library")
 
     found = check_provider(module, CUDA, opened)
-    assert found.missing == ("libcublasLt.so.13", "libcudnn.so.9")
-    assert found.problem == (
-        "cannot load libcublasLt.so.13, libcudnn.so.9: pip install 'whiten[gpu,cuda]' for CUDA and cuDNN"
-    )
+    assert found.missing == ("libcublasLt.so.13",)
+    assert found.problem == ("cannot load libcublasLt.so.13: pip install 'whiten[gpu,cuda]' for CUDA and cuDNN")
 
 
 def test_provider_that_computes_wrongly_does_not_work() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from whiten_runtime.signing.sign import sign_bundle
+from whiten_runtime.signing import sign_bundle
 
 if TYPE_CHECKING:
     from support.keys import KeyPair

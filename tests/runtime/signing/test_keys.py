@@ -17,8 +17,7 @@ from support.keys import KeyPair, key_pair
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.commands.sign import PASSPHRASE
 from whiten_runtime.errors import UsageError
-from whiten_runtime.signing.sign import sign_bundle
-from whiten_runtime.signing.verify import verify_signature
+from whiten_runtime.signing import sign_bundle, verify_signature
 
 GOLDEN = Path(__file__).parents[2] / "data"
 
@@ -31,7 +30,7 @@ def test_a_passphrase_comes_from_the_environment(bundle: Path, tmp_path: Path, m
     monkeypatch.setenv(PASSPHRASE, "wrong")
     result = invoke(whiten, "sign", bundle, "--key", pair.private)
     assert result.exit_code == 2
-    assert "the passphrase does not open this key" in result.stderr
+    assert "or the passphrase does not open it" in result.stderr
     assert "wrong" not in result.stderr
     monkeypatch.setenv(PASSPHRASE, "open sesame é")
     ok("sign", bundle, "--key", pair.private)
@@ -73,10 +72,16 @@ KEYS = {
     "nothing": (lambda folder: "", "is a directory; wanted a key in PEM"),
     "here": (lambda folder: ".", "is a directory; wanted a key in PEM"),
     "device": (lambda folder: Path("/dev/null"), "/dev/null: is a device; wanted a key in PEM"),
-    "no pem": (no_pem, "key in PEM; wanted one such as openssl"),
-    "rsa": (lambda folder: key_pair(folder, "rsa", key=rsa.generate_private_key(65537, 2048)), "is a key of RSA"),
-    "ed25519": (lambda folder: key_pair(folder, "ed", key=ed25519.Ed25519PrivateKey.generate()), "is a key of Ed25519"),
-    "curve": (lambda folder: key_pair(folder, "k1", key=ec.generate_private_key(ec.SECP256K1())), "of secp256k1"),
+    "no pem": (no_pem, "in PEM"),
+    "rsa": (
+        lambda folder: key_pair(folder, "rsa", key=rsa.generate_private_key(65537, 2048)),
+        "key of P-256, P-384 or P-521 in PEM",
+    ),
+    "ed25519": (
+        lambda folder: key_pair(folder, "ed", key=ed25519.Ed25519PrivateKey.generate()),
+        "key of P-256, P-384 or P-521 in PEM",
+    ),
+    "curve": (lambda folder: key_pair(folder, "k1", key=ec.generate_private_key(ec.SECP256K1())), "secp256k1"),
 }
 
 
@@ -96,9 +101,9 @@ def test_a_key_that_cannot_be_used_is_a_usage_error(name: str, command: str, sig
 
 
 def test_keys_that_change_places_are_named(signed: Path, keys: KeyPair) -> None:
-    with pytest.raises(UsageError, match="is a public key; a bundle is signed with the private one"):
+    with pytest.raises(UsageError, match="is no private key of P-256"):
         sign_bundle(signed, keys.public)
-    with pytest.raises(UsageError, match="is a private key; a signature is checked with the public one"):
+    with pytest.raises(UsageError, match="is no public key of P-256"):
         verify_signature(signed, key=keys.private)
 
 

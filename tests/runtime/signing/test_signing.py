@@ -18,8 +18,7 @@ from support.forging import forge
 from support.keys import KeyPair, key_pair
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError, SignatureError, UsageError
-from whiten_runtime.signing.sign import sign_bundle
-from whiten_runtime.signing.verify import verify_signature
+from whiten_runtime.signing import sign_bundle, verify_signature
 
 GOLDEN = Path(__file__).parents[2] / "data"
 NAMES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors", "bundle-v1-vectors-int8")
