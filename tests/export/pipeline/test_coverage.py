@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from whiten_export.pipeline.coverage import report_coverage
 
 from support.cli import invoke
 from support.word_vectors import write_word_vectors
 from whiten_export.commands.export import export
-from whiten_export.pipeline.coverage import report_coverage
 from whiten_export.sources.lookup.word_tokenizer import word_tokenizer
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.corpus import Corpus
