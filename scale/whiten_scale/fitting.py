@@ -15,7 +15,7 @@ from whiten_runtime.bundle.manifest import CorpusRecord, read_manifest
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
-from whiten_scale.job import Job
+from whiten_scale.plan import Job
 
 MOST_RANGES = 256
 """Ranges of a job, at most: each has a file, of 7.5 MB with 384 dimensions, and a line in the manifest of a bundle that
@@ -26,7 +26,7 @@ Advance = Callable[[int], object]
 
 def ranges_of(job: Job) -> list[range]:
     """Return the shards of each range."""
-    count = len(job.plan.shards)
+    count = len(job.shards)
     ranges = min(count, MOST_RANGES)
     return [range(count * place // ranges, count * (place + 1) // ranges) for place in range(ranges)]
 
@@ -37,14 +37,7 @@ def range_name(number: int) -> str:
 
 
 class RangeFitter:
-    """Fits statistics with one thread.
-
-    Args:
-        bundle: the bundle.
-
-    Raises:
-        WhitenError: the bundle cannot be opened.
-    """
+    """Fits statistics with one thread."""
 
     def __init__(self, bundle: Path) -> None:
         manifest = read_manifest(bundle)
@@ -56,20 +49,14 @@ class RangeFitter:
         self._embedder.close()
 
     def fit(self, job: Job, number: int, folder: Path, advance: Advance = lambda count: None) -> None:
-        """Fit the statistics of a range, and write them, unless they are there.
-
-        Raises:
-            UsageError: there is a file of another job.
-            DataError: a row holds no text, or the input cannot be read.
-            WhitenError: the file cannot be written.
-        """
+        """Fit the statistics of a range, and write them, unless they are there."""
         path, shards = folder / range_name(number), ranges_of(job)[number]
-        records = sum(map(job.plan.records, shards))
+        records = sum(map(job.records, shards))
         if path.is_file():
             load_range(job, number, folder)
             advance(records)
             return
-        done = job.plan.starts[shards.start]
+        done = job.starts[shards.start]
         sentences, digest = _sentences(job, shards), SentenceDigest()
         statistics = Statistics.empty(self._embedder.engine.width_of(self._value))
         with threadpool_limits(1, "blas"):
@@ -83,12 +70,7 @@ class RangeFitter:
 
 
 def load_range(job: Job, number: int, folder: Path) -> tuple[Statistics, Origin]:
-    """Read the statistics of a range.
-
-    Raises:
-        UsageError: they are of another job.
-        DataError: they cannot be read.
-    """
+    """Read the statistics of a range."""
     path = folder / range_name(number)
     statistics, origin = load_statistics(path)
     if [record.name for record in statistics.corpus] != [_name(job, number)]:
@@ -97,16 +79,7 @@ def load_range(job: Job, number: int, folder: Path) -> tuple[Statistics, Origin]
 
 
 def merge_ranges(job: Job, folder: Path) -> tuple[Statistics, Origin]:
-    """Return the statistics of all ranges, merged in order.
-
-    Args:
-        job: the job.
-        folder: directory with the files of the ranges.
-
-    Raises:
-        UsageError: a range is missing, or of another job.
-        DataError: a file cannot be read, or no range holds a sentence.
-    """
+    """Return the statistics of all ranges, merged in order."""
     merged, origin = load_range(job, 0, folder)
     with threadpool_limits(1, "blas"):
         for number in range(1, len(ranges_of(job))):
@@ -118,13 +91,13 @@ def merge_ranges(job: Job, folder: Path) -> tuple[Statistics, Origin]:
 
 def _name(job: Job, number: int) -> str:
     """Return the name of a range as a corpus: its first file, and which range it is."""
-    first = job.plan.shards[ranges_of(job)[number].start][0]
-    return f"{job.plan.files[first.file].name} ({job.key[:8]}, range {number + 1} of {len(ranges_of(job))})"
+    first = job.shards[ranges_of(job)[number].start][0]
+    return f"{job.files[first.file].name} ({job.key[:8]}, range {number + 1} of {len(ranges_of(job))})"
 
 
 def _sentences(job: Job, shards: range) -> Iterator[str]:
     for number in shards:
-        for chunk in job.plan.chunks(number):
+        for chunk in job.chunks(number):
             if chunk.wrong:
                 raise chunk.wrong[0].error()
-            yield from (text for text in chunk.texts if text.strip())
+            yield from (text for text in chunk.table.column(0).to_pylist() if text.strip())

@@ -1,52 +1,43 @@
-"""Read, list and write files of any file system that fsspec knows: disks, S3, Google Cloud Storage, HTTP, others."""
+"""List, read and write files on disks, S3, Google Cloud Storage and whatever else fsspec knows."""
 
 import io
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from whiten_runtime.checks import encodable, needing
 from whiten_runtime.errors import DataError, UsageError, WhitenError
-from whiten_runtime.files.replacing import delete_abandoned, hidden_file, publish_new, replacing
-from whiten_runtime.files.writable import PARTIAL, cannot_write
+from whiten_runtime.files.replacing import replacing
+from whiten_runtime.files.writable import cannot_write
 
 ELSEWHERE = "another --out"
 
 _ATOMIC = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"))
 """Protocols of stores in which a file appears whole when its upload is complete; elsewhere it is renamed."""
 
+_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified")
+"""Names under which file systems give what changes when a file is written again."""
+
 _BUFFER = 1 << 20
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Describes a file that was found.
-
-    Attributes:
-        url: where it is.
-        name: its path below the directory that was listed, or its own name.
-        size: number of bytes.
-        stamp: what the file system gives a file that was changed: an ETag, or the time of the change.
-    """
+    """Describes a file that was found."""
 
     url: str
-    name: str
+    name: str  # its path below the directory that was listed, or its own name
     size: int
-    stamp: str
+    stamp: str  # its ETag, or the time of its last change
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of a path or URL, and the path in it.
-
-    Raises:
-        UsageError: the protocol is unknown.
-        MissingPackageError: fsspec, or its package for the protocol, is not installed.
-    """
+    """Return the file system of a path or URL, and the path in it."""
     with needing("scale"):
         from fsspec.core import url_to_fs
     try:
@@ -58,21 +49,13 @@ def file_system(url: str) -> tuple[Any, str]:
     return found, str(path)
 
 
-def local_path(url: str) -> Path | None:
-    """Return the path of a file of this machine's own file systems; None for a URL of another."""
-    if "://" not in url:
-        return Path(url).expanduser()
-    return Path(url.removeprefix("file://")) if url.startswith("file://") else None
+def _is_local(system: Any) -> bool:
+    return "file" in ((system.protocol,) if isinstance(system.protocol, str) else system.protocol)
 
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Turn what a file system raises in the block into one line that names the place.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: it cannot be read.
-    """
+    """Turn what a file system raises in the block into one line that names the place."""
     try:
         yield
     except WhitenError:
@@ -88,22 +71,17 @@ def find(url: str) -> list[Entry]:
     """Return the files that a path, URL or pattern with * names, by name; of a directory, all files below it.
 
     Names that begin with a dot or underscore, or are in a directory of such a name, are left out of directories.
-
-    Raises:
-        UsageError: there is none.
-        DataError: the file system cannot be read.
     """
     system, path = file_system(url)
     with reaching(url):
         if "*" in path:
-            found = {one: info for one, info in system.glob(path, detail=True).items() if info["type"] == "file"}
-            entries = [_entry(system, info, one.rpartition("/")[2]) for one, info in found.items()]
-        elif (local := local_path(url)) is not None and local.is_dir():
-            entries = [_entry(system, system.info(str(local / name)), name) for name in _names_below(local)]
+            found = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
+            entries = [_entry(system, info, info["name"].rpartition("/")[2]) for info in found]
         elif system.isdir(path):
-            top = path.rstrip("/") + "/"
-            named = ((_below(one, top), info) for one, info in system.find(path, detail=True).items())
-            entries = [_entry(system, info, name) for name, info in named if not _is_hidden(name)]
+            found = _walk(path) if _is_local(system) else system.find(path)
+            entries = [
+                _entry(system, system.info(one), name) for one in found if not _is_hidden(name := _below(one, path))
+            ]
         else:
             entries = [_entry(system, system.info(path), path.rpartition("/")[2])]
     if not entries:
@@ -111,26 +89,26 @@ def find(url: str) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _names_below(folder: Path) -> list[str]:
-    """Return the files below a directory, links followed. One that cannot be read, or leads round, is an error."""
+def look_up(url: str) -> Entry:
+    """Return a file's size and stamp as they are now."""
+    system, path = file_system(url)
+    with reaching(url):
+        system.invalidate_cache()
+        return _entry(system, system.info(path), path.rpartition("/")[2])
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Yield the files below a directory; fsspec's own search leaves linked and closed directories out silently."""
 
     def fail(error: OSError) -> None:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
+        raise error
 
-    found, above = [], {folder.resolve()}
-    for top, folders, files in os.walk(folder, onerror=fail, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name))
-        for path in (Path(top, name) for name in folders):
-            if path.is_symlink():
-                if path.resolve() in above or folder.resolve().is_relative_to(path.resolve()):
-                    raise DataError(f"{path}: is a link to {path.resolve()}, whose files are there already; remove it")
-                above.add(path.resolve())
-        found += [Path(top, name).relative_to(folder).as_posix() for name in files if not _is_hidden(name)]
-    return found
+    for top, _, names in os.walk(folder, onerror=fail, followlinks=True):
+        yield from (f"{top}/{name}" for name in names)
 
 
-def _below(path: str, top: str) -> str:
-    return path.removeprefix(top).removeprefix(top.lstrip("/"))
+def _below(path: str, folder: str) -> str:
+    return path.strip("/").removeprefix(folder.strip("/")).lstrip("/")
 
 
 def _is_hidden(name: str) -> bool:
@@ -140,57 +118,39 @@ def _is_hidden(name: str) -> bool:
 def _entry(system: Any, info: dict[str, Any], name: str) -> Entry:
     if encodable(name) != name:
         raise UsageError(f"{name!r} is a name of a file that is not UTF-8; rename it")
-    changed = next((info[key] for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified") if info.get(key)), "")
     url = str(system.unstrip_protocol(info["name"])).removeprefix("file://")
-    return Entry(url, name, int(info["size"] or 0), str(changed))
+    return Entry(url, name, int(info["size"] or 0), str(next(filter(None, map(info.get, _STAMPS)), "")))
 
 
 @contextmanager
 def opened(url: str) -> Iterator[BinaryIO]:
-    """Open a file for reading.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: it cannot be read.
-    """
+    """Open a file for reading."""
+    system, path = file_system(url)
     with reaching(url):
-        path = local_path(url)
-        if path is not None:
-            with path.open("rb", buffering=_BUFFER) as file:
+        if _is_local(system):  # fsspec's own objects of local files read lines slowly
+            with Path(path).open("rb", buffering=_BUFFER) as file:
                 yield file
-            return
-        system, inside = file_system(url)
-        with system.open(inside, "rb") as remote:
-            yield io.BufferedReader(remote, _BUFFER)
+        else:
+            with system.open(path, "rb") as remote:
+                yield io.BufferedReader(remote, _BUFFER)
 
 
 class Folder:
-    """Holds a directory to which files are written; each appears whole or not at all.
-
-    Args:
-        url: path or URL; the directory is created when the first file is written.
-
-    Raises:
-        UsageError: the path is empty, or the protocol unknown.
-    """
+    """Writes files into a directory, which is created with the first; each file appears whole or not at all."""
 
     def __init__(self, url: str) -> None:
         if not url.strip():
             raise UsageError("--out is empty; name a directory, such as vectors")
         self.url = url.rstrip("/") or "/"
         self._system, self._path = file_system(self.url)
-        self._local = local_path(self.url)
+        self._local = Path(self._path) if _is_local(self._system) else None
 
     def place(self, name: str) -> str:
         """Return the path or URL of a file."""
         return f"{self.url}/{name}"
 
     def names(self) -> set[str]:
-        """Return the names of the files in it; none if it does not exist.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Return the names of the files in it; none if it does not exist."""
         with reaching(self.url):
             self._system.invalidate_cache()
             try:
@@ -199,40 +159,28 @@ class Folder:
                 return set()
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Return the content of a file; None if there is none."""
         with reaching(self.place(name)):
             try:
-                self._system.invalidate_cache()
                 return bytes(self._system.cat_file(f"{self._path}/{name}"))
             except FileNotFoundError:
                 return None
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of this name.
-
-        Raises:
-            DataError: nobody can tell.
-        """
+        """Return whether there is a file of this name."""
         with reaching(self.place(name)):
             self._system.invalidate_cache()
             return bool(self._system.exists(f"{self._path}/{name}"))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file that gets its name, flushed to disk, when the block ends without an error.
+        """Open a file that gets its name when the block ends without an error.
 
-        On a disk it is a hidden file beside it that is renamed. Elsewhere it is a temporary file of this machine, which
-        is uploaded.
-
-        Raises:
-            WhitenError: it cannot be written; the message names it.
+        On a disk it is a hidden file that is flushed and renamed; elsewhere a temporary file of this machine, which is
+        uploaded.
         """
         if self._local is not None:
-            self._make(self._local)
+            self._make()
             with replacing(self._local / name, ELSEWHERE) as file:
                 yield file
             return
@@ -240,7 +188,7 @@ class Folder:
             with tempfile.NamedTemporaryFile(prefix="whiten-") as temporary:
                 yield temporary  # type: ignore[misc]
                 temporary.flush()
-                self._upload(temporary.name, f"{self._path}/{name}")
+                self._upload(temporary.name, name)
         except WhitenError:
             raise
         except Exception as error:  # clients of stores raise classes of their own
@@ -248,11 +196,7 @@ class Folder:
             raise WhitenError(f"{self.place(name)}: cannot be written ({reason}); check space and access") from error
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file as `writing` does.
-
-        Raises:
-            WhitenError: it cannot be written.
-        """
+        """Write a file as `writing` does."""
         with self.writing(name) as file:
             file.write(content)
 
@@ -261,64 +205,49 @@ class Folder:
 
         On a disk, one of several processes that do so at once writes it. On a store of objects, two that begin within
         the same moment may both write it, the later over the earlier.
-
-        Raises:
-            WhitenError: it cannot be written.
         """
         if self._local is None:
             if self.has(name):
                 return False
             self.write(name, content)
             return True
-        self._make(self._local)
-        target = self._local / name
-        with hidden_file(target, ELSEWHERE) as (file, temporary):
-            file.write(content)
-            return publish_new(file, temporary, target)
-
-    def tidy(self, name: str) -> None:
-        """Delete what killed processes left beside a file that `create` wrote."""
-        if self._local is not None:
-            delete_abandoned(self._local / name)
+        hidden = f".{name}-{secrets.token_hex(4)}"
+        self.write(hidden, content)
+        try:
+            os.link(self._local / hidden, self._local / name)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            (self._local / hidden).replace(self._local / name)
+        finally:
+            with suppress(OSError):
+                (self._local / hidden).unlink()
+        return True
 
     def lies_in(self, url: str) -> bool:
-        """Return whether `find` would look for files here too: this is the other directory, or below it.
-
-        Args:
-            url: path or URL of the other directory.
-        """
+        """Return whether `find` would look for files here too: this is the other directory, or below it."""
+        system, path = file_system(url.rstrip("/") or "/")
+        here = self._path
         if self._local is not None:
-            other = local_path(url)
-            here, there = self._local.resolve(), other and other.resolve()
-            if there is None or not here.is_relative_to(there):
-                return False
-            return not _is_hidden("/".join(here.relative_to(there).parts))
-        system, path = file_system(url.rstrip("/"))
-        if type(system) is not type(self._system) or not f"{self._path}/".startswith(f"{path}/"):
+            here, path = str(self._local.resolve()), str(Path(path).resolve())
+        if type(system) is not type(self._system) or not f"{here}/".startswith(f"{path.rstrip('/')}/"):
             return False
-        return not _is_hidden(self._path.removeprefix(path).lstrip("/"))
+        return not _is_hidden(_below(here, path))
 
-    def remove(self, name: str) -> None:
-        """Delete a file, if there is one."""
-        with reaching(self.place(name)):
-            if self.has(name):
-                self._system.rm_file(f"{self._path}/{name}")
-
-    @staticmethod
-    def _make(folder: Path) -> None:
+    def _make(self) -> None:
+        assert self._local is not None
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self._local.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_write(error, folder, ELSEWHERE) from error
+            raise cannot_write(error, self._local, ELSEWHERE) from error
 
-    def _upload(self, source: str, target: str) -> None:
+    def _upload(self, source: str, name: str) -> None:
         protocol = self._system.protocol
         names = {protocol} if isinstance(protocol, str) else set(protocol)
         if names & _ATOMIC:
-            self._system.put_file(source, target)
+            self._system.put_file(source, f"{self._path}/{name}")
             return
-        folder, _, name = target.rpartition("/")
-        hidden = f"{folder}/.{name}{PARTIAL}{secrets.token_hex(4)}"
-        self._system.makedirs(folder, exist_ok=True)
+        hidden = f"{self._path}/.{name}-{secrets.token_hex(4)}"
+        self._system.makedirs(self._path, exist_ok=True)
         self._system.put_file(source, hidden)
-        self._system.mv(hidden, target)
+        self._system.mv(hidden, f"{self._path}/{name}")

@@ -1,22 +1,26 @@
-"""Plan shards: which records of which files become which output file. The same input gives the same plan everywhere."""
+"""Plan jobs: which records of which files become which output file. The same input gives the same plan everywhere."""
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from itertools import accumulate
-from typing import Any, cast, get_args
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.bundle.manifest import MANIFEST_FILE
+from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
-from whiten_scale.inputs import parquet, rows
-from whiten_scale.inputs.lines import content_of
-from whiten_scale.inputs.pieces import ColumnChoice, Described, InputFile, Kind, Piece
-from whiten_scale.places import Entry, find, opened
-from whiten_scale.records import Chunk
+from whiten_scale import inputs, lines
+from whiten_scale.inputs import Chunk, ColumnChoice, Described, InputFile, Kind, Piece
+from whiten_scale.places import Entry, Folder, find, look_up, opened
+
+PLAN_FILE = "_plan.json"
+
+FORMAT = 2
 
 PER_SHARD = 100_000
 """Texts of a shard, at most: some minutes of one core with a small model, 150 MB of 384 float32 numbers."""
@@ -24,37 +28,34 @@ PER_SHARD = 100_000
 _READERS = 8
 """Files that are read at once for the plan: most of the time is waited for a store."""
 
-Cut = tuple[InputFile, Described, tuple[Piece, ...]]
+Cut = tuple[InputFile, Described, list[Piece]]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Describes all input, and its shards in order.
+class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Describes a job: all that decides on the output."""
 
-    Attributes:
-        files: the files, in order.
-        shards: pieces of each shard.
-        schema: columns that are carried: pyarrow's own serialisation, in base64.
-        choice: columns that are read.
-        per_shard: records of a shard, at most.
-    """
-
+    format: int = FORMAT
+    task: Literal["embed", "fit"]
+    bundle: str  # its name
+    bundle_sha256: str  # of its manifest, which holds those of all its files
+    options: dict[str, str]
+    choice: ColumnChoice
+    per_shard: int  # records of a shard, at most
+    schema: str  # columns that are carried: pyarrow's own serialisation, in base64
     files: tuple[InputFile, ...]
     shards: tuple[tuple[Piece, ...], ...]
-    schema: str
-    choice: ColumnChoice
-    per_shard: int
+
+    @cached_property
+    def key(self) -> str:
+        """Return the SHA-256 of all that decides on the output; where the files are, and their times, do not."""
+        files = tuple(msgspec.structs.replace(file, url="", stamp="") for file in self.files)
+        return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, bundle="", files=files))).hexdigest()
 
     @cached_property
     def carried(self) -> Any:
         """Return pyarrow's schema of the columns that are carried."""
         pyarrow, _ = import_parquet()
         return pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(self.schema)))
-
-    @cached_property
-    def hash(self) -> str:
-        """Return the SHA-256 of the plan; it does not depend on where the files are, nor on when they were written."""
-        files = tuple(msgspec.structs.replace(file, url="", stamp="") for file in self.files)
-        return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, files=files))).hexdigest()
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -66,43 +67,138 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(piece.records for piece in self.shards[number])
 
     def chunks(self, number: int) -> Iterator[Chunk]:
-        """Yield the records of a shard.
-
-        Raises:
-            UsageError: a file is gone.
-            DataError: a file cannot be read, or was changed.
-        """
+        """Yield the records of a shard; a file that was changed since the plan was made is refused."""
         for piece in self.shards[number]:
             file = self.files[piece.file]
-            read = parquet.chunks if file.kind == "parquet" else rows.chunks
-            yield from read(file, piece, self.carried)
+            _check_unchanged(file)
+            read = inputs.parquet_chunks if file.kind == "parquet" else lines.chunks
+            yield from read(file, piece, inputs.chunk_schema(self.carried))
+            _check_unchanged(file)
 
 
-def listed(inputs: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """Return the files of texts that directories, files and patterns name, and the names of others in directories.
+def _check_unchanged(file: InputFile) -> None:
+    now = look_up(file.url)
+    if (now.size, now.stamp) != (file.size, file.stamp):
+        raise DataError(f"{file.url}: was changed since the plan was made; put it back, or name another --out")
 
-    Raises:
-        UsageError: there are none, two have one name, or a file that was named is of no known kind.
-        DataError: a file system cannot be read.
+
+def bundle_hash(path: Path) -> str:
+    """Return the SHA-256 of a bundle's manifest."""
+    try:
+        return hashlib.sha256((path / MANIFEST_FILE).read_bytes()).hexdigest()
+    except OSError as error:
+        raise BundleError(f"{path}: not a bundle ({error.strerror})") from None
+
+
+def plan_job(
+    folder: Folder,
+    task: Literal["embed", "fit"],
+    bundle: Path,
+    options: dict[str, str],
+    given: Sequence[str],
+    choice: ColumnChoice,
+    per_shard: int | None,
+    say: Callable[[str], object] = lambda message: None,
+    warn: Callable[[str], object] = lambda message: None,
+) -> Job:
+    """Return the job that `_plan.json` of a folder holds, or make it and write it there, once.
+
+    Of processes that begin at the same time, one writes the plan; the others compare their own with it. Files whose
+    size and time are those of the plan are not read again. `per_shard` is None for that of the plan, or the default.
     """
+    entries, others = listed(given)
+    if others:
+        warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
+    common = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle), "options": options}
+    while True:
+        found = read_job(folder)
+        if found is None:
+            _check_empty(folder)
+            say(f"planning {len(entries):,} files")
+        records = per_shard or (PER_SHARD if found is None else found.per_shard)
+        if found is not None and _looks_same(found, entries, choice, records):
+            job = msgspec.structs.replace(found, **common)
+        else:
+            job = make_job(common, entries, choice, records)
+        if found is None and folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n"):
+            return job
+        if found is not None and found.key != job.key:
+            raise UsageError(
+                f"{folder.place(PLAN_FILE)}: is of another job ({_difference(found, job)}); name another --out"
+            )
+        if found is not None:
+            return job
+
+
+def read_job(folder: Folder) -> Job | None:
+    """Return the job that `_plan.json` of a folder holds; None if there is none."""
+    content = folder.read(PLAN_FILE)
+    if content is None:
+        return None
+    place = folder.place(PLAN_FILE)
+    try:
+        version = msgspec.json.decode(content).get("format")
+        if version != FORMAT:
+            raise UsageError(f"{place}: format {version}; this version of whiten reads {FORMAT}, so name another --out")
+        return msgspec.json.decode(content, type=Job)
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError) as error:
+        raise UsageError(f"{place}: is no plan ({error}); name another --out") from None
+
+
+def _looks_same(job: Job, entries: Sequence[Entry], choice: ColumnChoice, per_shard: int) -> bool:
+    """Return whether names, sizes and times of the files are those of the plan."""
+    before = [(file.name, file.size, file.url, file.stamp) for file in job.files]
+    now = [(entry.name, entry.size, entry.url, entry.stamp) for entry in entries]
+    return before == now and (job.choice, job.per_shard) == (choice, per_shard)
+
+
+def _check_empty(folder: Folder) -> None:
+    names = folder.names()
+    if PLAN_FILE in names:  # another process has just written it
+        return
+    if files := sorted(name for name in names if not name.startswith(".")):
+        raise UsageError(f"{folder.place(files[0])}: is there, but no {PLAN_FILE}; name an empty or new --out")
+
+
+def _difference(before: Job, now: Job) -> str:
+    """Return in what two jobs differ."""
+    had, has = (
+        {
+            "task": job.task,
+            "bundle": job.bundle_sha256[:16],
+            "records of a shard": str(job.per_shard),
+            **{name: str(value) for name, value in msgspec.structs.asdict(job.choice).items()},
+            **dict(sorted(job.options.items())),
+        }
+        for job in (before, now)
+    )
+    names = dict.fromkeys([*had, *has])
+    if pairs := [f"{one}: {had.get(one)} -> {has.get(one)}" for one in names if had.get(one) != has.get(one)]:
+        return "; ".join(pairs)
+    old, new = ({file.name: (file.size, file.sha256) for file in job.files} for job in (before, now))
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            return f"{name} is {'new' if name not in old else 'gone' if name not in new else 'changed'}"
+    return "other columns"
+
+
+def listed(given: Sequence[str]) -> tuple[list[Entry], list[str]]:
+    """Return the files of texts that directories, files and patterns name, and the names of others in directories."""
     found, others = [], []
-    for given in inputs:
-        for entry in find(given):
+    for one in given:
+        for entry in find(one):
             if kind_of(entry.name) is not None:
                 found.append(entry)
-            elif entry.name == given.rstrip("/").rpartition("/")[2]:
-                raise UsageError(
-                    f"'{given}': unknown kind of file; wanted {', '.join(get_args(Kind))}, or one with .gz"
-                )
+            elif entry.name == one.rstrip("/").rpartition("/")[2]:
+                raise UsageError(f"'{one}': unknown kind of file; wanted {', '.join(get_args(Kind))}, or one with .gz")
             else:
                 others.append(entry.name)
-    names = [entry.name for entry in found]
-    if len(set(names)) < len(names):
-        double = next(name for name in names if names.count(name) > 1)
+    found.sort(key=lambda entry: entry.name)
+    if double := next((a.name for a, b in pairwise(found) if a.name == b.name), None):
         raise UsageError(f"two files of --input are called '{double}'; name the directory above both")
     if not found:
-        raise UsageError(f"'{inputs[0]}' holds no file of texts; wanted {', '.join(get_args(Kind))}")
-    return sorted(found, key=lambda entry: entry.name), others
+        raise UsageError(f"'{given[0]}' holds no file of texts; wanted {', '.join(get_args(Kind))}")
+    return found, others
 
 
 def kind_of(name: str) -> tuple[Kind, bool] | None:
@@ -115,44 +211,33 @@ def kind_of(name: str) -> tuple[Kind, bool] | None:
     return cast(Kind, kind), compressed
 
 
-def make_plan(entries: Iterable[Entry], choice: ColumnChoice, per_shard: int = PER_SHARD) -> Plan:
-    """Read all files once, and return their plan. Of Parquet files, only the footers are read.
-
-    Args:
-        entries: the files, in order.
-        choice: columns that are read.
-        per_shard: records of a shard, at most; compressed files are one shard each, however long.
-
-    Raises:
-        UsageError: a column does not exist, or has another type in another file.
-        DataError: a file cannot be read.
-    """
+def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnChoice, per_shard: int) -> Job:
+    """Read all files once, of Parquet files the footers, and return their job; `common` has its other fields."""
     with ThreadPoolExecutor(_READERS, "whiten-plan") as executor:
-        cuts = list(executor.map(lambda entry: _cut(entry, choice, per_shard), entries))
+        cuts = list(executor.map(partial(_cut, choice=choice, per_shard=per_shard), entries))
     files = tuple(file for file, _, _ in cuts)
     pieces = [msgspec.structs.replace(piece, file=index) for index, (_, _, cut) in enumerate(cuts) for piece in cut]
     if not pieces:
         raise DataError(f"{files[0].url}: holds no text, nor does any other file of --input")
-    schema = base64.b64encode(bytes(_common(cuts, choice).serialize())).decode()
-    return Plan(
-        files=files, shards=tuple(_gathered(pieces, per_shard)), schema=schema, choice=choice, per_shard=per_shard
-    )
+    schema = base64.b64encode(bytes(_common_schema(cuts, choice).serialize())).decode()
+    shards = tuple(_gathered(pieces, per_shard))
+    return Job(**common, choice=choice, per_shard=per_shard, schema=schema, files=files, shards=shards)
 
 
 def _cut(entry: Entry, choice: ColumnChoice, per_shard: int) -> Cut:
-    """Read a file, and return what is known of it, and its pieces."""
+    """Read a file, and return what is known of it, and its pieces; a compressed file is one piece, however long."""
     kind, compressed = kind_of(entry.name) or ("txt", False)
     if kind == "parquet":
         with opened(entry.url) as stream:
-            file = parquet.open_parquet(stream, entry.url)
-            described = parquet.describe(file, entry.url, choice)
-            pieces, footer = tuple(parquet.cut(file, per_shard)), parquet.footer_hash(stream)
+            file = inputs.open_parquet(stream, entry.url)
+            described = inputs.describe_parquet(file, entry.url, choice)
+            pieces, digest = list(inputs.cut_parquet(file, per_shard)), inputs.footer_hash(stream)
     else:
-        footer = ""
-        with content_of(entry.url, compressed) as stream:
-            described = rows.describe(stream, entry.url, kind, choice)
+        with lines.content_of(entry.url, compressed) as stream:
+            described = lines.describe(stream, entry.url, kind, choice)
             stream.seek(described.start)
-            pieces = tuple(rows.cut(stream, entry.url, kind, described, None if compressed else per_shard))
+            records = lines.records_of(stream, entry.url, kind, described.row)
+            pieces, digest = lines.cut(records, described.start, None if compressed else per_shard)
     found = InputFile(
         name=entry.name,
         kind=kind,
@@ -160,7 +245,7 @@ def _cut(entry: Entry, choice: ColumnChoice, per_shard: int) -> Cut:
         size=entry.size,
         columns=described.columns,
         column=described.column,
-        footer=footer,
+        sha256=digest,
         url=entry.url,
         stamp=entry.stamp,
     )
@@ -169,22 +254,19 @@ def _cut(entry: Entry, choice: ColumnChoice, per_shard: int) -> Cut:
 
 def _gathered(pieces: Iterable[Piece], per_shard: int) -> Iterator[tuple[Piece, ...]]:
     """Yield shards of consecutive pieces, as long as they have no more than `per_shard` records together."""
-    shard: list[Piece] = []
+    shard, count = list[Piece](), 0
     for piece in pieces:
-        if shard and sum(one.records for one in shard) + piece.records > per_shard:
+        if shard and count + piece.records > per_shard:
             yield tuple(shard)
-            shard = []
+            shard, count = [], 0
         shard.append(piece)
+        count += piece.records
     if shard:
         yield tuple(shard)
 
 
-def _common(cuts: Sequence[Cut], choice: ColumnChoice) -> Any:
-    """Return the schema of the columns that are carried, which all files share; ids are not null.
-
-    Raises:
-        UsageError: a column has other types in other files.
-    """
+def _common_schema(cuts: Sequence[Cut], choice: ColumnChoice) -> Any:
+    """Return the schema of the columns that are carried, which all files share; ids are not null."""
     pyarrow, _ = import_parquet()
     first, described, _ = next(one for one in cuts if one[2])
     for file, other, pieces in cuts:

@@ -1,44 +1,139 @@
 """Embed one shard: some pieces of the input become one Parquet file, which appears whole or not at all."""
 
-import hashlib
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
-from whiten_scale.job import Job
+from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
+from whiten_runtime.files.write_vectors import as_stored
+from whiten_scale.inputs import WrongRow
 from whiten_scale.places import Folder, opened
-from whiten_scale.records import Chunk, Window, WrongRow, windows
-from whiten_scale.vectors import Vectors
+from whiten_scale.plan import Job
+from whiten_whitening.codes.coder import Coder
+
+StoredType = Literal["float32", "float16", "int8", "codes"]
+
+CODER_KEY = "whiten.coder"
+"""Key of the id of the coder in the schema of a Parquet file."""
+
+ERRORS_FILE = "_errors.jsonl"
 
 SHARD_KEY = "whiten.shard"
 """Key of a shard's description in the metadata of its file."""
 
+_READERS = 8
+
 Advance = Callable[[int], object]
 
 
+class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds what is stored of each text."""
+
+    type: StoredType = "float32"
+    normalize: bool = False
+    truncate_dim: int | None = None
+    prompt_name: str | None = None
+    prompt: str | None = None
+    bits: int = 4  # of a coordinate of codes
+    dims: int | None = None  # axes of codes; None for all
+
+    def check(self) -> None:
+        """Check what needs no bundle."""
+        if self.type not in get_args(StoredType):
+            raise UsageError(f"type is {self.type!r}; wanted {', '.join(get_args(StoredType))}")
+        if self.type == "codes" and (self.normalize or self.truncate_dim):
+            raise UsageError(
+                "codes are of whole vectors, whatever their norm; leave out --normalize and --truncate-dim"
+            )
+        if self.type != "codes" and (self.dims is not None or self.bits != 4):
+            raise UsageError(f"--bits and --dims are for --type codes, not {self.type}; leave them out")
+
+    def shown(self) -> dict[str, str]:
+        """Return the options by name, as they are written."""
+        return {name: "default" if value is None else str(value) for name, value in msgspec.to_builtins(self).items()}
+
+
+class Vectors:
+    """Computes what is stored of texts, with one thread."""
+
+    def __init__(self, bundle: Path, choice: VectorChoice) -> None:
+        choice.check()
+        self.encoder = Encoder(bundle, threads=1)
+        self._choice = choice
+        self._prompt = self.encoder._embedder.prompts.resolve(choice.prompt_name, choice.prompt)
+        named = choice.prompt_name or (self.encoder.default_prompt_name if choice.prompt is None else None)
+        self._precision: Literal["float32", "int8"] = "int8" if choice.type == "int8" else "float32"
+        self._metadata = VectorMetadata.of(
+            self.encoder.manifest, choice.normalize, choice.truncate_dim, named, self._precision
+        )
+        self._coder = Coder.of(bundle, choice.bits, choice.dims) if choice.type == "codes" else None
+        if choice.type == "float16" and self._metadata.dtype != np.dtype("<f4"):
+            raise UsageError("this bundle gives int8 vectors; take --type int8")
+        self.window = self.encoder._engine.schedule.window
+        self.of(["A text."])  # a type that the bundle cannot give is refused before the work
+
+    def close(self) -> None:
+        """Free the model."""
+        self.encoder.close()
+
+    def of(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Return what is stored of texts, [n, width]."""
+        choice = self._choice
+        rows = self.encoder.encode(
+            list(texts),
+            prompt=self._prompt,
+            normalize_embeddings=choice.normalize,
+            truncate_dim=choice.truncate_dim,
+            precision=self._precision,
+        )
+        if self._coder is not None:
+            return self._coder.encode_codes(rows)
+        if choice.type != "float16":
+            return np.ascontiguousarray(as_stored(rows, self._metadata))
+        with np.errstate(over="ignore"):
+            halves = rows.astype(np.float16)
+        if not np.isfinite(halves).all():
+            raise DataError(
+                "a coordinate is beyond 65,504, the largest of float16; take --type float32, or --normalize"
+            )
+        return halves
+
+    def schema(self, job: Job) -> Any:
+        """Return the schema of a shard's file: the id or file and row, what is carried, then the vector or code.
+
+        It says of the vectors what `whiten embed` says of them.
+        """
+        pyarrow, _ = import_parquet()
+        metadata = {SPACE_KEY: self._metadata.space.encode()}
+        if self._coder is not None:
+            metadata[CODER_KEY] = self._coder.id.encode()
+            last = ("code", pyarrow.list_(pyarrow.uint8(), self._coder.bytes))
+        else:
+            metadata[KEY] = self._metadata.to_json()
+            number = np.dtype(np.float16) if self._choice.type == "float16" else self._metadata.dtype
+            last = ("embedding", pyarrow.list_(pyarrow.from_numpy_dtype(number), self._metadata.columns))
+        places = [] if job.choice.id else [("file", pyarrow.string()), ("row", pyarrow.int64())]
+        fields = [*(pyarrow.field(*one, nullable=False) for one in places), *job.carried]
+        return pyarrow.schema([*fields, pyarrow.field(*last, nullable=False)], metadata=metadata)
+
+
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a finished shard, in the metadata of its file.
+    """Describes a finished shard, in the metadata of its file."""
 
-    Attributes:
-        key: SHA-256 of all that decides on the output of its job.
-        shard: its number.
-        records: records that it was made of.
-        rows: rows of the file.
-        blank: records that are blank lines of .jsonl, .csv and .tsv files.
-        wrong: records that hold no text.
-        sha256: of files, rows and vectors; what is carried is not in it.
-    """
-
-    key: str
+    key: str  # that of its job
     shard: int
-    records: int
-    rows: int
-    blank: int
+    records: int  # that it was made of
+    rows: int  # of the file
+    blank: int  # records that are blank lines of .jsonl, .csv and .tsv files
     wrong: tuple[WrongRow, ...]
-    sha256: str
 
 
 def shard_name(number: int) -> str:
@@ -56,20 +151,9 @@ def embed_shard(
 ) -> ShardRecord:
     """Embed a shard, unless its file is there; return its description.
 
-    Windows of texts begin with the shard, so that the bytes of the file depend on nothing else.
-
-    Args:
-        vectors: what computes the vectors.
-        job: the job.
-        number: number of the shard.
-        out: directory of the output.
-        record_errors: leave wrong rows out, and describe them in the file, instead of raising.
-        advance: function that receives the number of records done since its last call.
-
-    Raises:
-        UsageError: there is a file of this name that is of another job, or of none.
-        DataError: a row holds no text, or the input cannot be read, or was changed.
-        WhitenError: the file cannot be written.
+    Windows of texts begin with the shard, so that the bytes of the file depend on nothing else. With `record_errors`,
+    wrong rows are left out and described in the file. `advance` receives the number of records done since its last
+    call.
     """
     name = shard_name(number)
     if out.has(name):
@@ -77,122 +161,130 @@ def embed_shard(
         advance(found.records)
         return found
     _, parquet = import_parquet()
-    schema = _schema(job, vectors)
-    counter = _Counter(record_errors, advance)
-    digest, count = hashlib.sha256(), 0
+    schema = vectors.schema(job)
+    wrong, records, rows = list[WrongRow](), 0, 0
+
+    def tables() -> Iterator[Any]:
+        nonlocal records
+        for chunk in job.chunks(number):
+            if chunk.wrong and not record_errors:
+                raise chunk.wrong[0].error()
+            wrong.extend(chunk.wrong)
+            records += chunk.records
+            yield chunk.table
+
     with out.writing(name) as file:
-        with parquet.ParquetWriter(file, schema, **_encoding(schema, vectors)) as writer:
-            for window in windows(counter.passing(job.plan.chunks(number)), vectors.window):
-                table = _table(window, vectors, schema, digest)
-                writer.write_table(table, row_group_size=len(table))
-                count += len(table)
-                counter.report()
+        with parquet.ParquetWriter(file, schema, **_encoding(schema)) as writer:
+            reported = 0
+            for window in _windows(tables(), vectors.window):
+                writer.write_table(_embedded(window, vectors, schema), row_group_size=len(window))
+                rows += len(window)
+                advance(records - reported)
+                reported = records
             record = ShardRecord(
                 key=job.key,
                 shard=number,
-                records=counter.records,
-                rows=count,
-                blank=counter.records - count - len(counter.wrong),
-                wrong=tuple(counter.wrong),
-                sha256=digest.hexdigest(),
+                records=records,
+                rows=rows,
+                blank=records - rows - len(wrong),
+                wrong=tuple(wrong),
             )
             writer.add_key_value_metadata({SHARD_KEY: msgspec.json.encode(record).decode()})
-        if record.records != job.plan.records(number):
-            raise DataError(
-                f"{out.place(name)}: {record.records} records were read, but {job.plan.records(number)} planned"
-            )
-    counter.report()
+        if records != job.records(number):
+            raise DataError(f"{out.place(name)}: {records} records were read, but {job.records(number)} planned")
+    advance(records - reported)
     return record
 
 
-class _Counter:
-    """Counts the records that pass, and keeps the wrong ones."""
+def _windows(tables: Iterable[Any], size: int) -> Iterator[Any]:
+    """Yield all rows in tables of `size` rows; the last one is smaller."""
+    pyarrow, _ = import_parquet()
+    waiting = None
+    for table in tables:
+        waiting = table if waiting is None else pyarrow.concat_tables([waiting, table])
+        while len(waiting) >= size:
+            yield waiting.slice(0, size)
+            waiting = waiting.slice(size)
+    if waiting:
+        yield waiting
 
-    def __init__(self, record_errors: bool, advance: Advance) -> None:
-        self.records, self.wrong = 0, list[WrongRow]()
-        self._record_errors, self._advance, self._reported = record_errors, advance, 0
 
-    def passing(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Yield the chunks.
+def _embedded(window: Any, vectors: Vectors, schema: Any) -> Any:
+    """Return a table of the output for a window of the input."""
+    pyarrow, _ = import_parquet()
+    rows = vectors.of(window.column(0).to_pylist())
+    last = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
+    first = window.columns[1 + window.num_columns - len(schema) :]
+    return pyarrow.table([*first, last], schema=schema)
 
-        Raises:
-            DataError: a record is wrong, and not to be recorded.
-        """
-        for chunk in chunks:
-            if chunk.wrong and not self._record_errors:
-                raise chunk.wrong[0].error()
-            self.records += chunk.records
-            self.wrong += chunk.wrong
-            yield chunk
 
-    def report(self) -> None:
-        """Report the records since the last report."""
-        self._advance(self.records - self._reported)
-        self._reported = self.records
+def _encoding(schema: Any) -> dict[str, Any]:
+    """Return how columns are written: numbers of vectors as they are, for they hardly compress."""
+    *others, last = schema.names
+    kinds = dict.fromkeys(others, "zstd") | {f"{last}.list.element": "none"}
+    return {"compression": kinds, "use_dictionary": others, "write_statistics": others, "write_page_checksum": True}
 
 
 def read_record(out: Folder, name: str) -> ShardRecord | None:
-    """Return the description of a shard's file; None if the file has none.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Return the description of a shard's file; None if the file has none."""
     pyarrow, parquet = import_parquet()
     with opened(out.place(name)) as file:
-        return _record_of(file, pyarrow, parquet)
-
-
-def _record_of(file: BinaryIO, pyarrow: Any, parquet: Any) -> ShardRecord | None:
-    try:
-        content = (parquet.read_metadata(file).metadata or {}).get(SHARD_KEY.encode())
-        return None if content is None else msgspec.json.decode(content, type=ShardRecord)
-    except (pyarrow.ArrowException, msgspec.DecodeError):
-        return None
+        try:
+            content = (parquet.read_metadata(file).metadata or {}).get(SHARD_KEY.encode())
+            return None if content is None else msgspec.json.decode(content, type=ShardRecord)
+        except (pyarrow.ArrowException, msgspec.DecodeError):
+            return None
 
 
 def check_mine(record: ShardRecord | None, job: Job, number: int, out: Folder) -> ShardRecord:
-    """Return the description of a shard's file, if it is of this job.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Return the description of a shard's file, if it is of this job."""
     if record is None or (record.key, record.shard) != (job.key, number):
         what = "is no shard that whiten has written" if record is None else "is a shard of another job"
         raise UsageError(f"{out.place(shard_name(number))}: {what}; move it away, or name another --out")
     return record
 
 
-def _schema(job: Job, vectors: Vectors) -> Any:
-    """Return the schema of the output: the id or file and row, what is carried, the vector."""
-    pyarrow, _ = import_parquet()
-    places = [] if job.plan.choice.id else [("file", pyarrow.string()), ("row", pyarrow.int64())]
-    fields = [pyarrow.field(*place, nullable=False) for place in places]
-    fields += [*job.plan.carried, pyarrow.field(vectors.column, vectors.arrow_type(), nullable=False)]
-    return pyarrow.schema(fields, metadata=vectors.metadata)
+def finished(job: Job, out: Folder, numbers: Iterable[int]) -> dict[int, ShardRecord]:
+    """Return the descriptions of those shards whose files are there, by number; files of others are refused."""
+    names = out.names()
+    known = {shard_name(number) for number in range(len(job.shards))}
+    if strange := sorted(name for name in names - known if name.endswith(".parquet") and not name.startswith(".")):
+        raise UsageError(f"{out.place(strange[0])}: is not part of this job; move it away, or name another --out")
+
+    def read(number: int) -> tuple[int, ShardRecord]:
+        return number, check_mine(read_record(out, shard_name(number)), job, number, out)
+
+    with ThreadPoolExecutor(_READERS, "whiten-shards") as executor:
+        return dict(executor.map(read, (number for number in numbers if shard_name(number) in names)))
 
 
-def _encoding(schema: Any, vectors: Vectors) -> dict[str, Any]:
-    """Return how columns are written: numbers of vectors as they are, for they hardly compress."""
-    others = [name for name in schema.names if name != vectors.column]
-    kinds = dict.fromkeys(others, "zstd") | {f"{vectors.column}.list.element": "none"}
-    return {"compression": kinds, "use_dictionary": others, "write_statistics": others}
+def write_errors(out: Folder, records: dict[int, ShardRecord]) -> int:
+    """Write `_errors.jsonl` with all wrong rows in the order of the plan; return their number. None: no file."""
+    found = [msgspec.json.encode(row) for number in sorted(records) for row in records[number].wrong]
+    if found:
+        out.write(ERRORS_FILE, b"\n".join(found) + b"\n")
+    return len(found)
 
 
-def _table(window: Window, vectors: Vectors, schema: Any, digest: Any) -> Any:
-    pyarrow, _ = import_parquet()
-    rows = vectors.of(window.texts)
-    flat = pyarrow.array(rows.ravel())
-    columns = [*window.carried.columns, pyarrow.FixedSizeListArray.from_arrays(flat, rows.shape[1])]
-    if len(columns) < len(schema):
-        columns = [pyarrow.array(window.files), pyarrow.array(window.rows, pyarrow.int64()), *columns]
-    table = pyarrow.table(columns, schema=schema)
-    add_rows(digest, table, rows.tobytes())
-    return table
+def verify(job: Job, out: Folder, records: dict[int, ShardRecord], advance: Advance) -> None:
+    """Read all files of a job again: shards, rows, and the checksums of Parquet's pages."""
+    for number in range(len(job.shards)):
+        place, planned = out.place(shard_name(number)), job.records(number)
+        if number not in records:
+            raise DataError(f"{place}: is missing; run the same command again without --shard")
+        record, rows = records[number], _count_rows(place)
+        if rows != record.rows or record.records != planned or rows + record.blank + len(record.wrong) != planned:
+            raise DataError(f"{place}: holds {rows} rows; wanted {record.rows} of {planned} records, so delete it")
+        advance(planned)
 
 
-def add_rows(digest: Any, table: Any, content: bytes) -> None:
-    """Add rows to the SHA-256 of a shard: their ids, or files and rows, and the bytes of their vectors."""
-    names = table.schema.names
-    for name in names[: 2 if names[:2] == ["file", "row"] else 1]:
-        digest.update(repr(table.column(name).to_pylist()).encode("utf-8", "surrogatepass"))
-    digest.update(content)
+def _count_rows(place: str) -> int:
+    pyarrow, parquet = import_parquet()
+    with opened(place) as stream:
+        try:
+            file = parquet.ParquetFile(stream, page_checksum_verification=True)
+            groups = range(file.metadata.num_row_groups)
+            return sum(len(file.read_row_group(group, use_threads=False)) for group in groups)
+        except (pyarrow.ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(f"{place}: is damaged ({reason}); delete it, and run the command again") from None

@@ -1,21 +1,30 @@
-"""Do the items of a job in processes of this machine, each with one thread; those that are killed are replaced."""
+"""Do the items of a job, shards or ranges, in processes of this machine, each with one thread."""
 
+import multiprocessing
 import os
-import subprocess
-import sys
+import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_scale.tasks import Work
-from whiten_scale.worker import Told
+from whiten_runtime.files.texts import import_parquet
+from whiten_runtime.ort.process import unwind_on_sigterm
+from whiten_runtime.ort.providers import silence_log
+from whiten_scale.fitting import RangeFitter, ranges_of
+from whiten_scale.places import Folder
+from whiten_scale.plan import Job, bundle_hash
+from whiten_scale.shard import VectorChoice, Vectors, embed_shard
 
-ATTEMPTS = 3
-"""Processes that may be killed in the middle of one item."""
+ATTEMPTS = 4
+"""Pools that are made, one after another, where processes are killed."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -26,187 +35,157 @@ ONE_THREAD = {
 }
 """Environment of a process that computes with one thread."""
 
-_COMMAND = (sys.executable, "-P", "-m", "whiten_scale.worker")
-_GRACE = 10.0
-"""Seconds that a worker has to remove its unfinished file."""
+_SECONDS = 0.2
+"""Seconds between two looks at what the processes have done."""
 
 Advance = Callable[[int], object]
+Do = Callable[[int, Advance], None]
 
 
-class _KilledError(Exception):
-    """Raised when a worker ended in the middle of an item."""
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes what a process needs in order to do any item of a job."""
+
+    job: Job
+    bundle: str  # its directory
+    out: str  # directory of the output: of shards, or of ranges
+    vectors: VectorChoice | None = None  # None for a fit
+    record_errors: bool = False  # leave wrong rows out, and describe them, instead of stopping
+
+    @property
+    def items(self) -> int:
+        """Return the number of items: shards, or ranges."""
+        return len(self.job.shards) if self.vectors else len(ranges_of(self.job))
+
+    def records(self, item: int) -> int:
+        """Return the number of records of an item."""
+        return self.job.records(item) if self.vectors else sum(map(self.job.records, ranges_of(self.job)[item]))
+
+
+def open_work(work: Work) -> Do:
+    """Open the bundle, and return the function that does an item unless its file is there."""
+    bundle, job = Path(work.bundle), work.job
+    fitter = RangeFitter(bundle) if work.vectors is None else None
+    vectors = None if work.vectors is None else Vectors(bundle, work.vectors)
+    if bundle_hash(bundle) != job.bundle_sha256:
+        raise UsageError(f"{bundle}: is not the bundle that the job began with; put that back, or name another --out")
+
+    def do(item: int, advance: Advance) -> None:
+        if fitter is not None:
+            fitter.fit(job, item, Path(work.out), advance)
+        elif vectors is not None:
+            embed_shard(vectors, job, item, Folder(work.out), work.record_errors, advance)
+
+    return do
+
+
+@lru_cache(maxsize=1)
+def open_once(content: bytes) -> tuple[Work, Do]:
+    """Open work that was encoded, once in each process."""
+    work = msgspec.json.decode(content, type=Work)
+    return work, open_work(work)
 
 
 def run_items(work: Work, items: Iterable[int], workers: int, advance: Advance = lambda count: None) -> None:
     """Do items of a job in this many processes.
 
-    Args:
-        work: the work.
-        items: numbers of the items.
-        workers: number of processes.
-        advance: function that receives the number of records done since its last call; a negative one when a process
-            was killed, and its item begins anew. It is called from several threads.
-
-    Raises:
-        WhitenError: an item failed, or processes were killed again and again.
+    Where a process is killed, all begin anew, up to three times, with the items that are left. `advance` receives the
+    number of records done since its last call; a negative one where items begin anew.
     """
-    todo = deque(items)
-    pool = _Pool(work, todo, advance)
-    lanes = [threading.Thread(target=pool.lane, name=f"whiten-lane-{one}") for one in range(min(workers, len(todo)))]
-    try:
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            while lane.is_alive():
-                lane.join(0.2)  # so that signals arrive
-    finally:
-        pool.stop()
-        for lane in lanes:
-            if lane.ident is not None:
-                lane.join()
-    if pool.error is not None:
-        raise pool.error
-
-
-class _Pool:
-    """Holds the items that are left, and the processes that do them."""
-
-    def __init__(self, work: Work, todo: deque[int], advance: Advance) -> None:
-        self.error: WhitenError | None = None
-        self._work, self._todo, self._advance = work, todo, advance
-        self._content = msgspec.json.encode(work) + b"\n"
-        self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        self._stopped = False
-
-    def lane(self) -> None:
-        """Do items with one process, or one after another where they are killed, until none is left."""
-        process: subprocess.Popen[bytes] | None = None
-        try:
-            while (item := self._next()) is not None:
-                for attempt in range(1, ATTEMPTS + 1):
-                    try:
-                        process = process or self._start()
-                        self._do(process, item)
-                        break
-                    except (_KilledError, BrokenPipeError) as error:
-                        assert process is not None
-                        code, process = self._end(process), None
-                        if attempt == ATTEMPTS and not self._stopped:
-                            raise _killed(item, code) from error
-                        if self._stopped:
-                            return
-        except WhitenError as error:
-            self._fail(error)
-        except Exception as error:  # a thread has nobody who would see it
-            self._fail(WhitenError(f"a worker could not be run ({type(error).__name__}: {error})"))
-        finally:
-            if process is not None:
-                self._end(process)
-
-    def stop(self) -> None:
-        """End all processes now."""
-        with self._lock:
-            self._stopped = True
-            self._todo.clear()
-            processes = list(self._processes)
-        for process in processes:
-            process.terminate()
-
-    def _next(self) -> int | None:
-        with self._lock:
-            return self._todo.popleft() if self._todo and not self._stopped else None
-
-    def _start(self, attempt: int = 1) -> "subprocess.Popen[bytes]":
-        """Start a process, and wait until it has opened the bundle; start another where a signal ends it before."""
-        environment = {**os.environ, **ONE_THREAD}
-        pipe = subprocess.PIPE
-        with self._lock:
-            if self._stopped:
-                raise WhitenError("stopped")
-            process = subprocess.Popen(_COMMAND, stdin=pipe, stdout=pipe, env=environment)
-            self._processes.add(process)
-        try:
-            _send(process, self._content)
-            told = _told(process)
-            if told.kind == "failed":
-                raise _failed(told)
-        except BaseException as error:
-            code = self._end(process)
-            if isinstance(error, _KilledError | BrokenPipeError):
-                if code < 0 and attempt < ATTEMPTS:
-                    return self._start(attempt + 1)
-                raise WhitenError(
-                    f"a worker ended with {_shown(code)} before it began; see its message above"
-                ) from error
-            raise
-        return process
-
-    def _do(self, process: "subprocess.Popen[bytes]", item: int) -> None:
-        done = 0
-        try:
-            _send(process, b"%d\n" % item)
-            while (told := _told(process)).kind == "advance":
-                done += told.count
-                self._advance(told.count)
-        except (_KilledError, BrokenPipeError):
-            self._advance(-done)
-            raise
-        if told.kind == "failed":
-            raise _failed(told)
-
-    def _end(self, process: "subprocess.Popen[bytes]") -> int:
-        """Close a process's stdin, wait for its end, and return its exit code."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        try:
-            code = process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        process.stdout.close()
-        with self._lock:
-            self._processes.discard(process)
-        return code
-
-    def _fail(self, error: WhitenError) -> None:
-        """Keep the first error, and end all processes."""
-        with self._lock:
-            if self._stopped:
-                return
-            self.error = error
-        self.stop()
-
-
-def _send(process: "subprocess.Popen[bytes]", content: bytes) -> None:
-    assert process.stdin is not None
-    process.stdin.write(content)
-    process.stdin.flush()
-
-
-def _told(process: "subprocess.Popen[bytes]") -> Told:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line.endswith(b"\n"):
-        raise _KilledError
-    return msgspec.json.decode(line, type=Told)
-
-
-def _failed(told: Told) -> WhitenError:
-    return UsageError(told.message) if told.code == UsageError.exit_code else WhitenError(told.message)
-
-
-def _killed(item: int, code: int) -> WhitenError:
-    return WhitenError(
-        f"{ATTEMPTS} workers ended with {_shown(code)} in item {item}; they may need more memory than there is, so use "
-        "fewer --workers"
+    left, content = list(items), msgspec.json.encode(work)
+    for _ in range(ATTEMPTS):
+        left = _run_pool(work, left, content, workers, advance)
+        if not left:
+            return
+    raise WhitenError(
+        f"workers were killed {ATTEMPTS} times, the last time in items {', '.join(map(str, left[:workers]))}; they may "
+        "need more memory than there is, so use fewer --workers. What is done is kept: run the command again"
     )
 
 
-def _shown(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _run_pool(work: Work, items: list[int], content: bytes, workers: int, advance: Advance) -> list[int]:
+    """Do items in a pool, and return those that are left when a process was killed."""
+    context = multiprocessing.get_context("spawn")
+    counter, others = context.Value("q"), set(multiprocessing.active_children())
+    shown, done = 0, set[int]()
+    with _one_thread():
+        pool = ProcessPoolExecutor(min(workers, len(items)), context, _begin, (content, counter))
+        try:
+            futures = {pool.submit(_do, item): item for item in items}
+            running: set[Future[None]] = set(futures)
+            while running:
+                ended, running = wait(running, _SECONDS, "FIRST_COMPLETED")
+                for future in ended:
+                    future.result()
+                    done.add(futures[future])
+                count = counter.get_obj().value
+                advance(count - shown)
+                shown = count
+            pool.shutdown()
+        except BrokenProcessPool:
+            done |= {item for future, item in futures.items() if future.done() and not future.exception()}
+            advance(sum(map(work.records, done)) - shown)
+            return [item for item in items if item not in done]
+        finally:
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
+    return []
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Set `ONE_THREAD` for the processes that start in the block."""
+    before = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name in ONE_THREAD:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+_state: Any = None
+"""What a process of a pool was given: encoded work, and the counter of records."""
+
+
+def _begin(content: bytes, counter: Any) -> None:
+    """Prepare a process of a pool."""
+    global _state
+    _state = content, counter
+    os.dup2(2, 1)  # stdout is for results of the command
+    unwind_on_sigterm()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that made the pool
+    silence_log()
+    import_parquet()[0].set_cpu_count(1)
+    threading.Thread(target=_end_with_parent, name="whiten-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that made the pool, and end this one, so that its unfinished file is removed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _do(item: int) -> None:
+    content, counter = _state
+
+    def advance(count: int) -> None:
+        with counter.get_lock():
+            counter.value += count
+
+    try:
+        open_once(content)[1](item, advance)
+    except WhitenError:
+        raise
+    except SystemExit:  # of SIGTERM; the pool would go on with the next item
+        os._exit(128 + signal.SIGTERM)
+    except MemoryError:
+        raise WhitenError("a worker is out of memory; use fewer --workers, or fewer texts a shard") from None
+    except Exception as error:
+        raise WhitenError(f"a worker failed with an unexpected {type(error).__name__}: {error}") from None
 
 
 def check_workers(workers: int | None, items: int, available: int) -> int:
@@ -215,16 +194,11 @@ def check_workers(workers: int | None, items: int, available: int) -> int:
 
 
 def share_of(items: Sequence[int], shard: str | None) -> list[int]:
-    """Return the items of one machine of several: `K/N` is every Nth one, from the Kth on.
-
-    Raises:
-        UsageError: not such a pair.
-    """
+    """Return the items of one machine of several: `K/N` is every Nth one, from the Kth on."""
     if shard is None:
         return list(items)
     first, _, count = shard.partition("/")
-    if not (
-        first.isascii() and first.isdigit() and count.isascii() and count.isdigit() and 1 <= int(first) <= int(count)
-    ):
+    digits = all(part.isascii() and part.isdigit() for part in (first, count))
+    if not (digits and 1 <= int(first) <= int(count)):
         raise UsageError(f"--shard is '{shard}'; wanted K/N, with K from 1 to N")
     return list(items[int(first) - 1 :: int(count)])

@@ -108,16 +108,16 @@ def store(folder: Path) -> None:
 
 def embed_many(folder: Path) -> None:
     """Plan and embed shards of 8 texts, in this process."""
-    from whiten_scale.inputs.pieces import ColumnChoice
-    from whiten_scale.job import planned
+    from whiten_scale.inputs import ColumnChoice
     from whiten_scale.places import Folder
-    from whiten_scale.tasks import Work, opened
-    from whiten_scale.vectors import VectorChoice
+    from whiten_scale.plan import plan_job
+    from whiten_scale.shard import VectorChoice
+    from whiten_scale.workers import Work, open_work
 
     choice, out = VectorChoice(), Folder(str(folder / "many"))
-    job = planned(out, "embed", BUNDLE, choice.shown(), [str(folder / "texts.txt")], ColumnChoice(), 8)
-    do = opened(Work(job=job, bundle=str(BUNDLE), out=out.url, vectors=choice))
-    for item in range(len(job.plan.shards)):
+    job = plan_job(out, "embed", BUNDLE, choice.shown(), [str(folder / "texts.txt")], ColumnChoice(), 8)
+    do = open_work(Work(job=job, bundle=str(BUNDLE), out=out.url, vectors=choice))
+    for item in range(len(job.shards)):
         do(item, lambda count: None)
 
 

@@ -1,27 +1,24 @@
 """Test the processes of a job: what is killed begins anew, what fails stops all, and nothing outlives the driver."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
 from support.cli import ok
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_scale import workers
-from whiten_scale.checking import finished
-from whiten_scale.job import Job, read_job
 from whiten_scale.places import Folder
-from whiten_scale.tasks import Work
-from whiten_scale.vectors import VectorChoice
-from whiten_scale.workers import check_workers, run_items, share_of
+from whiten_scale.plan import read_job
+from whiten_scale.shard import VectorChoice, finished
+from whiten_scale.workers import Work, check_workers, run_items, share_of
 
-pytestmark = pytest.mark.slow
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 
 @pytest.fixture
@@ -33,134 +30,136 @@ def work(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Work:
     return Work(job=job, bundle=str(tiny_bundle), out=str(tmp_path / "out"), vectors=VectorChoice())
 
 
-def children(name: str = "whiten_scale.worker") -> set[int]:
-    """Return the workers that are children of this process."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and name in (path / "cmdline").read_text():
-                found.add(int(path.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+def rows(work: Work) -> int:
+    return sum(record.rows for record in finished(work.job, Folder(work.out), range(work.items)).values())
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-
-
-@needs_proc
-def test_a_killed_worker_is_replaced(work: Work, tmp_path: Path) -> None:
-    counts, killed, lock = [], [], threading.Lock()
+@pytest.mark.slow
+def test_a_killed_worker_costs_no_finished_shard(work: Work) -> None:
+    counts, kept = list[int](), dict[str, int]()
 
     def advance(count: int) -> None:
-        with lock:
-            counts.append(count)
-            if len(killed) < 2 and sum(counts) > 150 * len(killed):
-                killed.append(children().pop())
-                os.kill(killed[-1], signal.SIGKILL)
+        counts.append(count)
+        parts = {path.name: path.stat().st_mtime_ns for path in Path(work.out).glob("part-*.parquet")}
+        if parts and not kept:
+            kept.update(parts)
+            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
 
     run_items(work, range(work.items), 2, advance)
-    assert len(killed) == 2
-    assert sum(counts) == work.job.plan.starts[-1]
-    done = finished(work.job, Folder(work.out), range(work.items))
-    assert sum(record.rows for record in done.values()) == 400
-    assert not children()
+    assert sum(counts) == work.job.starts[-1]
+    assert rows(work) == 400
+    assert all((Path(work.out) / name).stat().st_mtime_ns == written for name, written in kept.items())
+    assert not multiprocessing.active_children()
 
 
-def test_a_worker_that_is_killed_before_it_begins_is_replaced(
-    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    once = f"import os, pathlib; path = pathlib.Path({str(tmp_path / 'killed')!r})\n"
-    once += "if not path.exists(): path.touch(); os.kill(os.getpid(), 9)\n"
-    once += "import runpy; runpy.run_module('whiten_scale.worker', run_name='__main__')"
-    monkeypatch.setattr(workers, "_COMMAND", (sys.executable, "-c", once))
-    run_items(work, [0], 1)
-    assert (tmp_path / "killed").exists()
-    assert finished(work.job, Folder(work.out), [0])[0].rows > 0
+@pytest.mark.slow
+def test_workers_that_are_killed_again_and_again_are_told(work: Work) -> None:
+    killed = set[int | None]()
+
+    def advance(count: int) -> None:
+        for child in multiprocessing.active_children():
+            killed.add(child.pid)
+            child.kill()
+
+    with pytest.raises(WhitenError, match=r"workers were killed 4 times, .* use fewer --workers"):
+        run_items(work, range(work.items), 1, advance)
+    assert len(killed) == 4
 
 
-@needs_proc
-def test_an_item_that_kills_its_workers_is_told(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopper = 'import sys, os; sys.stdin.readline(); print(\'{"kind": "ready"}\', flush=True); '
-    stopper += "sys.stdin.readline(); os.kill(os.getpid(), 9)"
-    monkeypatch.setattr(workers, "_COMMAND", (sys.executable, "-c", stopper))
-    with pytest.raises(WhitenError, match=r"3 workers ended with signal 9 in item 0; .* use fewer --workers"):
-        run_items(work, [0], 2)
-
-
-def test_a_worker_that_does_not_begin_is_told(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_COMMAND", (sys.executable, "-c", "raise SystemExit(7)"))
-    with pytest.raises(WhitenError, match="a worker ended with exit code 7 before it began"):
-        run_items(work, [0, 1], 2)
-
-
+@pytest.mark.slow
 def test_the_first_error_stops_all(work: Work, tmp_path: Path) -> None:
     (tmp_path / "out" / "part-000001.parquet").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"part-000001\.parquet: is no shard that whiten has written"):
         run_items(work, range(work.items), 2)
     assert not list((tmp_path / "out").glob(".*"))
+    assert not multiprocessing.active_children()
 
 
 def test_a_bundle_that_is_gone_is_told(work: Work, tmp_path: Path) -> None:
-    from msgspec.structs import replace
-
     with pytest.raises(WhitenError, match="nowhere"):
-        run_items(replace(work, bundle=str(tmp_path / "nowhere")), [0], 1)
+        run_items(msgspec.structs.replace(work, bundle=str(tmp_path / "nowhere")), [0], 1)
 
 
 DRIVER = """
 import sys, msgspec
-from whiten_scale.tasks import Work
-from whiten_scale.workers import run_items
+from whiten_scale.workers import Work, run_items
 work = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=Work)
-run_items(work, list(range(work.items)), 2, lambda count: print(count, flush=True))
+run_items(work, list(range(work.items)), 2, lambda count: count and print(count, flush=True))
 """
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) -> None:
-    import msgspec
-
     (tmp_path / "work").write_bytes(msgspec.json.encode(work))
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "work")]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert driver.stdout is not None
     driver.stdout.readline()
+    workers = children(driver.pid)
+    assert len(workers) >= 2
     driver.send_signal(number)
     driver.wait(60)
     driver.stdout.close()
     end = time.monotonic() + 30
-    while any(_is_worker_of(path, tmp_path) for path in Path("/proc").glob("[0-9]*")):
+    while any(Path(f"/proc/{pid}/exe").exists() for pid in workers):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert not list((tmp_path / "out").glob(".*.partial-*"))
     run_items(work, range(work.items), 2)
-    done = finished(work.job, Folder(work.out), range(work.items))
-    assert sum(record.rows for record in done.values()) == 400
+    assert rows(work) == 400
 
 
-def _is_worker_of(path: Path, folder: Path) -> bool:
-    """Return whether a process is a worker that has a file of a folder open."""
-    try:
-        return any(str(folder) in str(link.readlink()) for link in (path / "fd").iterdir())
-    except OSError:
-        return False
+def children(driver: int) -> list[int]:
+    """Return the children of a process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(path.read_text().rpartition(")")[2].split()[1]) == driver:
+                found.append(int(path.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+MEMORY = """
+import json, resource, sys
+from whiten_scale.places import Folder
+from whiten_scale.plan import read_job
+from whiten_scale.shard import VectorChoice, Vectors, embed_shard
+from pathlib import Path
+out = Folder(sys.argv[2])
+vectors = Vectors(Path(sys.argv[1]), VectorChoice())
+embed_shard(vectors, read_job(out), 0, out)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_corpus(tiny_bundle: Path, tmp_path: Path) -> None:
+    """One shard of 10,000 or 400,000 texts, whose vectors take 51 MB: windows of 4,096 texts are held."""
+    peaks = []
+    for count in (10_000, 400_000):
+        source, out = tmp_path / f"{count}.txt", tmp_path / f"out{count}"
+        source.write_text("".join(f"Text number {number} of many in a long file.\n" for number in range(count)))
+        ok("embed-many", tiny_bundle, "--input", source, "--out", out, "--per-shard", count, "--plan-only")
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, str(tiny_bundle), str(out)], capture_output=True, text=True, check=True
+        )
+        peaks.append(int(done.stdout) * (1 if sys.platform == "darwin" else 1024))
+    assert peaks[1] - peaks[0] < 30e6, peaks
 
 
 def test_numbers_of_workers() -> None:
-    assert check_workers(None, 100, 8) == 8
-    assert check_workers(3, 100, 8) == 3
-    assert check_workers(99, 5, 8) == 5
-    assert check_workers(None, 0, 8) == 1
+    found = [check_workers(*given) for given in ((None, 100, 8), (3, 100, 8), (99, 5, 8), (None, 0, 8))]
+    assert found == [8, 3, 5, 1]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
 def test_shares_hold_every_item_once(count: int) -> None:
-    items = list(range(17))
-    shares = [share_of(items, f"{number}/{count}") for number in range(1, count + 1)]
-    assert sorted(item for share in shares for item in share) == items
+    shares = [share_of(range(17), f"{number}/{count}") for number in range(1, count + 1)]
+    assert sorted(item for share in shares for item in share) == list(range(17))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
@@ -171,11 +170,9 @@ def test_what_is_no_share(text: str) -> None:
 
 
 def test_a_key_tells_all_that_decides(work: Work) -> None:
-    from msgspec.structs import replace
-
-    job: Job = work.job
-    plan: Any = replace(job.plan, files=tuple(replace(file, url="elsewhere", stamp="now") for file in job.plan.files))
-    assert replace(job, plan=plan, bundle="renamed").key == job.key
+    job, replace = work.job, msgspec.structs.replace
+    files = tuple(replace(file, url="elsewhere", stamp="now") for file in job.files)
+    assert replace(job, files=files, bundle="renamed").key == job.key
     others = [replace(job, bundle_sha256="0"), replace(job, options={"a": "b"}), replace(job, task="fit")]
-    others.append(replace(job, plan=replace(job.plan, shards=job.plan.shards[:-1])))
+    others.append(replace(job, shards=job.shards[:-1]))
     assert len({job.key, *(one.key for one in others)}) == 5

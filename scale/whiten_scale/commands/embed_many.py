@@ -1,7 +1,6 @@
 """Implement `whiten embed-many`: embed many files of texts in shards, with many processes and machines."""
 
-from dataclasses import asdict
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
@@ -18,16 +17,21 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.checking import ERRORS_FILE, Totals, count_there, finished, verify, write_errors
-from whiten_scale.commands.doing import check_able, do_items
-from whiten_scale.commands.options import input_options, sharing_options
-from whiten_scale.commands.progress import progress
-from whiten_scale.inputs.pieces import ColumnChoice
-from whiten_scale.job import PLAN_FILE, planned
+from whiten_scale.commands import check_able, do_items, input_options, progress, sharing_options
+from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
-from whiten_scale.tasks import Work
-from whiten_scale.vectors import StoredType, VectorChoice, Vectors
-from whiten_scale.workers import share_of
+from whiten_scale.plan import PLAN_FILE, plan_job
+from whiten_scale.shard import (
+    ERRORS_FILE,
+    StoredType,
+    VectorChoice,
+    Vectors,
+    finished,
+    shard_name,
+    verify,
+    write_errors,
+)
+from whiten_scale.workers import Work, share_of
 
 
 @command(
@@ -77,9 +81,7 @@ from whiten_scale.workers import share_of
 @heading("Output")
 @option("-o", "--out", required=True, metavar="DIR", help="Directory or URL of the output.")
 @option("--plan-only", is_flag=True, help="Write the plan, and stop.")
-@option(
-    "--verify", "verified", is_flag=True, help="At the end, read the output again. Its rows and hashes are checked."
-)
+@option("--verify", "verified", is_flag=True, help="At the end, read the output again. Rows and checksums are checked.")
 @json_option
 @quiet_option
 @sharing_options
@@ -132,10 +134,10 @@ def embed_many(
     if not folder.has(PLAN_FILE):
         Vectors(path, choice).close()  # options that the bundle refuses leave no plan
     _check_apart(folder, inputs)
-    job = planned(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
-    everything = range(len(job.plan.shards))
+    job = plan_job(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
+    everything = range(len(job.shards))
     if plan_only:
-        records = job.plan.starts[-1]
+        records = job.starts[-1]
         say(f"planned {records:,} records in {len(everything):,} shards: {folder.place(PLAN_FILE)}")
         if as_json:
             console.print_json({"out": folder.url, "planned": len(everything), "records": records, "key": job.key})
@@ -147,20 +149,34 @@ def embed_many(
     if there:
         say(f"{len(there):,} shards are there already; {len(todo):,} are left")
     do_items("embedded", work, todo, workers, ray)
-    whole = count_there(job, folder) == len(everything)
+    whole = folder.names() >= set(map(shard_name, everything))
     if not whole and shard is None:
         raise WhitenError(f"{folder.url}: lacks shards that were written; was something deleted? Run the command again")
-    found = finished(job, folder, everything if whole or verified or shard is None else mine)
-    wrong = write_errors(folder, found) if whole or shard is None else 0
+    found = finished(job, folder, everything if whole or verified else mine)
+    wrong = write_errors(folder, found) if whole else 0
     if verified:
-        with progress("verified", job.plan.starts[-1], "one thread") as advance:
-            totals = verify(job, folder, found, advance)
-    else:
-        totals = Totals.of(found[number] for number in sorted(found))
-    _tell(totals, len(everything), wrong, folder, verified)
+        with progress("verified", job.starts[-1], "one thread") as advance:
+            verify(job, folder, found, advance)
+    rows = sum(record.rows for record in found.values())
+    if wrong:
+        warn(f"{wrong:,} rows hold no text and were left out: {folder.place(ERRORS_FILE)}")
+    of = "" if len(found) == len(everything) else f" of {len(everything):,}"
+    say(f"{rows:,} rows in {len(found):,}{of} shards in {folder.url}{', read again' if verified else ''}")
     if as_json:
-        summary: dict[str, Any] = asdict(totals) | {"out": folder.url, "embedded": len(todo), "resumed": len(there)}
-        console.print_json(summary | {"planned": len(everything), "verified": verified, "key": job.key})
+        console.print_json(
+            {
+                "out": folder.url,
+                "planned": len(everything),
+                "shards": len(found),
+                "embedded": len(todo),
+                "resumed": len(there),
+                "rows": rows,
+                "blank": sum(record.blank for record in found.values()),
+                "wrong": sum(len(record.wrong) for record in found.values()),
+                "verified": verified,
+                "key": job.key,
+            }
+        )
 
 
 def _check_apart(folder: Folder, inputs: tuple[str, ...]) -> None:
@@ -168,11 +184,3 @@ def _check_apart(folder: Folder, inputs: tuple[str, ...]) -> None:
     for given in inputs:
         if "*" not in given and folder.lies_in(given):
             raise UsageError(f"--out '{folder.url}' lies in --input '{given}', and would be read; name one elsewhere")
-
-
-def _tell(totals: Totals, planned_shards: int, wrong: int, folder: Folder, verified: bool) -> None:
-    if wrong:
-        warn(f"{wrong:,} rows hold no text and were left out: {folder.place(ERRORS_FILE)}")
-    of = "" if totals.shards == planned_shards else f" of {planned_shards:,}"
-    checked = f", read again: SHA-256 {totals.sha256}" if verified else ""
-    say(f"{totals.rows:,} rows in {totals.shards:,}{of} shards in {folder.url}{checked}")

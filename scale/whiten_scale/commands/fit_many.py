@@ -12,14 +12,12 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.places import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands.doing import check_able, do_items
-from whiten_scale.commands.options import input_options, sharing_options
+from whiten_scale.commands import check_able, do_items, input_options, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
-from whiten_scale.inputs.pieces import ColumnChoice
-from whiten_scale.job import PLAN_FILE, planned
+from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
-from whiten_scale.tasks import Work
-from whiten_scale.workers import share_of
+from whiten_scale.plan import PLAN_FILE, plan_job
+from whiten_scale.workers import Work, share_of
 
 
 @command(
@@ -61,7 +59,7 @@ def fit_many(
     check_file_place(out, "another --out")
     path, parts = locate_bundle(bundle).absolute(), out.absolute().with_name(f"{out.name}.parts")
     columns = ColumnChoice(column)
-    job = planned(Folder(str(parts)), "fit", path, {}, inputs, columns, per_shard, say, warn)
+    job = plan_job(Folder(str(parts)), "fit", path, {}, inputs, columns, per_shard, say, warn)
     work = Work(job=job, bundle=str(path), out=str(parts))
     everything = range(work.items)
     mine = share_of(everything, shard)

@@ -11,8 +11,8 @@ from whiten_export.corpus.statistics import load_statistics
 from whiten_runtime.commands.main import whiten
 from whiten_scale import fitting
 from whiten_scale.fitting import ranges_of
-from whiten_scale.job import read_job
 from whiten_scale.places import Folder
+from whiten_scale.plan import read_job
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_ranges_hold_consecutive_shards(
     monkeypatch.setattr(fitting, "MOST_RANGES", 4)
     ranges = ranges_of(job)
     assert len(ranges) == 4
-    assert [number for one in ranges for number in one] == list(range(len(job.plan.shards)))
+    assert [number for one in ranges for number in one] == list(range(len(job.shards)))
 
 
 def test_a_wrong_row_stops(tiny_bundle: Path, tmp_path: Path) -> None:

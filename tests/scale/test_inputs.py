@@ -1,0 +1,240 @@
+"""Test that pieces of files hold the texts that `whiten embed` reads, each once, wherever the files are cut."""
+
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.texts import read_texts
+from whiten_scale import lines
+from whiten_scale.inputs import Chunk, ColumnChoice, cut_parquet
+from whiten_scale.places import find
+from whiten_scale.plan import Job, make_job
+
+FIELD = st.text(st.sampled_from('ab,"\n\r\té日\u2028 \x85'), max_size=12)
+COMMON = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}}
+
+
+def planned(path: Path, size: int = 3, **choice: Any) -> Job:
+    return make_job(COMMON, find(str(path)), ColumnChoice(**choice), size)
+
+
+def chunks(job: Job) -> list[Chunk]:
+    return [chunk for number in range(len(job.shards)) for chunk in job.chunks(number)]
+
+
+def column(job: Job, index: int) -> list[Any]:
+    return [value for chunk in chunks(job) for value in chunk.table.column(index).to_pylist()]
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+def parquet(path: Path, columns: dict[str, Any], rows: int = 10) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=rows)
+    return path
+
+
+def quoted(rows_of_fields: Sequence[tuple[str, str]], end: str) -> str:
+    def written(field: str) -> str:
+        return '"' + field.replace('"', '""') + '"' if set(field) & set(',"\n\r') else field
+
+    return "".join(f"{written(a)},{written(b)}{end}" for a, b in [("n", "text"), *rows_of_fields])
+
+
+def same_as_embed(content: str | bytes, name: str, size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), name, content)
+        wanted = list(read_texts(path))
+        if not wanted:
+            return
+        job = planned(path, size)
+        assert column(job, 0) == wanted
+        if not name.endswith(".gz"):
+            assert max(map(job.records, range(len(job.shards)))) <= size
+
+
+@given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"]), st.integers(1, 5))
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_quoted_ends_of_lines_are_never_cut(name: str, table: list[tuple[str, str]], end: str, size: int) -> None:
+    same_as_embed(quoted(table, end), name, size)
+
+
+LINE = st.text(st.sampled_from('a"é日\r\x85 '), max_size=9)
+
+
+@given(st.lists(LINE, min_size=1), st.integers(1, 5), st.booleans())
+def test_lines(found: list[str], size: int, ended: bool) -> None:
+    same_as_embed("\n".join(found) + ("\n" if ended else ""), "a.txt", size)
+    same_as_embed("\n".join(json.dumps(one) if one else "" for one in found), "a.jsonl", size)
+    fields = [one.replace("\r", "") or "b" for one in found]
+    same_as_embed("n\ttext\n" + "".join(f"{index}\t{one}\n" for index, one in enumerate(fields)), "a.tsv", size)
+
+
+def test_rows_are_lines_and_ids_and_columns_are_carried(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", 'id,text,n\nx,"one\ntwo",1\n\ny,three,2\n')
+    write(tmp_path, "b.jsonl", '{"text": "four", "id": "z", "n": "3"}\n{"text": "\\ud800", "id": "é", "n": null}\n')
+    job = planned(tmp_path, 99, id="id", keep=("n",))
+    found = [list(chunk.table.to_pydict().values()) for chunk in chunks(job)]
+    assert found == [
+        [["one\ntwo", "three"], ["a.csv", "a.csv"], [2, 5], ["x", "y"], ["1", "2"]],
+        [["four", "\ufffd"], ["b.jsonl", "b.jsonl"], [1, 2], ["z", "é"], ["3", None]],
+    ]
+    assert not job.carried.field("id").nullable
+
+
+def test_types_of_json_are_those_of_the_first_values(tmp_path: Path) -> None:
+    row = '{"text": "a", "n": null, "x": 1.5, "b": true}\n{"text": "b", "n": 3, "x": 2, "b": false}\n'
+    job = planned(write(tmp_path, "a.jsonl", row + '{"text": "c", "n": 1.5}\n'), keep=("n", "x", "b"))
+    assert [str(field.type) for field in job.carried] == ["int64", "double", "bool"]
+    (chunk,) = chunks(job)
+    assert list(chunk.table.to_pydict().values())[3:] == [[None, 3], [1.5, 2.0], [True, False]]
+    assert [(row.row, row.reason) for row in chunk.wrong] == [
+        (3, "holds the number 1.5 at 'n'; wanted int64, as in the first row")
+    ]
+
+
+WRONG = [
+    ("a.jsonl", b'{"text": 5}', "holds the number 5 at 'text'; wanted a string"),
+    ("a.jsonl", b'{"text": NaN}', "holds the number nan at 'text'; wanted a string"),
+    ("a.jsonl", b'{"text": null}', "holds null at 'text'; wanted a string"),
+    ("a.jsonl", b'{"word": "a"}', "has no key 'text'"),
+    ("a.jsonl", b"[]", "holds a list; wanted a string or an object"),
+    ("a.jsonl", b'{"text": ', "is not JSON (Expecting value: line 1 column 10 (char 9))"),
+    ("a.txt", b"caf\xe9", "is not UTF-8 (byte 0xe9)"),
+    ("a.txt", b"a\0b", "holds a NUL byte; wanted UTF-8 text"),
+    ("a.csv", b"1,b,c", "has 3 columns; wanted 2"),
+    ("a.csv", b"1,\xff", "is not UTF-8 (byte 0xff)"),
+    ("a.tsv", b"1", "has 1 columns; wanted 2"),
+]
+FIRST = {"a.jsonl": b'{"text": "one"}\n', "a.txt": b"one\n", "a.csv": b"n,text\n1,one\n", "a.tsv": b"n\ttext\n1\tone\n"}
+
+
+@pytest.mark.parametrize(("name", "line", "reason"), WRONG)
+def test_a_wrong_row_is_told_with_its_line(tmp_path: Path, name: str, line: bytes, reason: str) -> None:
+    last = b'"last"\n' if name == "a.jsonl" else FIRST[name].splitlines()[-1] + b"\n"
+    (chunk,) = chunks(planned(write(tmp_path, name, FIRST[name] + line + b"\n" + last), 99))
+    place = FIRST[name].count(b"\n") + 1
+    assert [(row.file, row.row, row.reason) for row in chunk.wrong] == [(name, place, reason)]
+    assert (len(chunk.table), chunk.records) == (2, 3)
+
+
+REFUSED = [
+    ("a.csv", 'n,text\n1,"open\n', {}, "row 2: unexpected end of data; correct its quotes"),
+    ("a.csv", 'n,text\n1,"a"b\n', {}, "row 2: ',' expected after '\"'; correct its quotes"),
+    ("a.csv", b"n,te\xff\n1,b\n", {}, "its header is not UTF-8 (byte 0xff); correct it"),
+    ("a.csv", "n,t\n1,b\n", {}, "has the columns 'n', 't'; choose one with --column"),
+    ("a.csv", "n,text\n1,b\n", {"id": "key"}, "has no column 'key', only 'n', 'text'"),
+    ("a.txt", "one\n", {"id": "key"}, "has lines of plain text and no column 'key', only 'text'"),
+    ("a.jsonl", '{"text": "a", "tags": []}\n', {"keep": ("tags",)}, "holds a list at 'tags'; only texts and numbers"),
+    ("a.jsonl", '{"text": "a"}\n', {"keep": ("tags",)}, "has no column 'tags', only 'text'"),
+    ("a.txt", "", {}, "holds no text, nor does any other file"),
+    ("a.txt.gz", gzip.compress(b"one\n" * 1000)[:-9], {}, "not a complete gzip file"),
+    ("a.parquet", b"PAR1 no", {}, "not a parquet file"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "choice", "reason"), REFUSED)
+def test_what_no_plan_can_be_made_of(tmp_path: Path, name: str, content: Any, choice: Any, reason: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises((UsageError, DataError)) as error:
+        planned(path, **choice)
+    assert reason in str(error.value)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.parquet"])
+def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write(tmp_path, "a.txt", "one\ntwo\n")
+    parquet(tmp_path / "a.parquet", {"text": ["one", "two"]})
+    job = planned(path)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"two", b"too"))
+    os.utime(path, (1e9, 1e9))
+    with pytest.raises(DataError, match="was changed since the plan was made"):
+        chunks(job)
+
+
+def test_a_field_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST", 20)
+    with pytest.raises(DataError, match=r"row 3 is in a field of more than 0 MiB; close its quotes"):
+        planned(write(tmp_path, "a.csv", 'n,text\n1,"12345678\n12345678\n12345678\n'))
+
+
+class Groups:
+    """Stands for a Parquet file with row groups of these sizes."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.metadata = self
+        self.num_row_groups, self._sizes = len(sizes), sizes
+
+    def row_group(self, number: int) -> Any:
+        found = Groups([])
+        found.num_rows = self._sizes[number]  # type: ignore[attr-defined]
+        return found
+
+
+@given(st.lists(st.integers(0, 30), max_size=12), st.integers(1, 12))
+def test_pieces_of_parquet_hold_every_row_once(sizes: list[int], size: int) -> None:
+    pieces = list(cut_parquet(Groups(sizes), size))
+    ends = [0, *(piece.end for piece in pieces)]
+    assert [piece.start for piece in pieces] == ends[:-1]
+    assert ends[-1] == sum(sizes)
+    assert all(0 < piece.records <= size and piece.row == piece.start + 1 for piece in pieces)
+
+
+@pytest.mark.parametrize("size", [7, 25, 1000])
+def test_the_rows_of_parquet(tmp_path: Path, size: int) -> None:
+    texts = [f"text {number}" for number in range(95)]
+    job = planned(parquet(tmp_path / "a.parquet", {"text": texts, "n": list(range(95))}), size, id="n")
+    assert (column(job, 0), column(job, 2), column(job, 3)) == (texts, list(range(1, 96)), list(range(95)))
+
+
+def test_columns_of_any_type_are_carried(tmp_path: Path) -> None:
+    columns = {
+        "text": pyarrow.array(["a", "b"], pyarrow.large_string()),
+        "when": pyarrow.array([1, 2**40 + 7], pyarrow.timestamp("ns")),
+        "tags": [["x"], []],
+        "kind": pyarrow.array(["k", "k"]).dictionary_encode(),
+    }
+    job = planned(parquet(tmp_path / "a.parquet", columns), 99, keep=("when", "tags", "kind"))
+    (chunk,) = chunks(job)
+    assert chunk.table.select([3, 4, 5]) == pyarrow.table(columns).drop_columns("text").cast(job.carried)
+
+
+def test_rows_of_parquet_that_hold_no_text(tmp_path: Path) -> None:
+    bad = pyarrow.array([b"a", b"\xff", None, b"d", b"e"]).view(pyarrow.string())
+    job = planned(parquet(tmp_path / "a.parquet", {"text": bad, "id": [1, 2, 3, None, 5]}), 99, id="id")
+    (chunk,) = chunks(job)
+    assert (column(job, 0), column(job, 2), column(job, 3)) == (["a", "e"], [1, 5], [1, 5])
+    assert [(row.row, row.reason) for row in chunk.wrong] == [
+        (2, "is not UTF-8"),
+        (3, "holds null; wanted a string"),
+        (4, "has no id at 'id'"),
+    ]
+
+
+def test_columns_of_parquet_that_are_refused(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet", {"text": [1.5, float("nan")]})
+    with pytest.raises(UsageError, match="column 'text' holds double; wanted strings, so choose another with --column"):
+        planned(path)
+    parquet(path, {"text": ["a"], "id": [1]})
+    parquet(tmp_path / "b.parquet", {"text": ["a"], "id": ["1"]})
+    with pytest.raises(UsageError, match=r"'id' is int64 in 'a\.parquet' and string in 'b\.parquet'"):
+        planned(tmp_path, id="id")
