@@ -5,14 +5,14 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from whiten_runtime.checks import encodable, needing
 from whiten_runtime.errors import DataError, UsageError, WhitenError
-from whiten_runtime.files.replacing import replacing
+from whiten_runtime.files.replacing import delete_abandoned, hidden_file, publish_new, replacing
 from whiten_runtime.files.writable import cannot_write
 
 ELSEWHERE = "another --out"
@@ -211,18 +211,15 @@ class Folder:
                 return False
             self.write(name, content)
             return True
-        hidden = f".{name}-{secrets.token_hex(4)}"
-        self.write(hidden, content)
-        try:
-            os.link(self._local / hidden, self._local / name)
-        except FileExistsError:
-            return False
-        except OSError:  # a file system without links
-            (self._local / hidden).replace(self._local / name)
-        finally:
-            with suppress(OSError):
-                (self._local / hidden).unlink()
-        return True
+        self._make()
+        with hidden_file(self._local / name, ELSEWHERE) as (file, temporary):
+            file.write(content)
+            return publish_new(file, temporary, self._local / name)
+
+    def tidy(self, name: str) -> None:
+        """Delete what killed processes left beside a file that `create` wrote."""
+        if self._local is not None:
+            delete_abandoned(self._local / name)
 
     def lies_in(self, url: str) -> bool:
         """Return whether `find` would look for files here too: this is the other directory, or below it."""

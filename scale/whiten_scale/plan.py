@@ -127,6 +127,7 @@ def plan_job(
                 f"{folder.place(PLAN_FILE)}: is of another job ({_difference(found, job)}); name another --out"
             )
         if found is not None:
+            folder.tidy(PLAN_FILE)
             return job
 
 
