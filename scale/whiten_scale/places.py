@@ -75,8 +75,8 @@ def find(url: str) -> list[Entry]:
     system, path = file_system(url)
     with reaching(url):
         if "*" in path:
-            found = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
-            entries = [_entry(system, info, info["name"].rpartition("/")[2]) for info in found]
+            infos = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
+            entries = [_entry(system, info, info["name"].rpartition("/")[2]) for info in infos]
         elif system.isdir(path):
             found = _walk(path) if _is_local(system) else system.find(path)
             entries = [
