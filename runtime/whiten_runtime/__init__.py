@@ -24,11 +24,7 @@ __all__ = sorted((*_PLACES, *_ERRORS))
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used.
-
-    Raises:
-        AttributeError: there is no such name.
-    """
+    """Import a name when it is first used."""
     if name in ("encoder", "errors"):  # modules that were loaded by this one
         return import_module(f"whiten_runtime.{name}")
     if name not in __all__:

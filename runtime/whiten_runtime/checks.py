@@ -15,18 +15,7 @@ _TO_LIST = ("to_pylist", "to_list", "tolist")
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
-    """Return the value as an int.
-
-    Args:
-        name: name of the argument, for the message.
-        value: an int, or a value that converts to one without loss, such as numpy's integers.
-        minimum: smallest value allowed.
-        maximum: largest value allowed, or None.
-        why: reason for the bounds, for the message.
-
-    Raises:
-        UsageError: not a whole number, or out of range.
-    """
+    """Return the value as an int."""
     wanted = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
     try:
         number = operator.index(value)
@@ -38,15 +27,7 @@ def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | N
 
 
 def path_of(name: str, value: object) -> Path:
-    """Return a path that was passed as a text or as an object with `__fspath__`, such as a `Path`.
-
-    Args:
-        name: name of the argument, for the message.
-        value: value that was passed.
-
-    Raises:
-        UsageError: it is no path, or an empty one, or has a NUL character.
-    """
+    """Return a path that was passed as a text or as an object with `__fspath__`, such as a `Path`."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise UsageError(f"{name} is {described(value)}; wanted a path, a str or a Path")
@@ -58,32 +39,13 @@ def path_of(name: str, value: object) -> Path:
 
 
 def instance_of(name: str, value: object, kind: type, hint: str) -> None:
-    """Check the type of an argument.
-
-    Args:
-        name: name of the argument, for the message.
-        value: value that was passed.
-        kind: class that it has to be of.
-        hint: how to make one, for the message.
-
-    Raises:
-        UsageError: it is of another class.
-    """
+    """Check the type of an argument."""
     if not isinstance(value, kind):
         raise UsageError(f"{name} is {described(value)}; wanted a {kind.__name__}, such as {hint}")
 
 
 def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
-    """Check that a value is one of those allowed.
-
-    Args:
-        name: name of the argument, for the message.
-        value: value that was passed.
-        allowed: values that can be used.
-
-    Raises:
-        UsageError: the value is not allowed.
-    """
+    """Check that a value is one of those allowed."""
     if value not in allowed:
         raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
 
@@ -93,10 +55,6 @@ def as_iterable(texts: Iterable[str]) -> Iterable[str]:
 
     Columns of tables, which have `to_pylist`, `to_list` or `tolist` (pyarrow, pandas, polars, datasets, numpy), become
     lists.
-
-    Raises:
-        TextError: `texts` cannot be iterated, or what iteration gives is not what it holds: keys, an order that changes
-            from run to run, numbers, or lines with their ends.
     """
     if isinstance(texts, list | tuple):
         return texts
@@ -120,15 +78,7 @@ def as_iterable(texts: Iterable[str]) -> Iterable[str]:
 
 
 def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
-    """Check that all texts are strings, and return them as a list.
-
-    Args:
-        texts: an iterable of strings, or a column of them.
-        offset: index of the first text, for the message.
-
-    Raises:
-        TextError: `texts` is no iterable of texts, or an item is not a string.
-    """
+    """Check that all texts are strings, and return them as a list."""
     items = list(as_iterable(texts))
     for index, item in enumerate(items):
         if not isinstance(item, str):
@@ -147,22 +97,14 @@ def encodable(text: str) -> str:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Turn an ImportError in the block into an error that names the extra to install.
-
-    Raises:
-        MissingPackageError: a package of the extra is missing.
-    """
+    """Turn an ImportError in the block into an error that names the extra to install."""
     with needing_package(f"whiten[{extra}]"):
         yield
 
 
 @contextmanager
 def needing_package(package: str) -> Iterator[None]:
-    """Turn an ImportError in the block into an error that names the package to install.
-
-    Raises:
-        MissingPackageError: the package, or the part of it that is imported, is not installed.
-    """
+    """Turn an ImportError in the block into an error that names the package to install."""
     try:
         yield
     except MissingPackageError:

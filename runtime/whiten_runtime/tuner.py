@@ -49,13 +49,7 @@ Texts = Mapping[str, Sequence[str]]
 
 
 def providers_to_try(precision: Precision, features: Iterable[str], plugin: bool) -> tuple[str, ...]:
-    """Return the providers that may be fastest for a bundle, the default first.
-
-    Args:
-        precision: precision of the bundle. OpenVINO is slow with int8.
-        features: instruction sets of the processor.
-        plugin: whether OpenVINO's plugin is installed.
-    """
+    """Return the providers that may be fastest for a bundle, the default first."""
     if precision != "fp32" or not plugin:
         return ("cpu",)
     return ("cpu", "openvino", "openvino:bf16") if BF16 in features else ("cpu", "openvino")
@@ -79,30 +73,14 @@ def other_budgets(setting: Setting) -> tuple[Setting, ...]:
 
 
 def best(rates: Sequence[Rate], bfloat16: bool) -> Setting:
-    """Return the fastest setting; the default, which is the first, unless another is faster by `WORTH`.
-
-    Args:
-        rates: what was measured.
-        bfloat16: whether bfloat16, which changes vectors, may be chosen.
-    """
+    """Return the fastest setting; the default, which is the first, unless another is faster by `WORTH`."""
     allowed = (rate for rate in rates if bfloat16 or not rate.setting.provider.endswith("bf16"))
     faster = [rate for rate in allowed if rate.ratio >= WORTH and rate.least > 1]
     return max(faster, key=lambda rate: rate.ratio, default=rates[0]).setting
 
 
 def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choice:
-    """Measure a bundle, and return the choice for it.
-
-    Args:
-        path: the bundle, with texts as input.
-        seconds: time to spend on measuring, approximately; opening the bundle once a setting comes on top.
-        bfloat16: whether bfloat16 may be chosen; it is measured in any case.
-        reporter: told what is being measured.
-
-    Raises:
-        BundleError: the bundle cannot be used, or takes vectors.
-        ProviderError: the CPU does not work.
-    """
+    """Measure a bundle, and return the choice for it."""
     manifest = read_manifest(path)
     if manifest.input != "text":
         raise BundleError(f"{path}: takes vectors, not texts, and has nothing to tune")
@@ -174,12 +152,7 @@ class Speed:
 
 
 def compare(embedders: Mapping[Name, Embedder], texts: Texts) -> dict[Name, Speed]:
-    """Embed texts with each embedder in turn, round after round, and return what was measured.
-
-    Args:
-        embedders: open embedders by name; ratios are relative to the first.
-        texts: texts by kind.
-    """
+    """Embed texts with each embedder in turn, round after round, and return what was measured."""
     rounds: list[dict[Name, dict[str, float]]] = []
     for number in range(ROUNDS + 1):
         figures = {
@@ -203,12 +176,7 @@ def _speed(rounds: Sequence[Mapping[str, float]], default: Sequence[Mapping[str,
 
 
 def compare_bundles(choices: Mapping[Path, Choice], seconds: float) -> dict[Path, Speed]:
-    """Compare bundles of one model, each with its choice; ratios are relative to the first.
-
-    Args:
-        choices: choices by bundle.
-        seconds: time to spend on measuring, approximately.
-    """
+    """Compare bundles of one model, each with its choice; ratios are relative to the first."""
     with ExitStack() as stack:
         opened = {
             path: stack.enter_context(_open(path, one.provider, one.threads, one.token_budget))

@@ -45,19 +45,12 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Bundle:
-    """Represents a bundle whose manifest was read and whose files were checked.
+    """Represents a bundle whose manifest was read and whose files were checked."""
 
-    Attributes:
-        path: its directory.
-        manifest: its manifest.
-        hashed: whether hashes are checked, and not sizes alone.
-        sha256: SHA-256 of the `whiten.json` that was read, in hexadecimal digits.
-    """
-
-    path: Path
-    manifest: Manifest
-    hashed: bool
-    sha256: str
+    path: Path  # its directory
+    manifest: Manifest  # its manifest
+    hashed: bool  # whether hashes are checked, and not sizes alone
+    sha256: str  # SHA-256 of the `whiten.json` that was read, in hexadecimal digits
 
     @property
     def model(self) -> Path:
@@ -71,13 +64,7 @@ class Bundle:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BufferedReader]:
-        """Open a file that the manifest lists, and check it once more: the bundle may have been replaced since.
-
-        Raises:
-            IntegrityError: it differs from the manifest.
-            BundleError: it is no regular file, or too large.
-            OSError: it cannot be read.
-        """
+        """Open a file that the manifest lists, and check it once more: the bundle may have been replaced since."""
         path = self.path / name
         with opened(path, _LIMITS.get(name)) as file:
             try:
@@ -90,11 +77,7 @@ class Bundle:
             yield file
 
     def check_weights(self) -> None:
-        """Check the SHA-256 of the weights that are stored outside the graph, if there are any.
-
-        Raises:
-            IntegrityError: the hash differs from that in the manifest.
-        """
+        """Check the SHA-256 of the weights that are stored outside the graph, if there are any."""
         record = self.manifest.files.get(EXTERNAL_DATA_FILE)
         if record is not None:
             _check_file(self.path, EXTERNAL_DATA_FILE, record, True)
@@ -105,17 +88,6 @@ def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bo
 
     Sizes and the safety of the graph are always checked. Files that only other programs read (`CLIENT_FILES`) must be
     there, but may have another content: those programs write them anew when they save a model.
-
-    Args:
-        path: the bundle's directory.
-        verify_hashes: check the SHA-256 of every file.
-        verify_weights: check the SHA-256 of the weights too; if False, the caller calls `Bundle.check_weights` later.
-
-    Raises:
-        BundleError: not a bundle, or a file of it is missing.
-        IntegrityError: a file differs from the manifest, or one that programs load or run is not listed in it.
-        UnsafeModelError: the graph has an operator that is not in `operators.ALLOWED`, a graph inside a node, a
-            model-local function, or weights outside the bundle.
     """
     root = Path(path)
     content = read_content(root)

@@ -24,12 +24,7 @@ SEPARATE_WEIGHTS = "use_external_data_format"
 
 
 def changed_client_files(root: Path, files: Mapping[str, FileRecord]) -> list[str]:
-    """Return the names, sorted, of client files that differ from a manifest's records, or that it does not list.
-
-    Args:
-        root: the bundle's directory.
-        files: records of the manifest.
-    """
+    """Return the names, sorted, of client files that differ from a manifest's records, or that it does not list."""
     return sorted(name for name in CLIENT_FILES if _differs(root / name, files.get(name)))
 
 

@@ -69,11 +69,7 @@ class GraphScan:
 
 
 def scan_graph(path: Path) -> GraphScan:
-    """Scan an ONNX file.
-
-    Raises:
-        BundleError: the file is missing, empty or not a well-formed ONNX protobuf.
-    """
+    """Scan an ONNX file."""
     scan = GraphScan()
     with ExitStack() as stack:
         try:
@@ -106,12 +102,7 @@ def with_output(path: Path, value: str) -> bytes:
 
 
 def with_locations(content: bytes, locations: Mapping[str, str]) -> bytes:
-    """Return the content of an ONNX file whose weights are stored in files of other names.
-
-    Args:
-        content: content of an ONNX file.
-        locations: new name of each file of weights, by its name in the graph.
-    """
+    """Return the content of an ONNX file whose weights are stored in files of other names."""
     if not locations:
         return content
     renamed = {old.encode(): new.encode() for old, new in locations.items()}

@@ -167,20 +167,12 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def read_manifest(bundle: Path) -> Manifest:
-    """Read and check `whiten.json` in a bundle directory.
-
-    Raises:
-        BundleError: the directory or the file is missing, or as `parse_manifest`.
-    """
+    """Read and check `whiten.json` in a bundle directory."""
     return parse_manifest(read_content(bundle), bundle / MANIFEST_FILE)
 
 
 def read_content(bundle: Path) -> bytes:
-    """Return the bytes of `whiten.json` in a bundle directory, for `parse_manifest`.
-
-    Raises:
-        BundleError: the directory or the file is missing, or cannot be read.
-    """
+    """Return the bytes of `whiten.json` in a bundle directory, for `parse_manifest`."""
     path = bundle / MANIFEST_FILE
     if not bundle.is_dir():
         what = "is not a directory" if bundle.exists() else "does not exist"
@@ -196,16 +188,7 @@ def read_content(bundle: Path) -> bytes:
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:
-    """Parse and check the content of `whiten.json`.
-
-    Args:
-        content: content of the file.
-        path: path of the file, for messages.
-
-    Raises:
-        BundleError: it is not a manifest, or of a newer format, or has a field that is unknown or there twice.
-        IntegrityError: its bytes are not those that its own hash was computed from.
-    """
+    """Parse and check the content of `whiten.json`."""
     try:
         version = msgspec.json.decode(content, type=_Version).format_version
         if version != FORMAT_VERSION:
@@ -233,11 +216,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a JSON object.
-
-    Raises:
-        ValueError: a field is there twice.
-    """
+    """Return the fields of a JSON object."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -247,11 +226,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_hash(path: Path, content: bytes, stated: object) -> None:
-    """Check the hash that a manifest states of its own bytes; older ones state none.
-
-    Raises:
-        IntegrityError: it is another, or not a hash.
-    """
+    """Check the hash that a manifest states of its own bytes; older ones state none."""
     if stated is None:
         return
     found = own_hash(content)

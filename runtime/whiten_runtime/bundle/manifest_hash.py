@@ -28,11 +28,7 @@ def with_hash_field(content: bytes) -> bytes:
 
 
 def with_own_hash(content: bytes) -> bytes:
-    """Return a manifest's bytes, of which the first `manifest_sha256` holds any 64 digits, with their own hash there.
-
-    Raises:
-        ValueError: there is no such field.
-    """
+    """Return a manifest's bytes with their own hash in the place of the first `manifest_sha256`'s 64 digits."""
     place, digits = _PLACE.search(content), own_hash(content)
     if place is None or digits is None:
         raise ValueError(f"no {HASH_FIELD} of {_DIGITS} hexadecimal digits")

@@ -146,10 +146,6 @@ def gate_here(manifest: Manifest, bfloat16: bool = False) -> Gate:
 
     Those of its precision, and of int8 besides a mean cosine near the one of the export: whether this machine's kernels
     multiply as the exporter's did.
-
-    Args:
-        manifest: of the bundle.
-        bfloat16: whether the network is computed in bfloat16.
     """
     gate = gate_of("bf16" if bfloat16 else manifest.precision, manifest.vectors)
     if manifest.precision != "int8" or manifest.parity is None:
@@ -162,15 +158,7 @@ def gate_here(manifest: Manifest, bfloat16: bool = False) -> Gate:
 def alone_and_batched(
     embed: Callable[[Any], NDArray[np.float32]], items: Sequence[Any] | NDArray[Any]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Embed items one by one, and again all together, as every parity check does.
-
-    Args:
-        embed: function that returns float32 [n, k] for n items.
-        items: n texts, token ids or vectors.
-
-    Returns:
-        Both results, float32 [n, k].
-    """
+    """Embed items one by one, and again all together, as every parity check does."""
     return np.concatenate([embed(items[index : index + 1]) for index in range(len(items))]), embed(items)
 
 
@@ -178,13 +166,6 @@ def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:
     """Compare vectors with their reference, row by row, in float64.
 
     If a reference vector has norm zero, only a zero vector agrees with it.
-
-    Args:
-        vectors: shape [n, k], n >= 1.
-        reference: shape [n, k].
-
-    Raises:
-        ValueError: the shapes differ, or n is 0.
     """
     got, want = np.asarray(vectors, np.float64), np.asarray(reference, np.float64)
     if got.shape != want.shape or got.ndim != 2 or not len(got):
@@ -216,15 +197,6 @@ def compare_finished(kind: VectorType, vectors: ArrayLike, reference: ArrayLike)
     """Compare the finished vectors of a bundle with the reference's, which are never rounded.
 
     Cosines of int8 vectors are those to the reference as it is; differences are beyond the half step of rounding.
-
-    Args:
-        kind: type of the bundle's vectors.
-        vectors: vectors of the bundle, [n, k].
-        reference: vectors of the reference before rounding, [n, k].
-
-    Raises:
-        ValueError: as in `compare`.
-        ParityError: the vectors are int8, but not of whole numbers of which the largest is 127.
     """
     if kind == "float32":
         return compare(vectors, reference)

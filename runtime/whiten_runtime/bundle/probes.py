@@ -15,17 +15,11 @@ from whiten_runtime.errors import BundleError
 
 @dataclass(frozen=True)
 class Probes:
-    """Holds texts with the reference's vectors.
+    """Holds texts with the reference's vectors."""
 
-    Attributes:
-        texts: n texts; empty in a bundle that whitens vectors.
-        embeddings: finished vectors before rounding to int8, if there is one, float64 [n, k].
-        unwhitened: vectors before whitening and normalisation, float64 [n, d].
-    """
-
-    texts: tuple[str, ...]
-    embeddings: NDArray[np.float64]
-    unwhitened: NDArray[np.float64]
+    texts: tuple[str, ...]  # n texts; empty in a bundle that whitens vectors
+    embeddings: NDArray[np.float64]  # finished vectors before rounding to int8, if there is one, float64 [n, k]
+    unwhitened: NDArray[np.float64]  # vectors before whitening and normalisation, float64 [n, d]
 
 
 class _ProbesFile(msgspec.Struct):
@@ -43,12 +37,7 @@ def write_probes(root: Path, probes: Probes) -> None:
 
 
 def read_probes(bundle: Bundle) -> Probes:
-    """Read the probes of a bundle.
-
-    Raises:
-        BundleError: a file is missing or damaged, the number of texts and the shapes of the vectors do not match, or a
-            number is not finite.
-    """
+    """Read the probes of a bundle."""
     of_texts = bundle.manifest.input == "text"
     for name in (PROBE_VECTORS_FILE, *([PROBES_FILE] if of_texts else [])):
         if name not in bundle.manifest.files:

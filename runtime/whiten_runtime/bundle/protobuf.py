@@ -12,17 +12,7 @@ _MAX_LENGTH = 2**31 - 1
 
 
 def fields(data: Data, position: int, end: int) -> Iterator[tuple[int, int | Span]]:
-    """Yield (field number, its number or the place of its bytes) of a message; fields of fixed size are skipped.
-
-    Args:
-        data: content of a file.
-        position: where the message begins.
-        end: where it ends.
-
-    Raises:
-        ValueError: the message is not well-formed.
-        IndexError: it is cut short.
-    """
+    """Yield (field number, its number or the place of its bytes) of a message; fields of fixed size are skipped."""
     while position < end:
         key = data[position]
         if key < 0x80:  # nearly always; a call takes as long as the rest of this loop

@@ -20,23 +20,13 @@ four is above 1.5 times its own least error.
 
 @dataclass(frozen=True)
 class OutputMoments:
-    """Holds the moments of the corpus's finished vectors, before any division by their norms.
+    """Holds the moments of the corpus's finished vectors, before any division by their norms."""
 
-    Attributes:
-        mean: float64 [k].
-        variance: float64 [k].
-    """
-
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
+    mean: NDArray[np.float64]  # float64 [k]
+    variance: NDArray[np.float64]  # float64 [k]
 
     def ranges(self, width: int, normalized: bool) -> NDArray[np.float32]:
-        """Return the lower and the upper end of each coordinate's range, float32 [2, width].
-
-        Args:
-            width: number of leading coordinates that are kept.
-            normalized: whether these are divided by their norm. A range is then divided by the root mean square norm.
-        """
+        """Return the lower and the upper end of each coordinate's range, float32 [2, width]."""
         mean, variance = self.mean[:width], self.variance[:width]
         reach = DEVIATIONS * np.sqrt(variance)
         ends = np.stack([mean - reach, mean + reach])
@@ -49,9 +39,6 @@ def read_moments(bundle: Bundle) -> OutputMoments | None:
 
     They follow from those before whitening, which the bundle stores with its map y = (x - mean) W: the mean of y is
     (corpus_mean - mean) W, and its covariance is Wᵀ Σ W.
-
-    Raises:
-        BundleError: the file is damaged.
     """
     from safetensors import SafetensorError  # an encoder that quantises nothing needs neither
     from safetensors.numpy import load

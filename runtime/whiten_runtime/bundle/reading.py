@@ -43,16 +43,7 @@ _KINDS = {
 
 @contextmanager
 def opened(path: Path, most: int | None = None) -> Iterator[BufferedReader]:
-    """Open a regular file, or a link to one, for reading; a pipe or a device is refused without waiting for it.
-
-    Args:
-        path: the file.
-        most: largest size in bytes; None for no limit.
-
-    Raises:
-        BundleError: it is no regular file, or larger.
-        OSError: it cannot be opened, for instance because it is missing.
-    """
+    """Open a regular file, or a link to one, for reading; a pipe or a device is refused without waiting for it."""
     try:
         _check_kind(path, path.stat())
         descriptor = os.open(path, _FLAGS)
@@ -69,12 +60,7 @@ def opened(path: Path, most: int | None = None) -> Iterator[BufferedReader]:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most so many bytes.
-
-    Raises:
-        BundleError: it is no regular file, or larger.
-        OSError: it cannot be read.
-    """
+    """Return the content of a regular file of at most so many bytes."""
     with opened(path, most) as file:
         return file.read(most)
 

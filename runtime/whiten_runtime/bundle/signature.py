@@ -27,11 +27,6 @@ def unlisted_files(root: Path, manifest: Manifest, signature: Path) -> tuple[str
     """Return the POSIX paths, sorted, of files in a bundle's folder that are not the bundle's: programs may read them.
 
     Left out are README.md, signatures, the files of git, and the folder .cache of the hub's client.
-
-    Args:
-        root: the bundle's directory.
-        manifest: its manifest.
-        signature: file of the signature, which may have any name.
     """
     known = {MANIFEST_FILE, SIGNATURE_FILE, *UNSIGNED_FILES, *manifest.files}
     found = {name for name in files_in(root) if name not in known and not name.startswith(_GIT)}

@@ -26,15 +26,7 @@ def to_steps(vectors: ArrayLike) -> NDArray[np.float64]:
 
 
 def as_int8(vectors: ArrayLike) -> NDArray[np.int8]:
-    """Convert vectors of a bundle whose manifest says `"vectors": "int8"` to int8. The numbers stay the same.
-
-    Args:
-        vectors: float32 [n, k] or [k], as `Encoder.encode` gives them without `normalize_embeddings`, whole or cut; or
-            int8, which is returned as it is.
-
-    Raises:
-        UsageError: a number is not a whole one from -127 to 127.
-    """
+    """Convert vectors of a bundle whose manifest says `"vectors": "int8"` to int8. The numbers stay the same."""
     given = np.asarray(vectors)
     if given.dtype == np.int8:
         return given

@@ -28,12 +28,7 @@ def is_model_file(name: str) -> bool:
 
 
 def stray_files(root: Path, listed: Collection[str]) -> list[str]:
-    """Return the POSIX paths, sorted, of files that programs load or run and that are not listed.
-
-    Args:
-        root: the bundle's directory.
-        listed: POSIX paths of the files of the manifest.
-    """
+    """Return the POSIX paths, sorted, of files that programs load or run and that are not listed."""
     return sorted(name for name in files_in(root) if is_model_file(name) and name not in listed)
 
 

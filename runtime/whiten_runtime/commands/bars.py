@@ -16,17 +16,7 @@ _FIGURES = 30
 
 @contextmanager
 def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None) -> Iterator[Any]:
-    """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet.
-
-    Args:
-        unit: what is counted, in the plural; "seconds" for work of which nothing but the time is known.
-        total: how many there are; None if that is not known.
-        done: how many were done before.
-        by: who does them, shown before the bar.
-
-    Returns:
-        The bar of tqdm, whose `update` takes the number of units that were done since.
-    """
+    """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet."""
     from tqdm import tqdm
 
     columns, lines = shutil.get_terminal_size()  # 80 and 24 of a terminal that does not tell

@@ -46,12 +46,7 @@ def shown_json(document: str) -> str:
 
 
 def say(message: str, mark: str = "") -> None:
-    """Print a message for a person, on stderr, with escapes as in `shown`; nothing with --quiet.
-
-    Args:
-        message: the message; it may have several lines.
-        mark: what comes before it, printed as it is, such as a word in colour.
-    """
+    """Print a message for a person, on stderr, with escapes as in `shown`; nothing with --quiet."""
     if not _Messages.quiet:
         _print(message, mark)
 
@@ -192,11 +187,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 class _Messages:
-    """Holds what becomes of messages while a command runs.
-
-    Attributes:
-        quiet: whether --quiet was given. It is the process's: threads print too.
-    """
+    """Holds what becomes of messages while a command runs."""
 
     quiet = False
 

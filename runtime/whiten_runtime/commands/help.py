@@ -29,9 +29,6 @@ class Option(click.Option):
 
     Its help begins with the sentence that --help shows, and may end with "[default: ...]". What is between them is for
     --help-all and the reference.
-
-    Args:
-        rare: leave the option out of --help; --help-all and the reference have it.
     """
 
     def __init__(self, *args: Any, rare: bool = False, **kwargs: Any) -> None:
@@ -79,12 +76,7 @@ def first_sentence(text: str) -> str:
 
 
 class Command(click.Command):
-    """A command whose --help fits a screen.
-
-    Args:
-        examples: command lines.
-        section: heading of the command in the help of its group.
-    """
+    """A command whose --help fits a screen."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), section: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -132,11 +124,7 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of commands whose --help lists them under their sections, in the order in which these are named.
-
-    Args:
-        sections: headings of commands, which name them as their `section`.
-    """
+    """A group of commands whose --help lists them under their sections, in the order in which these are named."""
 
     def __init__(self, *args: Any, sections: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -31,11 +31,7 @@ class _EntryPoints(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is named, and what follows it.
-
-        Raises:
-            click.UsageError: there is no such command; the message names one that is written alike.
-        """
+        """Return the command that is named, and what follows it."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, known, 1)

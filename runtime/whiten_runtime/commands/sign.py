@@ -65,11 +65,7 @@ def sign(bundle: Path, key: Path, signature: Path | None, as_json: bool) -> None
 
 
 def _passphrase(key: Path) -> str | None:
-    """Return the passphrase of a key, or None if it has none.
-
-    Raises:
-        UsageError: the key cannot be used, or nobody can be asked for its passphrase.
-    """
+    """Return the passphrase of a key, or None if it has none."""
     if not needs_passphrase(key):
         return None
     if (known := os.environ.get(PASSPHRASE)) is not None:

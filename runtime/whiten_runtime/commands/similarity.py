@@ -75,11 +75,7 @@ def similarity(a: Path, b: Path, top: int | None, column: str | None, force: boo
 
 
 def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
-    """Return the spaces that the files state, and warn where one states none.
-
-    Raises:
-        UsageError: they differ, and `force` is False.
-    """
+    """Return the spaces that the files state, and warn where one states none."""
     known = [read_metadata(path) for path in (a, b)]
     first, second = (None if found is None else found.space for found in known)
     if first is None or second is None:
@@ -114,12 +110,7 @@ def _alignment(known: Sequence[VectorMetadata | None]) -> AlignmentRecord | None
 
 
 def _row_by_row(a: Path, b: Path, column: str | None) -> NDArray[np.float32]:
-    """Return the cosine of each row of one file with the same row of the other, float32 [n].
-
-    Raises:
-        UsageError: the files hold different numbers of vectors, or vectors of different dimensions.
-        DataError: a file holds no vectors.
-    """
+    """Return the cosine of each row of one file with the same row of the other, float32 [n]."""
     counts = np.zeros(2, np.int64)
     parts = []
     for first, second in zip_longest(_blocks(a, column), _blocks(b, column)):
@@ -136,12 +127,7 @@ def _row_by_row(a: Path, b: Path, column: str | None) -> NDArray[np.float32]:
 
 
 def _nearest(a: Path, b: Path, column: str | None, top: int) -> Iterator[Nearest]:
-    """Yield the nearest rows of B for some thousands of rows of A at a time; B is read once for each of these blocks.
-
-    Raises:
-        UsageError: the files hold vectors of different dimensions.
-        DataError: a file holds no vectors.
-    """
+    """Yield the nearest rows of B for some thousands of rows of A at a time; B is read once for each block."""
     for queries in _blocks(a, column):
         found, start = Nearest.empty(len(queries)), 0
         for rows in _blocks(b, column):
@@ -152,11 +138,7 @@ def _nearest(a: Path, b: Path, column: str | None, top: int) -> Iterator[Nearest
 
 
 def _blocks(path: Path, column: str | None) -> Iterator[_Rows]:
-    """Yield the vectors of a file, `_ROWS_AT_ONCE` at a time, however many the kind of file gives at once.
-
-    Raises:
-        DataError: the file holds no vectors.
-    """
+    """Yield the vectors of a file, `_ROWS_AT_ONCE` at a time, however many the kind of file gives at once."""
     held: list[_Rows] = []
     empty = True
     for part in read_vectors(path, column):

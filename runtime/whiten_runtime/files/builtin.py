@@ -16,11 +16,7 @@ _PREFIX = "builtin:"
 
 
 def is_builtin(source: str) -> bool:
-    """Return whether a source of sentences names the built-in corpus.
-
-    Raises:
-        UsageError: it names a built-in corpus that does not exist.
-    """
+    """Return whether a source of sentences names the built-in corpus."""
     if source.startswith(_PREFIX) and source != BUILTIN_CORPUS:
         raise UsageError(f"there is no corpus '{source}'; the built-in one is {BUILTIN_CORPUS}, others are files")
     return source == BUILTIN_CORPUS

@@ -13,14 +13,7 @@ else:
 
 
 def lock(path: Path) -> int | None:
-    """Return the descriptor of an exclusive lock on a file or directory; it is locked until that is closed.
-
-    Returns:
-        The descriptor; None if the system, or the file system, has no locks, or `path` cannot be opened.
-
-    Raises:
-        BlockingIOError: another process has locked it.
-    """
+    """Return the descriptor of an exclusive lock on a file or directory; it is locked until that is closed."""
     if not _LOCKS:
         return None
     try:
@@ -37,11 +30,7 @@ def lock(path: Path) -> int | None:
 
 
 def lock_descriptor(descriptor: int) -> bool:
-    """Lock an open file, and return whether the file system has locks.
-
-    Raises:
-        BlockingIOError: another process has locked it.
-    """
+    """Lock an open file, and return whether the file system has locks."""
     if not _LOCKS:
         return False
     try:

@@ -14,13 +14,9 @@ SHARE = 0.05
 
 @dataclass
 class Pace:
-    """Says when to save next: after `seconds`, or later where saves are slow, so that they take `SHARE` of the time.
+    """Says when to save next: after `seconds`, or later where saves are slow, so that they take `SHARE` of the time."""
 
-    Attributes:
-        seconds: least number of seconds between two saves.
-    """
-
-    seconds: float = field(default_factory=lambda: SECONDS)
+    seconds: float = field(default_factory=lambda: SECONDS)  # least number of seconds between two saves
     _next: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:

@@ -28,28 +28,16 @@ _WANTED = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """Holds n pairs of sentences with scores.
+    """Holds n pairs of sentences with scores."""
 
-    Attributes:
-        first: first sentence of each pair.
-        second: second sentence of each pair.
-        scores: similarity of each pair as judged by people, [n].
-        record: name, SHA-256 and number of pairs of the file.
-    """
-
-    first: tuple[str, ...]
-    second: tuple[str, ...]
-    scores: NDArray[np.float64]
-    record: CorpusRecord
+    first: tuple[str, ...]  # first sentence of each pair
+    second: tuple[str, ...]  # second sentence of each pair
+    scores: NDArray[np.float64]  # similarity of each pair as judged by people, [n]
+    record: CorpusRecord  # name, SHA-256 and number of pairs of the file
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Read a file of pairs.
-
-    Raises:
-        UsageError: the file does not exist, or lacks a column.
-        DataError: a line is not a pair with a number, there are fewer than ten, or all scores are equal.
-    """
+    """Read a file of pairs."""
     if not path.is_file():
         raise UsageError(f"'{path}' is not a file; wanted pairs with scores")
     try:

@@ -10,16 +10,7 @@ from whiten_runtime.files.writable import PARTIAL, cannot_write
 
 
 def check_file_place(path: Path, elsewhere: str = "another place") -> None:
-    """Check that the file `path` can be written.
-
-    Args:
-        path: the file, whose folder exists.
-        elsewhere: what the user may name instead, for messages.
-
-    Raises:
-        UsageError: it is a directory.
-        WhitenError: it cannot be written; the message names `path`.
-    """
+    """Check that the file `path` can be written."""
     if path.is_dir():
         raise UsageError(f"'{path}' is a directory; name a file in it")
     with hidden_file(path, elsewhere):
@@ -30,14 +21,6 @@ def check_folder_place(folder: Path, elsewhere: str = "another place") -> None:
     """Check that the folder can be created, or replaced if it exists.
 
     Directories above it that do not exist are not created: the nearest one that does is tried.
-
-    Args:
-        folder: the folder.
-        elsewhere: what the user may name instead, for messages.
-
-    Raises:
-        UsageError: it, or what should hold it, is no directory.
-        WhitenError: it cannot be created; the message names `folder`.
     """
     place = folder.resolve()
     nearest = next(found for found in (place, *place.parents) if found.exists())

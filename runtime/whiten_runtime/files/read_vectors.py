@@ -25,15 +25,6 @@ def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
 
     A .npy file holds [n, d] and is not read as a whole. A .parquet file has a column of lists. Each line of a .jsonl
     file is a list, or an object with a list; a first line with metadata is skipped.
-
-    Args:
-        path: the file.
-        column: column or key of the vectors; None for the only one, else "embedding" or "vector".
-
-    Raises:
-        UsageError: the file does not exist, its kind is unknown, or the column does not exist.
-        DataError: the content is not vectors of one length, a number is not finite, or the metadata says that the
-            vectors are quantised.
     """
     file = Path(path)
     read = _READERS.get(file.suffix.lower())

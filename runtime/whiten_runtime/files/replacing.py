@@ -22,13 +22,6 @@ def replacing(path: Path, elsewhere: str = "another place") -> Iterator[BinaryIO
     """Open a hidden file beside `path`, which replaces it when the block ends without an error.
 
     The file is flushed to disk before it gets its name, and its directory afterwards.
-
-    Args:
-        path: the file, which need not exist. If it is a link, what it leads to is replaced.
-        elsewhere: what the user may name instead, for messages.
-
-    Raises:
-        WhitenError: the file cannot be written; the message names `path`.
     """
     with hidden_file(path, elsewhere) as (file, temporary):
         yield file
@@ -42,9 +35,6 @@ def hidden_file(
     """Open a hidden file beside `path`, to be given to `publish`; delete it when the block ends.
 
     It is locked while it is open: those that killed processes left are recognised by their free locks, and deleted.
-
-    Raises:
-        WhitenError: the file cannot be written; the message names `path`.
     """
     target = path.resolve()
     with written_as(named or path, elsewhere):
@@ -59,17 +49,7 @@ def hidden_file(
 
 
 def replace_file(path: Path, content: bytes, elsewhere: str = "another place", named: Path | None = None) -> None:
-    """Write a file, and flush it to disk before it replaces an earlier one.
-
-    Args:
-        path: the file, as in `replacing`.
-        content: all of its bytes.
-        elsewhere: what the user may name instead, for messages.
-        named: file beside it that the user has named, for messages; None for `path`.
-
-    Raises:
-        WhitenError: the file cannot be written; the message names `path`, or `named`.
-    """
+    """Write a file, and flush it to disk before it replaces an earlier one."""
     with hidden_file(path, elsewhere, named) as (file, temporary):
         file.write(content)
         publish(file, temporary, path.resolve())

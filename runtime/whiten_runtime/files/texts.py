@@ -27,14 +27,6 @@ def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
 
     Each line of a .txt file is a text, and each line of a .jsonl file a string or an object. The other kinds have a
     header. Fields of a .csv file may be quoted; those of a .tsv file are taken as they are.
-
-    Args:
-        path: the file; "-" reads lines from standard input.
-        column: column or key of the texts; None for the only one, else "text" or "sentence".
-
-    Raises:
-        UsageError: the file does not exist, its kind is unknown, or the column does not exist.
-        DataError: the content does not match the kind of file.
     """
     if str(path) == "-":
         if column is not None:
@@ -150,11 +142,7 @@ def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[s
 
 
 def import_parquet() -> tuple[Any, Any]:
-    """Import pyarrow and pyarrow.parquet.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
-    """
+    """Import pyarrow and pyarrow.parquet."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -166,11 +154,7 @@ def import_parquet() -> tuple[Any, Any]:
 def choose_column(
     column: str | None, available: list[str], name: str, usual_columns: tuple[str, ...] = USUAL_COLUMNS
 ) -> str:
-    """Return the column that is asked for, else the only one, else a usual one.
-
-    Raises:
-        UsageError: there is no such column, or the choice is ambiguous.
-    """
+    """Return the column that is asked for, else the only one, else a usual one."""
     if column is not None:
         if column in available:
             return column

@@ -129,10 +129,6 @@ def read_metadata(path: Path) -> VectorMetadata | None:
     """Read the metadata of a file of vectors; None if it has none.
 
     It is in the sidecar of a .npy file, the schema of a .parquet file, and the first line of a .jsonl file.
-
-    Raises:
-        UsageError: the file does not exist.
-        DataError: the metadata is damaged, or of other vectors than those in the file.
     """
     if not path.is_file():
         raise UsageError(f"'{path}' does not exist; wanted a file of vectors")

@@ -17,16 +17,6 @@ def check_output(path: Path | None, header: bool = False, force: bool = False) -
     """Check that vectors can be written to `path` before they are computed.
 
     A file of vectors that whiten wrote is replaced, and so is an empty file; any other only with `force`.
-
-    Args:
-        path: the file; None for lines of JSON on stdout.
-        header: whether a first line with the metadata is asked for.
-        force: replace whatever file is there.
-
-    Raises:
-        UsageError: the kind of file is unknown or takes no header, its directory does not exist, or there is a file
-            that whiten has not written.
-        WhitenError: a package that the kind of file needs is missing, or files cannot be created there.
     """
     if path is None:
         return

@@ -19,13 +19,7 @@ CANNOT_WRITE = _SPACE | frozenset((errno.EFBIG, errno.EROFS, errno.EIO))
 
 
 def cannot_write(error: OSError, path: Path, elsewhere: str = "another place") -> WhitenError:
-    """Return the error that says why `path` cannot be written, and what to do.
-
-    Args:
-        error: error of the system, perhaps of a temporary file that the user has not named.
-        path: file or folder that the user named.
-        elsewhere: what to name instead, such as "another --out".
-    """
+    """Return the error that says why `path` cannot be written, and what to do."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
     return WhitenError(f"{path}: cannot be written ({reason}); {_advice(error.errno)}, or name {elsewhere}")
 
@@ -35,9 +29,6 @@ def written_as(path: Path, elsewhere: str = "another place") -> Iterator[None]:
     """Turn errors of the system in a block that writes `path` into one that names `path`.
 
     Those of files in other directories, which the block reads, stay as they are.
-
-    Raises:
-        WhitenError: the block raised OSError without the name of a file, or with one beside `path`.
     """
     try:
         yield

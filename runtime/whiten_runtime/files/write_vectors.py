@@ -47,9 +47,6 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
 
     The file appears when the block ends without an error. The metadata is in the schema of a .parquet file, beside a
     .npy file in FILE.npy.json, and in the first line of a .jsonl file, there only with `header` or for codes.
-
-    Raises:
-        WhitenError: the file cannot be written; the message names `path`.
     """
     with hidden_file(path, ELSEWHERE) as (file, temporary):
         writer = WRITERS[path.suffix.lower()](file, metadata, header)
@@ -98,11 +95,7 @@ def json_row(text: str, vector: Vectors) -> bytes:
 
 
 def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:
-    """Return vectors with the type that their metadata says, without loss.
-
-    Raises:
-        UsageError: the metadata says that they were rounded, but the vectors are not whole numbers from -127 to 127.
-    """
+    """Return vectors with the type that their metadata says, without loss."""
     if metadata.vector_type == "int8":
         return as_int8(vectors)
     return np.asarray(vectors, metadata.dtype)

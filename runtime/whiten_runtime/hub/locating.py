@@ -21,20 +21,6 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
 
     A directory that exists is taken as it is, whatever its name, and so is every `Path`: neither uses the network. Nor
     does ORG/NAME where there is a directory ORG: that is a path in which NAME is missing.
-
-    Args:
-        path: directory, ORG/NAME, hf://ORG/NAME or hf://ORG/NAME@REVISION.
-        revision: branch, tag or commit of the repository; None for the main branch.
-
-    Returns:
-        The directory, as it was given, or the one in the hub's cache; the name of the latter is the commit.
-
-    Raises:
-        BundleError: there is no such directory, or the repository holds no bundle.
-        UsageError: what names the bundle is no text and no path, or an empty one; or a revision was given for a
-            directory, or there is no such repository or revision.
-        WhitenError: the hub cannot be reached, breaks off, or refuses.
-        MissingPackageError: huggingface_hub is not installed.
     """
     if isinstance(path, str) and path.startswith(SCHEME):
         return fetch_bundle(parse_repository(path, revision))
@@ -89,13 +75,7 @@ def fetch_bundle(repository: Repository) -> Path:
 
 
 def fetch_signature(path: str | Path, folder: Path, revision: str | None = None) -> Path | None:
-    """Return the signature of a bundle of the hub, downloaded if it is not in the cache; None if there is none.
-
-    Args:
-        path: what names the bundle, as for `locate_bundle`; None is returned for a directory.
-        folder: its directory, as `locate_bundle` returned it.
-        revision: branch, tag or commit, as for `locate_bundle`.
-    """
+    """Return the signature of a bundle of the hub, downloaded if it is not in the cache; None if there is none."""
     if isinstance(path, Path) or (not path.startswith(SCHEME) and Path(path).exists()):
         return None
     from huggingface_hub import hf_hub_download

@@ -14,15 +14,10 @@ _LONGEST = 96
 
 @dataclass(frozen=True)
 class Repository:
-    """Names a repository of the hub.
+    """Names a repository of the hub."""
 
-    Attributes:
-        id: ORG/NAME.
-        revision: branch, tag or commit; None for the main branch.
-    """
-
-    id: str
-    revision: str | None = None
+    id: str  # ORG/NAME
+    revision: str | None = None  # branch, tag or commit; None for the main branch
 
 
 def is_repository_id(text: str) -> bool:
@@ -32,15 +27,7 @@ def is_repository_id(text: str) -> bool:
 
 
 def parse_repository(text: str, revision: str | None = None) -> Repository:
-    """Read the name of a repository.
-
-    Args:
-        text: ORG/NAME, hf://ORG/NAME or hf://ORG/NAME@REVISION.
-        revision: branch, tag or commit; None for that of the text, else for the main branch.
-
-    Raises:
-        UsageError: not such a name, or the revision is given twice, or is none.
-    """
+    """Read the name of a repository."""
     name, at, own = text.removeprefix(SCHEME).partition("@") if text.startswith(SCHEME) else (text, "", "")
     if not is_repository_id(name) or (at and not own):
         raise UsageError(
@@ -55,11 +42,7 @@ def parse_repository(text: str, revision: str | None = None) -> Repository:
 
 
 def check_revision(revision: str) -> None:
-    """Check that a revision can be the name of a branch or tag, or a commit: the hub's cache makes a path of it.
-
-    Raises:
-        UsageError: it is no text, is empty, or is a path that could leave its folder, or has control characters.
-    """
+    """Check that a revision can be the name of a branch or tag, or a commit: the hub's cache makes a path of it."""
     if (
         not isinstance(revision, str)
         or not {"", ".", ".."}.isdisjoint(revision.split("/"))

@@ -52,17 +52,7 @@ def hub_answers() -> bool:
 
 @contextmanager
 def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]:
-    """Turn what huggingface_hub raises in the block into an error of one line.
-
-    Args:
-        hub_id: id on the hub, ORG/NAME.
-        revision: branch, tag or commit, for the message; None for the main branch.
-        absent: message for a repository that is not in the cache while the hub is out of reach.
-
-    Raises:
-        UsageError: no such repository or revision.
-        WhitenError: the hub cannot be reached, breaks off, or refuses.
-    """
+    """Turn what huggingface_hub raises in the block into an error of one line."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,

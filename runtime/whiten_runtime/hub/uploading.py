@@ -23,38 +23,23 @@ _TOKEN = {401: "is not valid", 403: "may not write there"}
 
 @dataclass(frozen=True)
 class Destination:
-    """Says where a bundle is uploaded to.
+    """Says where a bundle is uploaded to."""
 
-    Attributes:
-        repository: repository and branch; None as its revision for the main branch.
-        private: whether the repository has to be private.
-        create: whether a repository or branch that does not exist is created.
-        message: message of the commit; None for one that names the bundle.
-    """
-
-    repository: Repository
-    private: bool = False
-    create: bool = True
-    message: str | None = None
+    repository: Repository  # repository and branch; None as its revision for the main branch
+    private: bool = False  # whether the repository has to be private
+    create: bool = True  # whether a repository or branch that does not exist is created
+    message: str | None = None  # message of the commit; None for one that names the bundle
 
 
 @dataclass(frozen=True)
 class Upload:
-    """Describes a bundle that was uploaded.
+    """Describes a bundle that was uploaded."""
 
-    Attributes:
-        url: address of the commit.
-        commit: id of the commit.
-        files: POSIX paths of the files that the commit contains.
-        bytes: size of these files.
-        removed: files of an older bundle that the commit removes.
-    """
-
-    url: str
-    commit: str
-    files: tuple[str, ...]
-    bytes: int
-    removed: tuple[str, ...]
+    url: str  # address of the commit
+    commit: str  # id of the commit
+    files: tuple[str, ...]  # POSIX paths of the files that the commit contains
+    bytes: int  # size of these files
+    removed: tuple[str, ...]  # files of an older bundle that the commit removes
 
 
 @dataclass(frozen=True)
@@ -73,17 +58,6 @@ def push_bundle(path: Path, destination: Destination) -> Upload:
     Graphs and weights that the manifest in the repository lists, and a signature, are removed in the same commit if the
     new bundle does not have them; any other file there stays. Nothing is created or changed if the push is refused, and
     nothing is kept on this machine.
-
-    Args:
-        path: the bundle's directory.
-        destination: where to.
-
-    Raises:
-        BundleError: not a bundle, or an altered or incomplete one.
-        UsageError: no such repository, or one that holds graphs or weights of no bundle, or that is public though
-            `private` is set.
-        WhitenError: there is no token, or it may not write, or the hub cannot be reached.
-        MissingPackageError: huggingface_hub is not installed.
     """
     bundle, hub_id = open_bundle(path), destination.repository.id
     _check_token(hub_id)
@@ -141,21 +115,12 @@ def files_of(bundle: Bundle) -> tuple[str, ...]:
 
 
 def other_models(there: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return graphs, weights and code in a repository that a new bundle does not have: it would be refused beside them.
-
-    Args:
-        there: files of the repository.
-        names: files of the new bundle.
-    """
+    """Return graphs, weights and code in a repository that a new bundle does not have: they would spoil it."""
     return tuple(sorted(name for name in there if is_model_file(name) and name not in names))
 
 
 def _look(api: Any, destination: Destination) -> _Found:
-    """Look at the repository, and change nothing.
-
-    Raises:
-        UsageError: the repository is public, though it has to be private.
-    """
+    """Look at the repository, and change nothing."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     repository, has_branch = destination.repository, True
@@ -178,11 +143,7 @@ def _look(api: Any, destination: Destination) -> _Found:
 
 
 def _left_over(api: Any, hub_id: str, found: _Found, names: Sequence[str]) -> tuple[str, ...]:
-    """Return graphs, weights and the signature of the bundle in a repository that a new bundle does not have.
-
-    Raises:
-        UsageError: there are others, which are of no bundle.
-    """
+    """Return graphs, weights and the signature of the bundle in a repository that a new bundle does not have."""
     others = other_models(found.files, names)
     stale = {SIGNATURE_FILE} & set(found.files) - set(names) if MANIFEST_FILE in found.files else set()
     if not others:

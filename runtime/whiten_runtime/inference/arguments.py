@@ -56,11 +56,7 @@ class AllArguments(TensorArguments, total=False):
 
 
 def given_texts(texts: Texts | UnsetType, sentences: Texts | UnsetType, inputs: Texts | UnsetType) -> Texts:
-    """Return the texts of a call, by whichever of their three names they were given.
-
-    Raises:
-        UsageError: they were given by several names, or by none.
-    """
+    """Return the texts of a call, by whichever of their three names they were given."""
     named = {"texts": texts, "sentences": sentences, "inputs": inputs}
     given = {name: value for name, value in named.items() if not isinstance(value, UnsetType)}
     if not given:
@@ -71,18 +67,7 @@ def given_texts(texts: Texts | UnsetType, sentences: Texts | UnsetType, inputs: 
 
 
 def check_arguments(output_value: object, device: object, own_device: str, pool: object, chunk_size: Any) -> None:
-    """Check arguments by which sentence-transformers chooses other outputs, devices and processes.
-
-    Args:
-        output_value: kind of output; only "sentence_embedding" is in the graph.
-        device: device to compute on; None, or the encoder's own.
-        own_device: the encoder's own device.
-        pool: a pool of processes; only None.
-        chunk_size: number of texts that a process of a pool takes at once; it changes nothing here.
-
-    Raises:
-        UsageError: one of them cannot be used.
-    """
+    """Check arguments by which sentence-transformers chooses other outputs, devices and processes."""
     if output_value in ("token_embeddings", None):
         raise UsageError(
             f"output_value is {output_value!r}, but the graph of a bundle gives finished vectors alone, none of tokens"

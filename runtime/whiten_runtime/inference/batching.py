@@ -46,27 +46,18 @@ _TOLERATED_PADDING = 1.25
 
 @dataclass(frozen=True)
 class Schedule:
-    """Describes how the texts of a call become batches.
+    """Describes how the texts of a call become batches."""
 
-    Attributes:
-        workers: maximum number of batches that run at once.
-        budget: maximum number of padded tokens of a batch with more than one text; a quarter more for a call that is
-            one batch.
-        split: divide a small call among the workers, each with one thread; False on a GPU, which is faster with the
-            whole call at once.
-        first_window: number of texts that are tokenised before the first batch.
-        window: number of texts that are tokenised and sorted together after that.
-        worker_tokens: number of tokens of a call per additional worker.
-        pairs: maximum of the texts of a batch times the square of the longest; None for no limit.
-    """
-
-    workers: int
+    workers: int  # maximum number of batches that run at once
+    # maximum number of padded tokens of a batch with more than one text; a quarter more for a call that is one batch
     budget: int
+    # divide a small call among the workers, each with one thread; False on a GPU, which is faster with the whole call
+    # at once
     split: bool = True
-    first_window: int = WINDOW
-    window: int = WINDOW
-    worker_tokens: int = WORKER_TOKENS
-    pairs: int | None = None
+    first_window: int = WINDOW  # number of texts that are tokenised before the first batch
+    window: int = WINDOW  # number of texts that are tokenised and sorted together after that
+    worker_tokens: int = WORKER_TOKENS  # number of tokens of a call per additional worker
+    pairs: int | None = None  # maximum of the texts of a batch times the square of the longest; None for no limit
 
     @classmethod
     def on_cpu(cls, threads: int, workers: int, budget: int | None = None) -> "Schedule":
@@ -84,12 +75,7 @@ class Schedule:
         return cls(GPU_WORKERS, budget, split=False, first_window=GPU_FIRST_WINDOW, pairs=GPU_PAIRS)
 
     def plan(self, lengths: Sequence[int], max_texts: int | None = None) -> tuple[list[NDArray[np.intp]], int]:
-        """Return the batches of `plan_batches`, as arrays of indices, and the number of batches to run at once.
-
-        Args:
-            lengths: number of tokens of each text, shape [n].
-            max_texts: maximum number of texts per batch, or None for no limit.
-        """
+        """Return the batches of `plan_batches`, as arrays of indices, and the number of batches to run at once."""
         workers = workers_for(lengths, self.workers, self.worker_tokens) if self.split else 1
         groups = plan_batches(lengths, token_budget(lengths, workers, self.budget), max_texts, self.pairs)
         return groups, min(workers if self.split else self.workers, len(groups))
@@ -104,11 +90,6 @@ def token_budget(lengths: Sequence[int], workers: int, most: int = TOKEN_BUDGET)
     """Return the maximum number of padded tokens per batch.
 
     A small call is one batch. A larger one is divided so that all workers are busy until the end.
-
-    Args:
-        lengths: number of tokens of each text.
-        workers: number of batches that run at once.
-        most: maximum number of padded tokens of a batch.
     """
     total = sum(max(length, 1) for length in lengths)
     rounds = max(1, math.ceil(total / (workers * most)))
@@ -127,15 +108,6 @@ def plan_batches(
 
     Texts are taken longest first, and a group is closed when one more text would exceed `budget` padded tokens or
     `max_texts` texts. A text longer than the budget is a group on its own.
-
-    Args:
-        lengths: number of tokens of each text, shape [n].
-        budget: maximum number of padded tokens per group (rows times the longest text).
-        max_texts: maximum number of texts per group, or None for no limit.
-        pairs: maximum number of texts of a group times the square of the longest, or None for no limit.
-
-    Returns:
-        Index arrays that partition range(n).
     """
     if len(lengths) == 1:
         return [np.zeros(1, np.intp)]
@@ -157,19 +129,7 @@ def plan_batches(
 def pad_batch(
     ids: Sequence[Sequence[int]], pad_token_id: int, least: int = 1, prompt_tokens: int = 0
 ) -> dict[str, NDArray[np.int64]]:
-    """Right-pad token ids into the two inputs of the graph.
-
-    Args:
-        ids: token ids of each text.
-        pad_token_id: id of the padding token.
-        least: minimum number of tokens to pad to.
-        prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
-
-    Returns:
-        `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]; a batch in which no text has a
-        token gets one masked column, because the graph needs at least one. The mask is 1 for a token, 2 for a token
-        that is left out of the pooling, and 0 for padding.
-    """
+    """Right-pad token ids into the two inputs of the graph."""
     if len(ids) == 1 and len(ids[0]) >= least and not prompt_tokens:  # single-text requests should not wait
         alone = np.asarray(ids, np.int64)
         return {"input_ids": alone, "attention_mask": np.ones_like(alone)}

@@ -33,14 +33,6 @@ class CpuRunner:
 
     Providers other than NVIDIA's are run like a CPU, one batch at a time. A graph without a network has one session of
     one thread.
-
-    Args:
-        graph: the graph's file.
-        options: options with which sessions are created.
-        lookup: whether the graph only looks up a vector for each token.
-
-    Raises:
-        UsageError: WHITEN_THREADS is not a whole number of at least 1.
     """
 
     def __init__(self, graph: GraphFile, options: SessionOptions, lookup: bool = False) -> None:
@@ -62,11 +54,7 @@ class CpuRunner:
         return self._session_for(_USUAL_TOKENS).get()
 
     def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        """Run a batch while no other batch of the call runs; safe to call from several threads.
-
-        Raises:
-            WhitenError: onnxruntime fails.
-        """
+        """Run a batch while no other batch of the call runs; safe to call from several threads."""
         session = self._session_for(feed["input_ids"].size)
         self._wide_was_used |= session is self._wide
         return run_session(session, feed, values)
@@ -81,14 +69,7 @@ class CpuRunner:
         return lambda feed, values: run_session(session, feed, values)
 
     def trim(self, feed: Feed) -> None:
-        """Give memory back that runs so far took.
-
-        Args:
-            feed: a small batch, which is run.
-
-        Raises:
-            WhitenError: onnxruntime fails.
-        """
+        """Give memory back that runs so far took."""
         self.check_open()
         for session in {self._wide, self._narrow} if self._on_cpu else ():
             if session.alive:

@@ -26,20 +26,7 @@ _GRAPH_ID, _OPTION = "gpu_graph_id", "enable_cuda_graph"
 
 
 class CudaGraphRunner:
-    """Runs one text at a time on a session that has recorded CUDA graphs of several lengths. Thread-safe.
-
-    Args:
-        create: function that creates a session, with options as by `with_cuda_graph`; called once, in the thread that
-            uses the session.
-        provider: the first provider of the session.
-        output: name of the output, float32 [batch_size, k].
-        width: number of coordinates, k.
-        pad_token_id: id of the padding token.
-        longest: maximum number of tokens of a text.
-
-    Raises:
-        ProviderError: the graph cannot be recorded, for instance because parts of it run on the CPU.
-    """
+    """Runs one text at a time on a session that has recorded CUDA graphs of several lengths. Thread-safe."""
 
     def __init__(
         self,
@@ -72,11 +59,7 @@ class CudaGraphRunner:
         return tokens <= max(self._slots)
 
     def run(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vector of one text, float32 [1, k].
-
-        Raises:
-            WhitenError: onnxruntime fails.
-        """
+        """Return the vector of one text, float32 [1, k]."""
         length = next(length for length in self._slots if length >= len(ids))
         feed = pad_batch([ids], self._pad_token_id, length)
         try:

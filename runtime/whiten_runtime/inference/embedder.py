@@ -30,27 +30,17 @@ No text of words comes near: English has 4 to 5 a token. It is what text-embeddi
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """Holds the options of one call.
+    """Holds the options of one call."""
 
-    Attributes:
-        width: number of leading coordinates to keep.
-        batch_size: maximum number of texts per batch, or None.
-        normalize: divide each vector by its L2 norm.
-        truncate: truncate texts that are too long instead of raising.
-        values: outputs of the graph, concatenated.
-        prompt: text that is put before each text, or around it; see `prompts.with_prompt`.
-        max_characters: characters of a text beyond which it is cut, or refused; None for the embedder's.
-        finite: refuse vectors that are not finite, with the text's index.
-    """
-
-    width: int
-    batch_size: int | None = None
-    normalize: bool = False
-    truncate: bool = True
-    values: tuple[str, ...] = (OUTPUT,)
-    prompt: str = ""
+    width: int  # number of leading coordinates to keep
+    batch_size: int | None = None  # maximum number of texts per batch, or None
+    normalize: bool = False  # divide each vector by its L2 norm
+    truncate: bool = True  # truncate texts that are too long instead of raising
+    values: tuple[str, ...] = (OUTPUT,)  # outputs of the graph, concatenated
+    prompt: str = ""  # text that is put before each text, or around it; see `prompts.with_prompt`
+    # characters of a text beyond which it is cut, or refused; None for the embedder's
     max_characters: int | None = None
-    finite: bool = False
+    finite: bool = False  # refuse vectors that are not finite, with the text's index
 
     @classmethod
     def of(
@@ -63,12 +53,7 @@ class EncodeOptions:
         prompt: str = "",
         max_characters: int | None = None,
     ) -> "EncodeOptions":
-        """Check a caller's options against a bundle.
-
-        Raises:
-            UsageError: `batch_size`, `truncate_dim` or `max_characters` is out of range, or the bundle's vectors cannot
-                be truncated.
-        """
+        """Check a caller's options against a bundle."""
         width = manifest.dimension
         if truncate_dim is not None:
             width = whole_number("truncate_dim", truncate_dim, 1, width, ", the bundle's dimension")
@@ -80,17 +65,7 @@ class EncodeOptions:
 
 
 class Embedder:
-    """Embeds texts with a tokenizer and an engine. Thread-safe, and usable in forked children.
-
-    Args:
-        tokenizer: tokenizer of the graph.
-        engine: engine with the graph.
-        prompts: prompts of the model; None for none.
-
-    Attributes:
-        truncated: number of texts that were truncated so far.
-        max_characters: characters of a text beyond which it is cut, or refused, before it is tokenised.
-    """
+    """Embeds texts with a tokenizer and an engine. Thread-safe, and usable in forked children."""
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine, prompts: Prompts | None = None) -> None:
         self.tokenizer = tokenizer
@@ -122,18 +97,7 @@ class Embedder:
         options: EncodeOptions,
         advance: Callable[[int], object] = lambda count: None,
     ) -> NDArray[np.float32]:
-        """Embed texts, and return their vectors in order, float32 [n, width].
-
-        Args:
-            texts: the texts.
-            options: options of the call.
-            advance: function that receives the number of texts embedded since its last call.
-
-        Raises:
-            TextError: an item is not a string; the message has its index.
-            BundleError: the graph gives a vector that is not finite; the message has its index.
-            TooLongError: a text is too long and may not be truncated.
-        """
+        """Embed texts, and return their vectors in order, float32 [n, width]."""
         schedule = self.engine.schedule
         if len(texts) <= min(schedule.window, schedule.first_window):  # one window needs no thread
             return self._embed(self._token_ids(texts, 0, options)[0], 0, options, advance)
@@ -151,18 +115,7 @@ class Embedder:
         advance: Callable[[int], object] = lambda count: None,
         first: int | None = None,
     ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-        """Yield a window of texts with their vectors, float32 [m, width], while a thread tokenises the next window.
-
-        Args:
-            texts: an iterable of texts, read once, one window ahead.
-            options: options of the call.
-            advance: function that receives the number of texts embedded since its last call.
-
-        Raises:
-            TextError: an item is not a string; the message has its index.
-            BundleError: the graph gives a vector that is not finite; the message has its index.
-            TooLongError: a text is too long and may not be truncated.
-        """
+        """Yield a window of texts with their vectors, float32 [m, width], while a thread tokenises the next window."""
         stream = iter(texts)
         with ExitStack() as stack:
             executor = None
@@ -183,12 +136,7 @@ class Embedder:
                 window = following
 
     def tokenized(self, texts: Sequence[str], options: EncodeOptions) -> TokenizedTexts:
-        """Tokenise texts as `embed` does, for batches that the caller plans.
-
-        Raises:
-            TextError: an item is not a string; the message has its index.
-            TooLongError: a text is too long and may not be truncated.
-        """
+        """Tokenise texts as `embed` does, for batches that the caller plans."""
         ids, truncated = self._token_ids(texts, 0, options)
         return TokenizedTexts(ids, self._left_out(options), truncated)
 

@@ -22,25 +22,7 @@ from whiten_runtime.ort.session import SessionOptions
 
 
 class Engine:
-    """Computes the vectors of tokenised texts. Thread-safe.
-
-    Args:
-        model: an ONNX file that takes `input_ids` and `attention_mask`.
-        pad_token_id: id of the padding token.
-        options: options with which sessions are created; None for the CPU.
-        value: a value of the graph to compute even if it is not one of its outputs, float32 [batch_size, k].
-        lookup: whether the graph only looks up a vector for each token, as that of layer 0 does.
-
-    Attributes:
-        providers: active execution providers, in order of preference.
-        placement: number of nodes on each provider.
-        schedule: how the texts of a call become batches.
-
-    Raises:
-        BundleError: onnxruntime does not accept the model, or it has other inputs or outputs.
-        ProviderError: a provider is not available or not active.
-        UsageError: a provider's options would give every text the vector of the first.
-    """
+    """Computes the vectors of tokenised texts. Thread-safe."""
 
     def __init__(
         self,
@@ -72,11 +54,7 @@ class Engine:
         return value in self._widths
 
     def width_of(self, *values: str) -> int:
-        """Return the total number of coordinates of these outputs.
-
-        Raises:
-            KeyError: the graph has no such output.
-        """
+        """Return the total number of coordinates of these outputs."""
         return sum(self._widths[value] for value in values)
 
     def run(
@@ -86,17 +64,7 @@ class Engine:
         values: Sequence[str] = (OUTPUT,),
         prompt_tokens: int = 0,
     ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no guaranteed order.
-
-        Args:
-            ids: token ids of each text.
-            batch_size: maximum number of texts per batch, or None for no limit but that of padded tokens.
-            values: outputs to compute; the vectors of several outputs are concatenated.
-            prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
-
-        Raises:
-            WhitenError: onnxruntime fails, or the engine was closed.
-        """
+        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no guaranteed order."""
         groups, workers = self.schedule.plan([len(row) for row in ids], batch_size)
         if workers < 2:
             for group in groups:
@@ -117,11 +85,7 @@ class Engine:
     def run_alone(
         self, ids: Sequence[int], values: Sequence[str] = (OUTPUT,), prompt_tokens: int = 0
     ) -> NDArray[np.float32]:
-        """Return the vector of one text, float32 [1, k], as `run` would yield it, without a plan.
-
-        Raises:
-            WhitenError: onnxruntime fails, or the engine was closed.
-        """
+        """Return the vector of one text, float32 [1, k], as `run` would yield it, without a plan."""
         return self._runner.run(self.feed([ids], prompt_tokens), values)
 
     def vectors(self, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
@@ -145,29 +109,15 @@ class Engine:
             self._runner.trim(self.feed([[self._pad_token_id]]))
 
     def feed(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> Feed:
-        """Pad the token ids of one batch.
-
-        Args:
-            ids: token ids of each text.
-            prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
-        """
+        """Pad the token ids of one batch."""
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
     def check_padding(self, longest: int, precision: Precision, value: str = OUTPUT) -> None:
-        """Check that a padded text gets the same vector as the text alone; see `gpu_runner.check_padding`.
-
-        Raises:
-            ProviderError: the vectors differ.
-        """
+        """Check that a padded text gets the same vector as the text alone; see `gpu_runner.check_padding`."""
         check_padding(self.run_batch, self._pad_token_id, longest, value, self.providers[0], precision)
 
     def record(self, longest: int, precision: Precision) -> None:
-        """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on.
-
-        Raises:
-            UsageError: the engine does not run on CUDA.
-            ProviderError: the graph cannot be recorded, or a recording gives different vectors.
-        """
+        """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on."""
         if not isinstance(self._runner, GpuRunner):
             raise UsageError(f"CUDA graphs cannot be recorded on {self.providers[0]}; leave cuda_graphs out")
         self._runner.record(longest, self._widths[OUTPUT], precision)

@@ -38,13 +38,7 @@ _OUT_OF_MEMORY = (
 
 
 class GpuRunner:
-    """Runs a graph on NVIDIA's providers, with one session.
-
-    Args:
-        graph: the graph's file.
-        options: options with which the session is created; its first provider is one of NVIDIA's.
-        pad_token_id: id of the padding token.
-    """
+    """Runs a graph on NVIDIA's providers, with one session."""
 
     def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int) -> None:
         self.schedule = Schedule.on_gpu(options.tuning.gpu_token_budget)
@@ -60,11 +54,7 @@ class GpuRunner:
         return self._session.get()
 
     def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        """Run a batch; replay a CUDA graph for a single text if `record` was called and the text is short enough.
-
-        Raises:
-            WhitenError: onnxruntime fails.
-        """
+        """Run a batch; replay a CUDA graph for a single text if `record` was called and the text is short enough."""
         ids, mask = feed["input_ids"], feed["attention_mask"]
         if self._cuda_graphs is not None and tuple(values) == (OUTPUT,) and len(ids) == 1 and (mask == 1).all():
             graphs: CudaGraphRunner = self._cuda_graphs.get()
@@ -77,16 +67,7 @@ class GpuRunner:
         return self._run_batch
 
     def record(self, longest: int, width: int, precision: Precision) -> None:
-        """Record CUDA graphs for single texts, in a separate session, and use them from now on.
-
-        Args:
-            longest: maximum number of tokens of a text.
-            width: number of coordinates of a vector, k.
-            precision: precision of the bundle.
-
-        Raises:
-            ProviderError: the graph cannot be recorded, or a recording gives different vectors.
-        """
+        """Record CUDA graphs for single texts, in a separate session, and use them from now on."""
         options, pad = with_cuda_graph(self._options), self._pad_token_id
 
         def create() -> CudaGraphRunner:
@@ -132,11 +113,7 @@ class GpuRunner:
 
 
 class Turns:
-    """Lets a number of batches run at once, or one alone. Thread-safe.
-
-    Args:
-        most: maximum number of batches that run at once.
-    """
+    """Lets a number of batches run at once, or one alone. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most, self._free = most, BoundedSemaphore(most)
@@ -164,16 +141,7 @@ def is_out_of_memory(error: WhitenError) -> bool:
 
 
 def run_in_parts(run: RunBatch, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-    """Run a batch, and in halves if the GPU has too little memory for it.
-
-    Args:
-        run: function that runs a batch.
-        feed: the batch.
-        values: outputs to compute.
-
-    Raises:
-        WhitenError: onnxruntime fails, or the memory is too little for one text.
-    """
+    """Run a batch, and in halves if the GPU has too little memory for it."""
     try:
         return run(feed, values)
     except WhitenError as error:
@@ -205,17 +173,6 @@ def check_padding(
 
     CUDA has several kernels for attention, and the GPU, the shapes and the environment decide which of them runs. A few
     batches show whether one of them misreads the lengths of the texts.
-
-    Args:
-        run: function that runs a batch.
-        pad_token_id: id of the padding token.
-        longest: maximum number of tokens of a text.
-        value: name of the output that is compared.
-        provider: name of the first provider, for the message.
-        precision: precision of the bundle.
-
-    Raises:
-        ProviderError: the vectors differ.
     """
     for width in sorted({min(width, longest) for width in _WIDTHS}):
         texts = [text[:width] for text in _TEXTS]

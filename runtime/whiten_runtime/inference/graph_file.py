@@ -10,17 +10,7 @@ from whiten_runtime.ort.session import SessionOptions, create_session
 
 
 class GraphFile:
-    """Represents an ONNX file from token ids to vectors, with its external data.
-
-    Args:
-        path: the ONNX file.
-        options: options with which sessions are created.
-        value: a value of the graph that sessions must output even if it is not one of the file's outputs.
-
-    Attributes:
-        path: the ONNX file.
-        bytes: size of the graph and of its external data; 0 where there is no file.
-    """
+    """Represents an ONNX file from token ids to vectors, with its external data."""
 
     def __init__(self, path: Path, options: SessionOptions, value: str = OUTPUT) -> None:
         self.path = path
@@ -35,28 +25,14 @@ class GraphFile:
         return self._identity() == self._original
 
     def create_session(self, threads: int | None, options: SessionOptions | None = None) -> Any:
-        """Create a session of the graph.
-
-        Args:
-            threads: number of threads inside one operator; None for the number in the options.
-            options: options to use in place of those of the constructor.
-
-        Raises:
-            IntegrityError: the file was replaced since this object was created.
-            BundleError: onnxruntime does not accept the model.
-            ProviderError: a provider is not available or not active.
-        """
+        """Create a session of the graph."""
         if not self.unchanged:
             raise IntegrityError(f"{self.path}: replaced since it was opened; open it again, or restart the service")
         value = None if self._value == OUTPUT else self._value
         return create_session(self.path, options or self._options, threads, value)
 
     def output_widths(self, session: Any) -> dict[str, int]:
-        """Return the number of coordinates of each output that holds vectors.
-
-        Raises:
-            BundleError: the graph has inputs other than token ids and a mask, or lacks the required output.
-        """
+        """Return the number of coordinates of each output that holds vectors."""
         inputs = {value.name: value.type for value in session.get_inputs()}
         if inputs != {"input_ids": "tensor(int64)", "attention_mask": "tensor(int64)"}:
             raise BundleError(

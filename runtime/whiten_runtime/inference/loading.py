@@ -27,19 +27,6 @@ def load_bundle(
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
     Steps that do not depend on one another run in parallel.
-
-    Args:
-        path: the bundle.
-        options: options with which sessions are created; None for the CPU.
-        verify_hashes: check the SHA-256 of every file.
-        value: a value of the graph to compute in addition to its outputs.
-
-    Returns:
-        The bundle, and an embedder that the caller closes, for instance by `with`.
-
-    Raises:
-        BundleError: not a bundle, or not one for texts, incomplete, altered or unsafe.
-        ProviderError: a provider is not available or not active, or a CUDA kernel reads padding as text.
     """
     path, settings = path.absolute(), options or SessionOptions()
     with ThreadPoolExecutor(2, "whiten-open") as executor:
@@ -76,23 +63,7 @@ def load_graph(
     value: str = OUTPUT,
     prompts: Prompts | None = None,
 ) -> Embedder:
-    """Open a graph that is not part of a bundle yet.
-
-    Args:
-        model: an ONNX file.
-        tokenizer: tokenizer of the graph.
-        pad_token_id: id of the padding token.
-        options: options with which sessions are created; None for the CPU.
-        value: a value of the graph to compute in addition to its outputs.
-        prompts: prompts of the model; None for none.
-
-    Returns:
-        An embedder that the caller closes, for instance by `with`.
-
-    Raises:
-        BundleError: onnxruntime does not accept the graph, or it has other inputs or outputs.
-        ProviderError: a provider is not available or not active.
-    """
+    """Open a graph that is not part of a bundle yet."""
     return Embedder(tokenizer, Engine(model, pad_token_id, options, value), prompts)
 
 

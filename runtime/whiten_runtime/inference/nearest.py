@@ -13,15 +13,10 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Nearest:
-    """Holds the nearest rows of each query, the nearest first.
+    """Holds the nearest rows of each query, the nearest first."""
 
-    Attributes:
-        rows: numbers of the rows, from 0 on, int64 [n, k].
-        cosines: their cosines, float32 [n, k].
-    """
-
-    rows: NDArray[np.int64]
-    cosines: NDArray[np.float32]
+    rows: NDArray[np.int64]  # numbers of the rows, from 0 on, int64 [n, k]
+    cosines: NDArray[np.float32]  # their cosines, float32 [n, k]
 
     @classmethod
     def empty(cls, queries: int) -> "Nearest":
@@ -29,14 +24,7 @@ class Nearest:
         return cls(np.empty((queries, 0), np.int64), np.empty((queries, 0), np.float32))
 
     def add(self, queries: NDArray[np.float32], rows: NDArray[np.float32], start: int, top: int) -> "Nearest":
-        """Return the nearest rows of those so far and of further ones; among equals the lower number comes first.
-
-        Args:
-            queries: shape [n, d].
-            rows: further rows, [m, d].
-            start: number of the first of them.
-            top: number of rows to keep of each query, k at most.
-        """
+        """Return the nearest rows of those so far and of further ones; among equals the lower number comes first."""
         first, second = unit(queries), unit(rows)
         parts = [
             self._slice(begin)._merge(first[begin : begin + _ROWS_AT_ONCE] @ second.T, start, top)

@@ -16,17 +16,11 @@ DOCUMENT = ("document", "passage", "corpus")
 
 @dataclass(frozen=True)
 class Prompts:
-    """Holds the prompts of a bundle.
+    """Holds the prompts of a bundle."""
 
-    Attributes:
-        texts: prompts by name.
-        default: name of the prompt that texts get if none is asked for; None for no prompt.
-        pooled: whether the tokens of a prompt take part in the pooling.
-    """
-
-    texts: Mapping[str, str] = field(default_factory=dict)
-    default: str | None = None
-    pooled: bool = True
+    texts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
+    default: str | None = None  # name of the prompt that texts get if none is asked for; None for no prompt
+    pooled: bool = True  # whether the tokens of a prompt take part in the pooling
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Prompts":
@@ -34,16 +28,7 @@ class Prompts:
         return cls(manifest.prompts, manifest.default_prompt_name, manifest.include_prompt)
 
     def resolve(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """Return the prompt to apply; an empty string for none.
-
-        Args:
-            prompt_name: name of a prompt; None for the default one.
-            prompt: the prompt itself, in place of a name; an empty string for no prompt.
-
-        Raises:
-            UsageError: there is no prompt of this name, both were given, or a template cannot be left out of the
-                pooling.
-        """
+        """Return the prompt to apply; an empty string for none."""
         if prompt is not None and prompt_name is not None:
             raise UsageError(f"prompt and prompt_name '{prompt_name}' were both given; leave one out")
         if prompt is None:
@@ -63,9 +48,6 @@ class Prompts:
 
         As in sentence-transformers, the default prompt does not take its place; but a default template does, because
         every text of such a model stands in a template.
-
-        Args:
-            names: names of prompts, in order of preference, such as `QUERY` or `DOCUMENT`.
         """
         named = next((name for name in names if name in self.texts), None)
         if named is not None:

@@ -19,14 +19,11 @@ _SIGN_BIT = 128
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Quantises vectors; none of them depends on another.
+    """Quantises vectors; none of them depends on another."""
 
-    Attributes:
-        precision: "int8" and "uint8" give k bytes a vector, "binary" (int8) and "ubinary" (uint8) k / 8, rounded up.
-        ranges: lower and upper end of each coordinate's range, float32 [2, k], for int8 and uint8.
-    """
-
+    # "int8" and "uint8" give k bytes a vector, "binary" (int8) and "ubinary" (uint8) k / 8, rounded up
     precision: VectorPrecision
+    # lower and upper end of each coordinate's range, float32 [2, k], for int8 and uint8
     ranges: NDArray[np.float32] | None = None
 
     @classmethod
@@ -37,17 +34,7 @@ class Quantizer:
         width: int,
         stored: Callable[[], NDArray[np.float32]],
     ) -> "Quantizer | None":
-        """Return what quantises vectors of `width` coordinates; None for float32.
-
-        Args:
-            precision: precision asked for.
-            ranges: the caller's ranges, or None.
-            width: number of coordinates of a vector.
-            stored: function that returns the ranges to take if there are none of the caller's.
-
-        Raises:
-            UsageError: the precision is unknown, or the ranges are needless or cannot be used.
-        """
+        """Return what quantises vectors of `width` coordinates; None for float32."""
         one_of("precision", precision, get_args(VectorPrecision))
         if precision in ("int8", "uint8"):
             return cls(precision, stored() if ranges is None else _checked(ranges, width))
@@ -56,11 +43,7 @@ class Quantizer:
         return None if precision == "float32" else cls(precision)
 
     def __call__(self, vectors: NDArray[np.float32]) -> NDArray[Any]:
-        """Return vectors [n, k] as int8 or uint8, [n, k] or [n, k / 8] rounded up.
-
-        Raises:
-            TextError: a vector is not finite.
-        """
+        """Return vectors [n, k] as int8 or uint8, [n, k] or [n, k / 8] rounded up."""
         if not np.isfinite(vectors).all():
             raise TextError(f"a vector is not finite and has no {self.precision}; take float32 to see which one it is")
         signed = self.precision in ("int8", "binary")
@@ -78,11 +61,7 @@ def _levels(vectors: NDArray[np.float32], ranges: NDArray[np.float32]) -> NDArra
 
 
 def _checked(ranges: ArrayLike, width: int) -> NDArray[np.float32]:
-    """Return a caller's ranges as float32 [2, width].
-
-    Raises:
-        UsageError: they have another shape, are not finite, or end before they begin.
-    """
+    """Return a caller's ranges as float32 [2, width]."""
     found = numbers_of("ranges", ranges)
     if found.shape != (2, width):
         raise UsageError(f"ranges have shape {list(found.shape)}; wanted [2, {width}]: lower ends, then upper ends")

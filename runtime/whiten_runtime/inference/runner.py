@@ -18,23 +18,15 @@ RunBatch = Callable[[Feed, Sequence[str]], NDArray[np.float32]]
 
 
 class Runner(Protocol):
-    """Computes the vectors of padded batches with one graph.
+    """Computes the vectors of padded batches with one graph."""
 
-    Attributes:
-        schedule: how the texts of a call become batches, and how many of them run at once.
-    """
-
-    schedule: Schedule
+    schedule: Schedule  # how the texts of a call become batches, and how many of them run at once
 
     def session(self) -> Any:
         """Return an `onnxruntime.InferenceSession` of this process, from which inputs and outputs can be read."""
 
     def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        """Run a batch while no other batch of the call runs; safe to call from several threads.
-
-        Raises:
-            WhitenError: onnxruntime fails.
-        """
+        """Run a batch while no other batch of the call runs; safe to call from several threads."""
 
     def concurrent(self) -> RunBatch:
         """Return a function that runs one of several batches of a call, each in its own thread."""
@@ -47,12 +39,7 @@ class Runner(Protocol):
 
 
 def run_session(session: ForkSafeSession, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-    """Run a session, and concatenate its outputs: float32 [batch_size, k].
-
-    Raises:
-        BundleError: the graph gives another number of vectors than the batch has texts.
-        WhitenError: onnxruntime fails.
-    """
+    """Run a session, and concatenate its outputs: float32 [batch_size, k]."""
     return _joined(session.run(values, feed), len(feed["input_ids"]))
 
 

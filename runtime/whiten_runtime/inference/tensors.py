@@ -15,11 +15,7 @@ def as_tensors(vectors: NDArray[Any], whole: Literal[True]) -> "Tensor": ...
 @overload
 def as_tensors(vectors: NDArray[Any], whole: bool) -> "Tensor | list[Tensor]": ...
 def as_tensors(vectors: NDArray[Any], whole: bool) -> "Tensor | list[Tensor]":
-    """Return vectors [n, k] as one tensor, or as a list of n tensors [k], on the CPU and of the same dtype.
-
-    Raises:
-        MissingPackageError: torch is not installed.
-    """
+    """Return vectors [n, k] as one tensor, or as a list of n tensors [k], on the CPU and of the same dtype."""
     try:
         import torch
     except ImportError:

@@ -14,29 +14,17 @@ from whiten_runtime.inference.engine import Engine
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Holds the token ids of texts, cut to the length that the bundle takes.
+    """Holds the token ids of texts, cut to the length that the bundle takes."""
 
-    Attributes:
-        ids: token ids of each text, special tokens and prompt included.
-        prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
-        truncated: number of texts that were cut.
-    """
-
-    ids: list[list[int]]
-    prompt_tokens: int = 0
-    truncated: int = 0
+    ids: list[list[int]]  # token ids of each text, special tokens and prompt included
+    prompt_tokens: int = 0  # number of tokens at the beginning of each text that are left out of the pooling
+    truncated: int = 0  # number of texts that were cut
 
 
 class TokenRunner:
     """Runs batches of token ids on sessions that stay open. Safe to call from several threads, and in forked children.
 
     The session of batches that run side by side is created now: a bundle that is replaced later changes no vector.
-
-    Args:
-        engine: engine of a bundle.
-
-    Attributes:
-        schedule: number of batches that should run at once (`workers`), and the padded tokens of each (`budget`).
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -50,16 +38,7 @@ class TokenRunner:
         return self._engine.schedule
 
     def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
-        """Return the vectors of one batch, float32 [n, k], in the order of `ids`.
-
-        Args:
-            ids: token ids of each text, cut already, as in `TokenizedTexts`.
-            prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
-            alone: whether no other batch runs meanwhile, so that this one may use all threads.
-
-        Raises:
-            WhitenError: onnxruntime fails, or the encoder was closed.
-        """
+        """Return the vectors of one batch, float32 [n, k], in the order of `ids`."""
         if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
             self._process, self._run_beside = os.getpid(), self._engine.beside()
         feed = self._engine.feed(ids, prompt_tokens)
@@ -69,8 +48,5 @@ class TokenRunner:
         """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.
 
         Call it after a proof or a very long text. It runs a text of one token.
-
-        Raises:
-            WhitenError: onnxruntime fails, or the encoder was closed.
         """
         self._engine.trim()

@@ -19,21 +19,13 @@ _AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Describes one token of a text.
+    """Describes one token of a text."""
 
-    Attributes:
-        id: its id.
-        text: what the tokenizer calls it, such as "##ing".
-        special: whether it is not of the text, but put before or after it.
-        start: index of its first character in the text.
-        end: index after its last character.
-    """
-
-    id: int
-    text: str
-    special: bool
-    start: int
-    end: int
+    id: int  # its id
+    text: str  # what the tokenizer calls it, such as "##ing"
+    special: bool  # whether it is not of the text, but put before or after it
+    start: int  # index of its first character in the text
+    end: int  # index after its last character
 
 
 class Tokenizer:
@@ -41,18 +33,6 @@ class Tokenizer:
 
     Truncation and padding stay off in the backend. `cut` truncates after tokenisation, so each text's full length is
     known without extra work.
-
-    Args:
-        path: a `tokenizer.json`.
-        max_seq_length: maximum number of tokens of a text, special tokens included.
-        truncation_side: side from which tokens are removed from texts that are too long.
-
-    Attributes:
-        max_seq_length: maximum number of tokens of a text.
-        truncation_side: side from which tokens are removed.
-
-    Raises:
-        BundleError: the file is not a tokenizer, or its special tokens leave no room for a text.
     """
 
     def __init__(self, path: Path, max_seq_length: int, truncation_side: Side = "right") -> None:
@@ -72,11 +52,7 @@ class Tokenizer:
         self.truncation_side = truncation_side
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, special tokens included, not truncated.
-
-        Raises:
-            BundleError: the tokenizer fails on a text.
-        """
+        """Return the token ids of each text, special tokens included, not truncated."""
         ids: list[list[int]] = []
         with _typed_errors("the bundle's tokenizer fails"):
             for start in range(0, len(texts), _AT_ONCE):
@@ -88,15 +64,7 @@ class Tokenizer:
         return ids
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
-        """Return the tokens of a text, not truncated.
-
-        Args:
-            text: the text.
-            special: with the special tokens before and after it.
-
-        Raises:
-            BundleError: the tokenizer fails on the text.
-        """
+        """Return the tokens of a text, not truncated."""
         with _typed_errors("the bundle's tokenizer fails"):
             # A batch of one: other than `encode`, it lets other threads run meanwhile.
             found = self._backend.encode_batch([encodable(text)], add_special_tokens=special)[0]
@@ -104,15 +72,7 @@ class Tokenizer:
             return [Token(one, name, bool(mask), *offsets) for one, name, mask, offsets in parts]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Return the text of token ids, as far as they still hold it.
-
-        Args:
-            ids: token ids.
-            skip_special: leave out special tokens.
-
-        Raises:
-            UsageError: an id is not in the vocabulary.
-        """
+        """Return the text of token ids, as far as they still hold it."""
         size = self._backend.get_vocab_size()
         for one in ids:
             if not 0 <= one < size:

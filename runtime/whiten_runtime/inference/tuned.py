@@ -23,44 +23,26 @@ _SNAPSHOTS = "snapshots"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds one way to run a bundle.
+    """Holds one way to run a bundle."""
 
-    Attributes:
-        provider: provider as on the command line, such as "cpu" or "openvino:bf16".
-        threads: threads of one call.
-        token_budget: maximum number of padded tokens of a run.
-    """
-
-    provider: str
-    threads: int
-    token_budget: int
+    provider: str  # provider as on the command line, such as "cpu" or "openvino:bf16"
+    threads: int  # threads of one call
+    token_budget: int  # maximum number of padded tokens of a run
 
     def options(self, spinning: bool = True) -> SessionOptions:
-        """Return the options of sessions.
-
-        Raises:
-            UsageError: a value is out of range, or the provider cannot be read.
-        """
+        """Return the options of sessions."""
         tuning = Tuning(token_budget=whole_number("token_budget", self.token_budget, 1))
         return SessionOptions((parse_provider(self.provider),), self.threads, spinning, tuning)
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds what was measured of one setting.
+    """Holds what was measured of one setting."""
 
-    Attributes:
-        setting: the setting.
-        short: texts per second of a call with single sentences, the median of the rounds.
-        mixed: the same with passages of mixed lengths.
-        ratio: speed relative to the default setting: the median of the rounds' geometric means of both ratios.
-        least: the ratio that all rounds but one reached.
-    """
-
-    setting: Setting
-    short: float
-    mixed: float
-    ratio: float
-    least: float
+    setting: Setting  # the setting
+    short: float  # texts per second of a call with single sentences, the median of the rounds
+    mixed: float  # the same with passages of mixed lengths
+    ratio: float  # speed relative to the default setting: the median of the rounds' geometric means of both ratios
+    least: float  # the ratio that all rounds but one reached
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,25 +63,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Represents the content of BUNDLE.tuned.json.
+    """Represents the content of BUNDLE.tuned.json."""
 
-    Attributes:
-        format: version of this format.
-        bundle: name of the bundle, for people.
-        graph: id of the graph's files, from `graph_id`.
-        machine: machine on which it was measured.
-        versions: versions of what computed, for people.
-        setting: the setting that was chosen.
-        measured: all settings that were measured.
-    """
-
-    format: int
-    bundle: str
-    graph: str
-    machine: Machine
-    versions: dict[str, str]
-    setting: Setting
-    measured: tuple[Rate, ...]
+    format: int  # version of this format
+    bundle: str  # name of the bundle, for people
+    graph: str  # id of the graph's files, from `graph_id`
+    machine: Machine  # machine on which it was measured
+    versions: dict[str, str]  # versions of what computed, for people
+    setting: Setting  # the setting that was chosen
+    measured: tuple[Rate, ...]  # all settings that were measured
 
 
 def choice_path(bundle: Path) -> Path:
@@ -120,23 +92,14 @@ def graph_id(manifest: Manifest) -> str:
 
 
 def write_choice(bundle: Path, choice: Choice) -> Path:
-    """Write a choice beside its bundle, in place of an earlier one, and return its path.
-
-    Raises:
-        WhitenError: the folder cannot be written.
-    """
+    """Write a choice beside its bundle, in place of an earlier one, and return its path."""
     path = choice_path(bundle)
     replace_file(path, msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
     return path
 
 
 def tuned_options(bundle: Path, spinning: bool = True) -> SessionOptions:
-    """Return the options that `whiten tune` chose for a bundle on this machine.
-
-    Raises:
-        UsageError: there is no choice, it is not understood, or it was made for another machine or another bundle.
-        BundleError: the bundle's manifest cannot be read.
-    """
+    """Return the options that `whiten tune` chose for a bundle on this machine."""
     path = choice_path(bundle)
     choice = read_choice(path, bundle)
     if choice.graph != graph_id(read_manifest(bundle)):
@@ -160,13 +123,7 @@ def session_options(
     spinning: bool,
     tuned: bool,
 ) -> SessionOptions:
-    """Return the options of sessions from the arguments of `Encoder`.
-
-    Raises:
-        UsageError: `tuned` is true, and one of the others says what it leaves to `whiten tune`; or a value cannot be
-            used; or as `tuned_options`.
-        BundleError: as `tuned_options`.
-    """
+    """Return the options of sessions from the arguments of `Encoder`."""
     if not tuned:
         return SessionOptions(providers_for(providers, device), threads, spinning)
     if (providers, threads, device) != (None, None, None):
@@ -175,11 +132,7 @@ def session_options(
 
 
 def read_choice(path: Path, bundle: Path) -> Choice:
-    """Read a choice for a bundle.
-
-    Raises:
-        UsageError: there is none, or it is not understood; the message names the field.
-    """
+    """Read a choice for a bundle."""
     try:
         choice = msgspec.json.decode(path.read_bytes(), type=Choice)
     except FileNotFoundError:

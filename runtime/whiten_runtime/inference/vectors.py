@@ -20,15 +20,7 @@ _SAFE_SQUARES = (1e-24, 1e36)
 
 
 def numbers_of(name: str, values: ArrayLike) -> NDArray[np.float32]:
-    """Return numbers of any type as float32, [n, k] or [k].
-
-    Args:
-        name: name of the argument, for the message.
-        values: an array, a list of rows, or a tensor on the CPU.
-
-    Raises:
-        TextError: they are not numbers in rows of equal length.
-    """
+    """Return numbers of any type as float32, [n, k] or [k]."""
     try:
         with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
             return np.asarray(values, np.float32)
@@ -37,17 +29,7 @@ def numbers_of(name: str, values: ArrayLike) -> NDArray[np.float32]:
 
 
 def rows_of(name: str, vectors: ArrayLike, int8: bool = False) -> NDArray[np.float32]:
-    """Return vectors as float32, [n, k] or [k].
-
-    Args:
-        name: name of the argument, for the message.
-        vectors: an array, a list of rows, or a tensor on the CPU.
-        int8: whether int8 is taken too, as vectors of a bundle whose manifest says `"vectors": "int8"`.
-
-    Raises:
-        TextError: they are not numbers in rows of equal length.
-        UsageError: their type is that of codes: bool, uint8, or int8.
-    """
+    """Return vectors as float32, [n, k] or [k]."""
     try:
         given = np.asarray(vectors)
     except (TypeError, ValueError, OverflowError) as error:
@@ -57,16 +39,7 @@ def rows_of(name: str, vectors: ArrayLike, int8: bool = False) -> NDArray[np.flo
 
 
 def check_no_codes(name: str, rows: NDArray[Any], int8: bool = False) -> None:
-    """Check that rows do not have the type of codes, whose numbers are steps of ranges, or signs.
-
-    Args:
-        name: name of the argument, for the message.
-        rows: array of any shape and type.
-        int8: whether int8 is taken too.
-
-    Raises:
-        UsageError: the type is bool, uint8, or int8.
-    """
+    """Check that rows do not have the type of codes, whose numbers are steps of ranges, or signs."""
     if rows.dtype in (np.bool_, np.uint8) or (rows.dtype == np.int8 and not int8):
         raise UsageError(
             f"{name}: has dtype {rows.dtype}, as codes of precision int8, uint8, binary or ubinary; wanted vectors of "
@@ -75,27 +48,14 @@ def check_no_codes(name: str, rows: NDArray[Any], int8: bool = False) -> None:
 
 
 def check_finite(name: str, rows: NDArray[np.float32]) -> None:
-    """Check that no row of [n, k] holds an infinite number or NaN.
-
-    Raises:
-        TextError: one does; the message has the first index.
-    """
+    """Check that no row of [n, k] holds an infinite number or NaN."""
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         raise TextError(f"{name}[{int(finite.argmin())}] is not finite; leave it out")
 
 
 def check_given(vectors: NDArray[np.float32], name: str, offset: int = 0) -> None:
-    """Check that no vector that a graph gave, [n, k], holds an infinite number or NaN.
-
-    Args:
-        vectors: the vectors, contiguous.
-        name: what they were computed from, for the message.
-        offset: index of the first, for the message.
-
-    Raises:
-        BundleError: one does; the message has the first index.
-    """
+    """Check that no vector that a graph gave, [n, k], holds an infinite number or NaN."""
     if bad := rows_not_finite(vectors):
         raise not_finite(name, offset + min(bad))
 
@@ -108,12 +68,7 @@ def rows_not_finite(vectors: NDArray[np.float32]) -> set[int]:
 
 
 def not_finite(name: str, index: int) -> BundleError:
-    """Return the error of a vector that holds an infinite number or NaN.
-
-    Args:
-        name: what it was computed from, for the message.
-        index: index of what it was computed from.
-    """
+    """Return the error of a vector that holds an infinite number or NaN."""
     return BundleError(
         f"{name}[{index}] gets a vector from this bundle that is not finite; leave it out, run whiten verify, or "
         "export the model again with --precision fp32"
@@ -121,17 +76,7 @@ def not_finite(name: str, index: int) -> BundleError:
 
 
 def comparable(a: ArrayLike, b: ArrayLike, int8: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return two sets of vectors as float32 [n, k] and [m, k]; a single vector is a set of one.
-
-    Args:
-        a: shape [n, k] or [k].
-        b: shape [m, k] or [k].
-        int8: whether int8 is taken too, as vectors of a bundle whose manifest says `"vectors": "int8"`.
-
-    Raises:
-        UsageError: they have different numbers of dimensions, are no rows, or have the type of codes.
-        TextError: they are not numbers, or not finite.
-    """
+    """Return two sets of vectors as float32 [n, k] and [m, k]; a single vector is a set of one."""
     first, second = (np.atleast_2d(rows_of(name, vectors, int8)) for name, vectors in (("a", a), ("b", b)))
     for name, rows in (("a", first), ("b", second)):
         if rows.ndim != 2:
@@ -206,16 +151,7 @@ def row_similarities(
 def similarity_matrix(
     first: NDArray[np.float32], second: NDArray[np.float32], similarity: Similarity
 ) -> NDArray[np.float32]:
-    """Return the similarity of every row with every other; distances are negated, so that more is always nearer.
-
-    Args:
-        first: shape [n, k].
-        second: shape [m, k].
-        similarity: function of two vectors.
-
-    Returns:
-        float32 [n, m]. A number that float32 cannot hold is infinite; rows that are not finite give NaN.
-    """
+    """Return the similarity of every row with every other; distances are negated, so that more is always nearer."""
     if similarity == "cosine":
         cosines: NDArray[np.float32] = unit(first) @ unit(second).T
         return cosines

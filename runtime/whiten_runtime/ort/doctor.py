@@ -29,58 +29,36 @@ from whiten_runtime.ort.session import SessionOptions, open_session
 
 @dataclass(frozen=True)
 class ProviderCheck:
-    """Holds the result of the test of one provider.
+    """Holds the result of the test of one provider."""
 
-    Attributes:
-        name: name of the provider.
-        works: whether it multiplied two matrices correctly.
-        problem: reason for the failure; None if it works.
-        missing: libraries that it is linked to and that are not found.
-    """
-
-    name: str
-    works: bool
-    problem: str | None = None
-    missing: tuple[str, ...] = ()
+    name: str  # name of the provider
+    works: bool  # whether it multiplied two matrices correctly
+    problem: str | None = None  # reason for the failure; None if it works
+    missing: tuple[str, ...] = ()  # libraries that it is linked to and that are not found
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Describes what this machine can run.
+    """Describes what this machine can run."""
 
-    Attributes:
-        system: operating system and architecture.
-        python: version of Python.
-        processor: the machine's processor, and the part of it that this process may use.
-        packages: installed distributions of onnxruntime and of its plugin for OpenVINO, with their versions.
-        onnxruntime: version and build of the module that is imported; None if it cannot be imported.
-        providers: tests of the providers that this build has, and of those asked for.
-        driver: NVIDIA's driver; None where this build of onnxruntime does not use it.
-        libraries: versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them.
-        fastest: the fastest precision and provider for each kind of text, judged by the processor's instruction sets.
-        note: what works now and may not later; None if there is nothing.
-        problems: one line for each required component that does not work.
-    """
-
-    system: str
-    python: str
-    processor: Processor
+    system: str  # operating system and architecture
+    python: str  # version of Python
+    processor: Processor  # the machine's processor, and the part of it that this process may use
+    # installed distributions of onnxruntime and of its plugin for OpenVINO, with their versions
     packages: dict[str, str]
-    onnxruntime: str | None
-    providers: tuple[ProviderCheck, ...]
-    driver: Driver | None
+    onnxruntime: str | None  # version and build of the module that is imported; None if it cannot be imported
+    providers: tuple[ProviderCheck, ...]  # tests of the providers that this build has, and of those asked for
+    driver: Driver | None  # NVIDIA's driver; None where this build of onnxruntime does not use it
+    # versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them
     libraries: dict[str, str]
+    # the fastest precision and provider for each kind of text, judged by the processor's instruction sets
     fastest: tuple[Advice, ...]
-    note: str | None
-    problems: tuple[str, ...]
+    note: str | None  # what works now and may not later; None if there is nothing
+    problems: tuple[str, ...]  # one line for each required component that does not work
 
 
 def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
-    """Diagnose this machine.
-
-    Args:
-        wanted: providers that have to work, besides the CPU.
-    """
+    """Diagnose this machine."""
     packages, plugin, unit = installed_packages(), plugin_version(), processor()
     problems: list[str] = []
     build, checks = None, []
@@ -118,13 +96,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
 
 
 def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., Any] = open_session) -> ProviderCheck:
-    """Multiply two matrices on one provider alone.
-
-    Args:
-        onnxruntime: the module.
-        provider: the provider, with its options.
-        opened: function that creates a session, like `open_session`.
-    """
+    """Multiply two matrices on one provider alone."""
     name = provider_name(provider)
     a = np.array([[1, 2], [3, 4]], np.float32)
     try:

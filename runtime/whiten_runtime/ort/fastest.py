@@ -8,19 +8,12 @@ from whiten_runtime.ort.processor import BF16
 
 @dataclass(frozen=True)
 class Advice:
-    """Holds the fastest way to embed one kind of text.
+    """Holds the fastest way to embed one kind of text."""
 
-    Attributes:
-        texts: the kind of text.
-        precision: precision of the bundle to export.
-        provider: value of `--provider` or `device`.
-        why: the reason, with what was measured.
-    """
-
-    texts: str
-    precision: str
-    provider: str
-    why: str
+    texts: str  # the kind of text
+    precision: str  # precision of the bundle to export
+    provider: str  # value of `--provider` or `device`
+    why: str  # the reason, with what was measured
 
 
 ALL_TEXTS = "all texts"
@@ -40,9 +33,6 @@ def fastest(features: Collection[str]) -> tuple[Advice, ...]:
     """Return the fastest precision and provider for each kind of text.
 
     AVX-512 BF16 without AMX is no reason for bfloat16: int8 was 2.6 times as fast there.
-
-    Args:
-        features: instruction sets, as of `processor`; empty where the system does not list them.
     """
     if "AMX" in features and BF16 in features:
         return (

@@ -15,11 +15,7 @@ from whiten_runtime.ort.providers import import_onnxruntime
 
 
 class ForkSafeSession:
-    """Creates a session when it is first used in a process: a forked child has none of its parent's threads.
-
-    Args:
-        create: function that creates a session; called once per process.
-    """
+    """Creates a session when it is first used in a process: a forked child has none of its parent's threads."""
 
     def __init__(self, create: Callable[[], Any]) -> None:
         self._create = create
@@ -28,11 +24,7 @@ class ForkSafeSession:
         _live.add(self)
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Run the graph; safe to call from several threads at once.
-
-        Raises:
-            WhitenError: onnxruntime fails, for instance because memory is short.
-        """
+        """Run the graph; safe to call from several threads at once."""
         session = self.get()
         try:
             results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed))
@@ -41,11 +33,7 @@ class ForkSafeSession:
         return results
 
     def run_in_pool(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Run the graph like `run`, on one of the session's own threads: none of its other threads is woken for it.
-
-        Raises:
-            WhitenError: onnxruntime fails, for instance because memory is short.
-        """
+        """Run the graph like `run`, on one of the session's own threads: none of its other threads is woken for it."""
         session = self.get()
         ended, answer = Event(), []
 
@@ -68,11 +56,7 @@ class ForkSafeSession:
         return results
 
     def trim(self, feed: Mapping[str, NDArray[Any]]) -> None:
-        """Run the graph once, and give back all memory that the session's arena holds and does not use after that.
-
-        Raises:
-            WhitenError: onnxruntime fails.
-        """
+        """Run the graph once, and give back all memory that the session's arena holds and does not use after that."""
         options = import_onnxruntime().RunOptions()
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         try:
@@ -81,11 +65,7 @@ class ForkSafeSession:
             raise _failed(str(error)) from error
 
     def get(self) -> Any:
-        """Return the session of this process, created if necessary.
-
-        Raises:
-            WhitenError: `close` was called.
-        """
+        """Return the session of this process, created if necessary."""
         session = self._session
         if session is None:
             with _creation_lock:

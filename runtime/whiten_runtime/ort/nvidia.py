@@ -27,40 +27,24 @@ else:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Describes a GPU.
+    """Describes a GPU."""
 
-    Attributes:
-        name: the driver's name for it.
-        memory: size of its memory in bytes.
-        capability: compute capability, such as "9.0".
-    """
-
-    name: str
-    memory: int
-    capability: str
+    name: str  # the driver's name for it
+    memory: int  # size of its memory in bytes
+    capability: str  # compute capability, such as "9.0"
 
 
 @dataclass(frozen=True)
 class Driver:
-    """Describes NVIDIA's driver.
+    """Describes NVIDIA's driver."""
 
-    Attributes:
-        version: newest CUDA version that it can run, such as "13.0"; None without a driver.
-        problem: reason why it cannot be used; None if it can.
-        gpus: GPUs that this process can see.
-    """
-
-    version: str | None
-    problem: str | None
-    gpus: tuple[Gpu, ...] = ()
+    version: str | None  # newest CUDA version that it can run, such as "13.0"; None without a driver
+    problem: str | None  # reason why it cannot be used; None if it can
+    gpus: tuple[Gpu, ...] = ()  # GPUs that this process can see
 
 
 def driver(load: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> Driver:
-    """Query the driver's version and GPUs.
-
-    Args:
-        load: function that opens a shared library.
-    """
+    """Query the driver's version and GPUs."""
     try:
         library = load(_DRIVER)
     except OSError as error:
@@ -94,11 +78,7 @@ def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
 
 
 def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]:
-    """Return the versions of the CUDA runtime and of cuDNN, as far as they are found; few operators need cuDNN.
-
-    Args:
-        load: function that opens a shared library.
-    """
+    """Return the versions of the CUDA runtime and of cuDNN, as far as they are found; few operators need cuDNN."""
     found = {}
     for name in _RUNTIMES:
         with suppress(OSError):
@@ -128,12 +108,7 @@ def advice(missing: Iterable[str]) -> str:
 
 
 def missing_for(onnxruntime: Any, provider: str) -> list[str]:
-    """Return the libraries that are missing for a provider; none for providers that are not NVIDIA's.
-
-    Args:
-        onnxruntime: the module.
-        provider: name of the provider.
-    """
+    """Return the libraries that are missing for a provider; none for providers that are not NVIDIA's."""
     if provider not in NVIDIA:
         return []
     library = provider_library(Path(onnxruntime.__file__).parent, NVIDIA[provider])
@@ -141,12 +116,7 @@ def missing_for(onnxruntime: Any, provider: str) -> list[str]:
 
 
 def provider_library(folder: Path, name: str) -> Path | None:
-    """Return the path of onnxruntime's library of a provider ("cuda", "tensorrt"), or None where there is none.
-
-    Args:
-        folder: folder of the module `onnxruntime`.
-        name: name of the provider, in lower case.
-    """
+    """Return the path of onnxruntime's library of a provider ("cuda", "tensorrt"), or None where there is none."""
     for file in (f"libonnxruntime_providers_{name}.so", f"onnxruntime_providers_{name}.dll"):
         if (path := folder / "capi" / file).exists():
             return path

@@ -69,20 +69,6 @@ def register_plugin(onnxruntime: Any, providers: Sequence[Provider]) -> bool:
     """Register the plugin's library, once per process, if OpenVINO is among the providers.
 
     A forked child inherits the registration.
-
-    Args:
-        onnxruntime: the module.
-        providers: providers of a session.
-
-    Returns:
-        Whether the session must take OpenVINO from the plugin; False where it is not wanted, or where onnxruntime was
-        built with it (onnxruntime-openvino), which takes other options.
-
-    Raises:
-        MissingPackageError: the plugin is not installed.
-        ProviderError: this onnxruntime cannot load plugins, the library cannot be loaded, or OpenVINO cannot be
-            combined with the other providers.
-        UsageError: a precision other than f32 and bf16 is asked for.
     """
     if not wants_openvino(providers):
         return False
@@ -113,17 +99,7 @@ def register_plugin(onnxruntime: Any, providers: Sequence[Provider]) -> bool:
 
 
 def add_plugin(onnxruntime: Any, settings: Any, providers: Sequence[Provider], threads: int) -> None:
-    """Add OpenVINO's CPU to the options of a session.
-
-    Args:
-        onnxruntime: the module, with which the plugin was registered.
-        settings: an `onnxruntime.SessionOptions`.
-        providers: providers of the session; OpenVINO is the first.
-        threads: number of threads inside one operator.
-
-    Raises:
-        ProviderError: OpenVINO finds no processor that it can use, or one without bfloat16 that was asked for it.
-    """
+    """Add OpenVINO's CPU to the options of a session."""
     devices = _devices(onnxruntime)
     if not devices:
         raise ProviderError(f"{OPENVINO_PROVIDER} finds no processor here that it can use; use {CPU_PROVIDER}")
@@ -135,23 +111,13 @@ def add_plugin(onnxruntime: Any, settings: Any, providers: Sequence[Provider], t
 
 
 def plugin_config(options: Mapping[str, Any], threads: int) -> str:
-    """Return OpenVINO's properties as the JSON document that the plugin takes.
-
-    Args:
-        options: properties of OpenVINO's CPU device, such as NUM_STREAMS. It refuses those that it does not know.
-        threads: number of threads, unless the options say another.
-    """
+    """Return OpenVINO's properties as the JSON document that the plugin takes."""
     properties = {**_DEFAULTS, _THREADS: threads, **options}
     return json.dumps({"CPU": {name: str(value) for name, value in properties.items()}}, sort_keys=True)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check the precision of OpenVINO's options, before anything is loaded.
-
-    Raises:
-        UsageError: it is neither f32 nor bf16.
-        ProviderError: it is bf16, and the processor is known to have no bfloat16.
-    """
+    """Check the precision of OpenVINO's options, before anything is loaded."""
     precision = options.get(PRECISION_HINT, "f32")
     if precision not in ("f32", BFLOAT16):
         raise UsageError(f"{PRECISION_HINT} is '{precision}'; wanted f32 or {BFLOAT16}")
@@ -163,13 +129,6 @@ def check_bfloat16(features: Collection[str], capabilities: Collection[str] = (B
     """Check that the processor multiplies bfloat16.
 
     Without it OpenVINO does not refuse, but emulates: 44 times slower than float32 on a Xeon with AVX-512 VNNI.
-
-    Args:
-        features: instruction sets of the processor, from `processor`; empty where the system does not list them.
-        capabilities: what OpenVINO says that the processor can do.
-
-    Raises:
-        ProviderError: it does not.
     """
     if (features and BF16 not in features) or BF16 not in capabilities:
         has = f", only {', '.join(features)}" if features else ""
@@ -184,9 +143,6 @@ def check_bundle_precision(precision: str, providers: Sequence[Provider]) -> Non
 
     Its CPU has no fused kernel for products with one scale a token: all-MiniLM-L6-v2 in int8 takes 6.7 CPU ms a short
     text there and 66 a text of 128 tokens, in float32 5.4 and 46 (Xeon with AVX-512 VNNI).
-
-    Raises:
-        ProviderError: it is.
     """
     if precision == "int8" and wants_openvino(providers):
         raise ProviderError(

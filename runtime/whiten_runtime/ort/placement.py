@@ -78,13 +78,6 @@ def check_placement(placement: Placement, providers: Sequence[str]) -> None:
 
     What one accelerator leaves to the next is fine. onnxruntime adds the CPU behind them all; matrix products may fall
     back on it only if it was asked for.
-
-    Args:
-        placement: number of nodes on each provider.
-        providers: names of the providers asked for, in order of preference.
-
-    Raises:
-        ProviderError: the first one runs no node, or one that was not asked for runs matrix products.
     """
     provider = providers[0]
     if not placement.operators:

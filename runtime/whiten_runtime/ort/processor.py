@@ -31,35 +31,19 @@ _FEATURES = {
 
 @dataclass(frozen=True)
 class Processor:
-    """Describes a machine's processor, and the part of it that this process may use.
+    """Describes a machine's processor, and the part of it that this process may use."""
 
-    Attributes:
-        model: name of the processor; "" where the system does not give it.
-        features: instruction sets that matter to matrix products; empty where the system does not list them.
-        affinity: number of processors that the process may run on.
-        quota: CPU time that its cgroup may use, in CPUs; None for no limit.
-        threads: default number of threads, from `default_threads`.
-        exact_int8: whether products of uint8 and int8 are exact at full speed.
-    """
-
-    model: str
+    model: str  # name of the processor; "" where the system does not give it
+    # instruction sets that matter to matrix products; empty where the system does not list them
     features: tuple[str, ...]
-    affinity: int
-    quota: float | None
-    threads: int
-    exact_int8: bool
+    affinity: int  # number of processors that the process may run on
+    quota: float | None  # CPU time that its cgroup may use, in CPUs; None for no limit
+    threads: int  # default number of threads, from `default_threads`
+    exact_int8: bool  # whether products of uint8 and int8 are exact at full speed
 
 
 def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
-    """Inspect the processor.
-
-    Args:
-        root: directory in which proc and sys are mounted.
-        machine: machine type; by default that of `platform.machine`.
-
-    Raises:
-        UsageError: WHITEN_THREADS is not a whole number of at least 1.
-    """
+    """Inspect the processor."""
     try:
         lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -79,11 +63,7 @@ def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
 
 
 def default_threads() -> int:
-    """Return the default number of threads: the environment's WHITEN_THREADS, else `available_cpus`.
-
-    Raises:
-        UsageError: WHITEN_THREADS is not a whole number of at least 1.
-    """
+    """Return the default number of threads: the environment's WHITEN_THREADS, else `available_cpus`."""
     wanted = os.environ.get(THREADS_VARIABLE, "").strip()
     if not wanted:
         return available_cpus()
@@ -93,22 +73,13 @@ def default_threads() -> int:
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """Return the number of processors this process may use: the smaller of affinity and cgroup quota, at least 1.
-
-    Args:
-        root: directory in which proc and sys are mounted.
-    """
+    """Return the number of processors this process may use: the smaller of affinity and cgroup quota, at least 1."""
     quota = _cgroup_quota(root)
     return max(1, _affinity() if quota is None else min(_affinity(), math.ceil(quota)))
 
 
 def saturates_int8(root: Path = Path("/"), machine: str | None = None) -> bool:
-    """Return whether uint8 * int8 kernels may saturate here: x86 without VNNI adds pairs of products in 16 bits.
-
-    Args:
-        root: directory in which proc is mounted; without it, every x86 is assumed to saturate.
-        machine: machine type; by default that of `platform.machine`.
-    """
+    """Return whether uint8 * int8 kernels may saturate here: x86 without VNNI adds pairs of products in 16 bits."""
     if (machine or platform.machine()).lower() not in _X86:
         return False
     try:

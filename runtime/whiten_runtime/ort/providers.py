@@ -41,11 +41,7 @@ of a float16 normalisation are computed in float32.
 
 
 def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:
-    """Check providers, and return them with our default options added.
-
-    Raises:
-        UsageError: there is none, or one is neither a name nor a (name, options) pair.
-    """
+    """Check providers, and return them with our default options added."""
     if isinstance(providers, str):
         raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
     if not providers:
@@ -54,15 +50,7 @@ def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:
 
 
 def providers_for(providers: Sequence[Provider] | None = None, device: str | None = None) -> tuple[Provider, ...]:
-    """Return the providers for a list of providers or a device; the CPU if neither is given.
-
-    Args:
-        providers: names or (name, options) pairs, in order of preference.
-        device: "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16".
-
-    Raises:
-        UsageError: both are given, or one cannot be used as given.
-    """
+    """Return the providers for a list of providers or a device; the CPU if neither is given."""
     if providers is not None:
         if device is not None:
             raise UsageError(f"both providers and device '{device}' are given; leave one of them out")
@@ -71,11 +59,7 @@ def providers_for(providers: Sequence[Provider] | None = None, device: str | Non
 
 
 def on_device(device: str) -> Provider:
-    """Return the provider of "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16".
-
-    Raises:
-        UsageError: the device is none of them.
-    """
+    """Return the provider of "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16"."""
     found = re.fullmatch(r"(cpu|cuda|openvino)(?:(?<=cuda):(\d+)|(?<=openvino):bf16)?", device)
     if found is None:
         raise UsageError(f"device is '{device}'; wanted {_DEVICES}")
@@ -95,11 +79,7 @@ def device_of(provider: Provider) -> str:
 
 
 def parse_provider(text: str) -> Provider:
-    """Parse a provider of the command line: a name, NAME:KEY=VALUE,KEY=VALUE, or a device as in `on_device`.
-
-    Raises:
-        UsageError: the text is none of them.
-    """
+    """Parse a provider of the command line: a name, NAME:KEY=VALUE,KEY=VALUE, or a device as in `on_device`."""
     if re.match(r"(?i)(cpu|cuda|openvino)(:|$)", text) and not re.match("openvino:.*=", text):
         return on_device(text)
     name, colon, rest = text.partition(":")
@@ -126,9 +106,6 @@ def import_onnxruntime() -> Any:
 
     Since 1.29 its Linux wheels report each session to Microsoft unless ORT_DISABLE_TELEMETRY is set before the import,
     from a thread that also keeps forked children from exiting.
-
-    Raises:
-        MissingPackageError: neither onnxruntime nor onnxruntime-gpu is installed.
     """
     try:
         with environment(_TELEMETRY_OFF, "1"):
@@ -171,11 +148,7 @@ def both_installed(installed: Mapping[str, str]) -> str:
 
 
 def conflict(installed: Mapping[str, str]) -> str | None:
-    """Return a message if several of `PACKAGES` are installed, with the next step; None otherwise.
-
-    Args:
-        installed: versions by package, as from `installed_packages`.
-    """
+    """Return a message if several of `PACKAGES` are installed, with the next step; None otherwise."""
     if len(installed) < 2:
         return None
     return f"{both_installed(installed)}; {reinstall(installed)}"
@@ -189,16 +162,7 @@ def reinstall(installed: Sequence[str] | Mapping[str, str] = PACKAGES[:2]) -> st
 def check_available(
     providers: Sequence[Provider], available: Sequence[str], installed: Callable[[], Mapping[str, str]]
 ) -> None:
-    """Check that onnxruntime was built with each provider.
-
-    Args:
-        providers: providers asked for.
-        available: providers that this build of onnxruntime has.
-        installed: function that returns versions by package, like `installed_packages`.
-
-    Raises:
-        ProviderError: it was not; the message says what to install.
-    """
+    """Check that onnxruntime was built with each provider."""
     for name in map(provider_name, providers):
         if name in available:
             continue

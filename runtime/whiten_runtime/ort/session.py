@@ -52,43 +52,34 @@ _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
 @dataclass(frozen=True)
 class Tuning:
-    """Holds sizes that were chosen by measurement, and that only `whiten tune`, tests and benchmarks change.
+    """Holds sizes that were chosen by measurement, and that only `whiten tune`, tests and benchmarks change."""
 
-    Attributes:
-        little_work: bytes of a graph times tokens of a batch, below which several threads cost more than they save.
-        most_sharing: threads up to which batches that run at once share a session with single batches: half the memory,
-            and the same CPU time with 2 threads. With 4 and 8 threads on 2 processors it took 10 to 60 % more.
-        largest_held_twice: bytes of a graph up to which a second copy is held, for batches that run at once.
-        gpu_token_budget: maximum number of padded tokens of a batch on a GPU: enough to fill an H100. Smaller ones
-            were faster on short texts and larger ones on long texts (benchmarks/gpu).
-        token_budget: maximum number of padded tokens of a run on a CPU; None for the default, which depends on how
-            many runs go side by side.
-    """
-
+    # bytes of a graph times tokens of a batch, below which several threads cost more than they save
     little_work: float = 300e6
+    # threads up to which batches that run at once share a session with single batches: half the memory, and the same
+    # CPU time with 2 threads. With 4 and 8 threads on 2 processors it took 10 to 60 % more
     most_sharing: int = 2
+    # bytes of a graph up to which a second copy is held, for batches that run at once
     largest_held_twice: int = 1 << 30
+    # maximum number of padded tokens of a batch on a GPU: enough to fill an H100. Smaller ones were faster on short
+    # texts and larger ones on long texts (benchmarks/gpu)
     gpu_token_budget: int = 16384
+    # maximum number of padded tokens of a run on a CPU; None for the default, which depends on how many runs go side by
+    # side
     token_budget: int | None = None
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """Holds the options with which sessions are created.
+    """Holds the options with which sessions are created."""
 
-    Attributes:
-        providers: execution providers in order of preference; all of them must be active.
-        threads: threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use.
-        spinning: let threads spin while one operator waits for the next. Threads never spin between calls.
-        tuning: sizes chosen by measurement.
-        exact_int8: take the exact kernel for products of uint8 and int8 where the fast one may saturate, on x86 without
-            VNNI; for weights of which pairs may be too large.
-    """
-
+    # execution providers in order of preference; all of them must be active
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
-    threads: int | None = None
-    spinning: bool = True
-    tuning: Tuning = Tuning()
+    threads: int | None = None  # threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use
+    spinning: bool = True  # let threads spin while one operator waits for the next. Threads never spin between calls
+    tuning: Tuning = Tuning()  # sizes chosen by measurement
+    # take the exact kernel for products of uint8 and int8 where the fast one may saturate, on x86 without VNNI; for
+    # weights of which pairs may be too large
     exact_int8: bool = False
 
     def __post_init__(self) -> None:
@@ -108,18 +99,7 @@ class SessionOptions:
 
 
 def create_session(model: Path, options: SessionOptions, threads: int | None = None, value: str | None = None) -> Any:
-    """Create an `onnxruntime.InferenceSession` on exactly the providers asked for.
-
-    Args:
-        model: an ONNX file.
-        options: options of the session.
-        threads: number of threads inside one operator; None for the number in the options.
-        value: a value of the graph that becomes an output if the file does not list it as one; None for no such value.
-
-    Raises:
-        ProviderError: a provider is not available, or was dropped when the session was created.
-        BundleError: onnxruntime does not accept the model.
-    """
+    """Create an `onnxruntime.InferenceSession` on exactly the providers asked for."""
     graph: str | bytes | PathLike[bytes] = str(model) if is_utf8(model) else BytesPath(model)
     entries = []
     if value is not None and value not in (scan := scan_graph(model)).outputs:
@@ -134,13 +114,6 @@ def weights_place(model: Path, locations: Iterable[str]) -> tuple[Path, dict[str
 
     onnxruntime refuses weights that are links to another folder, as in the hub's cache, for a graph that it is given as
     bytes: it is to be given that other folder.
-
-    Args:
-        model: the ONNX file.
-        locations: names of the files of weights, beside the graph or links there.
-
-    Raises:
-        BundleError: the links lead to different folders.
     """
     files = {name: (model.parent / name).resolve() for name in locations}
     folders = {file.parent for file in files.values()} or {model.parent}
@@ -155,14 +128,7 @@ def open_session(
     threads: int | None = None,
     entries: Sequence[tuple[str, str | bytes]] = (),
 ) -> Any:
-    """Create a session like `create_session`, from a graph's path or content.
-
-    Args:
-        graph: path or content of an ONNX file.
-        options: options of the session.
-        threads: number of threads inside one operator.
-        entries: further settings of the session.
-    """
+    """Create a session like `create_session`, from a graph's path or content."""
     ort = import_onnxruntime()
     plugin = register_plugin(ort, options.providers)
     check_available(options.providers, ort.get_available_providers(), installed_packages)
