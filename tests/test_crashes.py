@@ -1,0 +1,129 @@
+"""Kill the two functions that write every output, or fill the disk, at each call that changes a file."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whiten_export.writing.staging import staged
+from whiten_runtime.bundle.manifest import MANIFEST_FILE
+from whiten_runtime.errors import WhitenError
+from whiten_runtime.files.replacing import replacing
+
+pytestmark = pytest.mark.slow
+
+CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "half written"}
+HALF = b"0123456789abcdef" * 1000
+OLD, NEW = b"old", HALF + HALF
+
+
+def write_file(folder: Path) -> None:
+    with replacing(folder / "out") as file:
+        write_in_halves(file, folder)
+
+
+def write_folder(folder: Path) -> None:
+    with staged(folder / "out", replace=True) as stage:
+        (stage / "onnx").mkdir()
+        with (stage / "onnx" / "model.onnx").open("wb") as file:
+            write_in_halves(file, folder)
+        (stage / MANIFEST_FILE).write_bytes(NEW)
+
+
+def write_in_halves(file: Any, folder: Path) -> None:
+    file.write(HALF)
+    file.flush()
+    sys.audit("half written", str(folder / "out"))
+    file.write(HALF)
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """Return what is in a file, or in the files below a folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+WRITERS: dict[str, tuple[Callable[[Path], None], dict[str, bytes], dict[str, bytes]]] = {
+    "file": (write_file, {".": OLD}, {".": NEW}),
+    "folder": (write_folder, {MANIFEST_FILE: OLD}, {MANIFEST_FILE: NEW, "onnx/model.onnx": NEW}),
+}
+
+
+def child(folder: str, kind: str, at: str, error: str) -> None:
+    """Write, end or fail at the call of a number, and print the number of calls."""
+    count = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        opened = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if not (event in CHANGES or opened) or isinstance(arguments[0], int):
+            return
+        path = os.fsdecode(arguments[0])
+        if path.startswith("/") and not path.startswith(folder):
+            return
+        count += 1
+        if count == int(at):
+            if int(error):
+                raise OSError(int(error), os.strerror(int(error)), path)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    try:
+        WRITERS[kind][0](Path(folder))
+    except WhitenError as problem:
+        sys.exit(f"error: {problem}")
+    print(count)
+
+
+def run(folder: Path, kind: str, at: int = 0, error: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, __file__, str(folder), kind, str(at), str(error)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def prepare(folder: Path, kind: str) -> Path:
+    """Write the old output, and return its place."""
+    for name, old in WRITERS[kind][1].items():
+        path = folder / "out" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(old)
+    return folder / "out"
+
+
+@pytest.mark.parametrize("error", [0, errno.ENOSPC], ids=["killed", "disk full"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_the_old_output_or_the_new_one_is_whole_after_a_fault_at_any_call(
+    kind: str, error: int, tmp_path: Path
+) -> None:
+    _, old, new = WRITERS[kind]
+    (tmp_path / "0").mkdir()
+    prepare(tmp_path / "0", kind)
+    calls = int(run(tmp_path / "0", kind).stdout)
+    assert calls >= 3
+    for at in range(1, calls + 1):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        out = prepare(folder, kind)
+        done = run(folder, kind, at, error)
+        if error:
+            assert done.returncode in (0, 1), done.stderr
+            assert done.returncode == 0 or (done.stderr.count("\n") == 1 and str(out) in done.stderr), done.stderr
+        else:
+            assert done.returncode == -signal.SIGKILL, f"call {at} of {calls}"
+        found = content(out)
+        if not found:  # a folder is replaced by two renames: between them it has another name
+            assert kind == "folder"
+            assert old in [content(path) for path in folder.iterdir()], f"call {at} of {calls}"
+        else:
+            assert found in (old, new), f"call {at} of {calls}"
+        assert run(folder, kind).returncode == 0
+        assert content(out) == new
+
+
+if __name__ == "__main__":
+    child(*sys.argv[1:])
