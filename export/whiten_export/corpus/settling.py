@@ -69,3 +69,10 @@ def report_settled(statistics: Statistics, report: Reporter) -> None:
             f"{statistics.moments.n:,} of {settled.available:,} sentences are enough: more would not move the map "
             f"(cosines under maps of either half differ by {settled.difference:.3f}; --all-sentences takes all)"
         )
+
+
+def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
+    """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
+    width, kept = fitted.weight.shape
+    if kept > fitted.rank and (kept < width or fitted.rank < width - 1):
+        report.warn(f"only {fitted.rank} of {kept} dimensions carry something; the others come out near 0")

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import tokenizers
+
 from whiten_export.corpus.fitting import embed_value, fit_corpus
 from whiten_export.corpus.kinds import kind_moments
-from whiten_export.corpus.settling import fit, fit_until_settled, report_settled
+from whiten_export.corpus.settling import fit, fit_until_settled, report_settled, warn_of_rank
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.pipeline.align import align_with, report_alignment
-from whiten_export.pipeline.language import is_multilingual
 from whiten_export.pipeline.plan import Plan
-from whiten_export.writing.result import warn_of_rank
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import AlignmentRecord, ChoiceRecord
 from whiten_runtime.errors import UsageError
@@ -26,6 +26,12 @@ from whiten_whitening.kinds import check_kinds
 from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Moments
 from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules, soft_weight
+
+_LAST_LATIN = "\u024f"
+"""Last letter of the block Latin Extended-B."""
+
+_OTHER_SCRIPTS = 0.15
+"""Share of tokens in other scripts from which a model counts as multilingual: bert-base-uncased has 0.05."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +119,12 @@ def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:
     if choice is None:
         return None
     return ChoiceRecord(why=choice.why, pairs=pairs.record if pairs else None, candidates=choice.candidates)
+
+
+def is_multilingual(tokenizer_json: str) -> bool:
+    """Return whether many tokens of a vocabulary, the content of `tokenizer.json`, have letters beyond Latin script."""
+    tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json)
+    size = tokenizer.get_vocab_size()
+    texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(0, size, max(1, size // 8000))]
+    other = sum(any(letter.isalpha() and letter > _LAST_LATIN for letter in text) for text in texts)
+    return bool(texts) and other / len(texts) >= _OTHER_SCRIPTS

@@ -25,14 +25,12 @@ from whiten_export.pipeline.prove import compare_tokenizers, prove
 from whiten_export.pipeline.provenance import describe_export
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.pipeline.weigh_layers import weigh_layers
-from whiten_export.writing.client_files import ClientSettings, write_client_files, write_tokenizer
-from whiten_export.writing.result import Export, write_whitening
+from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
 from whiten_export.writing.staging import staged
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.checks import instance_of, path_of
 from whiten_runtime.inference.loading import load_graph
-from whiten_runtime.inference.prompts import TEXT
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -108,8 +106,8 @@ def export_bundle(
         if choice.target == "cpu":
             sum_residuals(graph)  # after all passes that look for Add
         save_graph(graph, stage / MODEL_FILE)
-        settings = _client_settings(plan, dimension, (stage / EXTERNAL_DATA_FILE).is_file())
-        write_client_files(stage, plan.model.client_config, settings)
+        config, length = plan.model.client_config, plan.max_seq_length
+        write_client_files(stage, config, dimension, length, plan.prompts, plan.similarity_fn_name)
         if fitted is not None:
             if choice.precision != "fp32":
                 shift = _precision_shift(plan, stage, tokenizer, options)
@@ -149,17 +147,3 @@ def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: Ses
         with load_graph(path, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
             means.append(embed_value(sentences, embedder, UNWHITENED_OUTPUT).mean(axis=0))
     return np.asarray(means[1] - means[0])
-
-
-def _client_settings(plan: Plan, dimension: int, separate_weights: bool) -> ClientSettings:
-    own, prompts = plan.composed.own, plan.prompts
-    # Other programs know no templates, and would pool a prompt that has to be left out.
-    texts = {name: text for name, text in prompts.texts.items() if TEXT not in text} if prompts.pooled else {}
-    return ClientSettings(
-        dimension=dimension,
-        max_seq_length=plan.max_seq_length,
-        prompts=texts,
-        default_prompt_name=prompts.default if prompts.default in texts else None,
-        similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
-        separate_weights=separate_weights,
-    )

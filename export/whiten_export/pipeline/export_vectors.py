@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.corpus.fitting import fit_vectors
+from whiten_export.corpus.settling import warn_of_rank
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.head import OPSET, set_head, vectors_graph
@@ -17,8 +18,8 @@ from whiten_export.pipeline.describe import describe_whitening, parity_record, v
 from whiten_export.pipeline.recipe import VectorRecipe, whitening_name
 from whiten_export.proof.gate import check_rounding
 from whiten_export.proof.reference import Head
+from whiten_export.writing.client_files import Export, write_whitening
 from whiten_export.writing.model_card import with_model_card
-from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, CorpusRecord, Manifest, ParityRecord, Source

@@ -13,7 +13,7 @@ from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.max_length import USUAL_LENGTH, choose_max_seq_length
 from whiten_export.sources.opening import open_model
 from whiten_export.writing.staging import check_target
-from whiten_runtime.bundle.manifest import Manifest, Pooling
+from whiten_runtime.bundle.manifest import Manifest, Pooling, Similarity
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
@@ -77,6 +77,11 @@ class Plan:
     def tokenizer(self, path: Path) -> Tokenizer:
         """Return the bundle's tokenizer, from its `tokenizer.json`."""
         return Tokenizer(path, self.max_seq_length, self.model.tokenizer.truncation_side)
+
+    @property
+    def similarity_fn_name(self) -> Similarity:
+        """Return the similarity that the model's authors compare vectors by."""
+        return "cosine" if self.composed.own is None else self.composed.own.similarity_fn_name
 
     @property
     def prompts(self) -> Prompts:

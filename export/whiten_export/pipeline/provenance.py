@@ -28,7 +28,7 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         prompts=dict(plan.prompts.texts),
         default_prompt_name=plan.prompts.default,
         truncation_side=plan.model.tokenizer.truncation_side,
-        similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
+        similarity_fn_name=plan.similarity_fn_name,
         matryoshka_dimensions=own.dimensions if own is not None and plan.composed.keeps_modules and not fitted else (),
         route=None if own is None else own.route,
         whitening=describe_whitening(fitted, decision.statistics, decision.alignment),

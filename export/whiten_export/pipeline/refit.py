@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from whiten_export.corpus.settling import warn_of_rank
 from whiten_export.corpus.statistics import Origin, Statistics
 from whiten_export.graph.files import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
@@ -22,9 +23,15 @@ from whiten_export.pipeline.describe import describe_whitening, parity_record, v
 from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_texts
 from whiten_export.proof.gate import Expected, check_bundle, check_rounding
 from whiten_export.proof.reference import Head
-from whiten_export.writing.client_files import CONFIG_FILE, POOLING_FILE, rewrite_transformers_js, write_pooling
+from whiten_export.writing.client_files import (
+    CONFIG_FILE,
+    POOLING_FILE,
+    Export,
+    rewrite_transformers_js,
+    write_pooling,
+    write_whitening,
+)
 from whiten_export.writing.model_card import with_model_card
-from whiten_export.writing.result import Export, warn_of_rank, write_whitening
 from whiten_export.writing.staging import check_target, staged
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,

@@ -1,18 +1,49 @@
-"""Write the tokenizer of a bundle, and the files from which other programs load it."""
+"""Write the files of a bundle beside its graph: tokenizer, whitening, and what other programs load it from."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save
+
 from whiten_export.sources.base import SourceTokenizer
-from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE, WHITENING_FILE
 from whiten_runtime.bundle.client_files import SEPARATE_WEIGHTS, TRANSFORMERS_JS
-from whiten_runtime.bundle.manifest import Similarity
+from whiten_runtime.bundle.manifest import Manifest, Similarity
+from whiten_runtime.inference.prompts import TEXT, Prompts
+from whiten_whitening.maps import WhiteningMap
 
 POOLING_FILE = "1_Pooling/config.json"
 CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True)
+class Export:
+    """Describes a bundle that was written.
+
+    Attributes:
+        path: the bundle's directory.
+        manifest: manifest of the bundle.
+    """
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all files that the manifest lists."""
+        return sum(record.bytes for record in self.manifest.files.values())
+
+
+def write_whitening(stage: Path, fitted: WhiteningMap) -> None:
+    """Write `whitening.safetensors`."""
+    n = np.asarray([fitted.n_samples], np.int64)
+    arrays = {"mean": fitted.mean, "W": fitted.weight, "eigenvalues": fitted.eigenvalues, "n": n}
+    arrays |= {"covariance": fitted.covariance, "corpus_mean": fitted.corpus_mean}
+    (stage / WHITENING_FILE).write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
 
 def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int) -> None:
@@ -35,30 +66,22 @@ def write_tokenizer(root: Path, tokenizer: SourceTokenizer, max_seq_length: int)
     )
 
 
-@dataclass(frozen=True)
-class ClientSettings:
-    """Holds what other programs need to know of a bundle."""
-
-    dimension: int  # number of coordinates of a vector
-    max_seq_length: int  # maximum number of tokens of a text
-    prompts: Mapping[str, str] = field(default_factory=dict)  # prompts that are put before a text, by name
-    default_prompt_name: str | None = None  # name of the prompt that texts get if none is asked for
-    similarity_fn_name: Similarity = "cosine"  # similarity of two vectors
-    separate_weights: bool = False  # whether the graph's weights are a file of their own
-
-
-def write_client_files(root: Path, config: Mapping[str, Any], settings: ClientSettings) -> None:
+def write_client_files(
+    root: Path, config: Mapping[str, Any], dimension: int, max_seq_length: int, prompts: Prompts, similarity: Similarity
+) -> None:
     """Write the files of sentence-transformers and others, which pool the graph's [n, 1, k] output as one token."""
-    length = settings.max_seq_length
-    described = {"max_position_embeddings": length} | dict(config)
-    _write_json(root / CONFIG_FILE, described | {TRANSFORMERS_JS: _transformers_js(settings.separate_weights)})
-    _write_json(root / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+    described = {"max_position_embeddings": max_seq_length} | dict(config)
+    separate_weights = (root / EXTERNAL_DATA_FILE).is_file()
+    _write_json(root / CONFIG_FILE, described | {TRANSFORMERS_JS: _transformers_js(separate_weights)})
+    _write_json(root / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
+    # Other programs know no templates, and would pool a prompt that has to be left out.
+    texts = {name: text for name, text in prompts.texts.items() if TEXT not in text} if prompts.pooled else {}
     _write_json(
         root / "config_sentence_transformers.json",
         {
-            "prompts": dict(settings.prompts),
-            "default_prompt_name": settings.default_prompt_name,
-            "similarity_fn_name": settings.similarity_fn_name,
+            "prompts": texts,
+            "default_prompt_name": prompts.default if prompts.default in texts else None,
+            "similarity_fn_name": similarity,
         },
     )
     modules = (("", "Transformer"), ("1_Pooling", "Pooling"))
@@ -69,7 +92,7 @@ def write_client_files(root: Path, config: Mapping[str, Any], settings: ClientSe
             for index, (path, kind) in enumerate(modules)
         ],
     )
-    write_pooling(root, settings.dimension)
+    write_pooling(root, dimension)
 
 
 def write_pooling(root: Path, dimension: int) -> None:

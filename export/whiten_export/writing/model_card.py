@@ -1,18 +1,25 @@
 """Write README.md of a bundle: a model card, whose first lines the model hub reads."""
 
+import json
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from huggingface_hub import ModelCardData
 
-from whiten_export.writing.card_snippets import snippets
-from whiten_export.writing.quoting import code, plain, quoted
 from whiten_runtime.bundle.bundle import file_record
+from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import IsotropyRecord, Manifest, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.space import space_of
+from whiten_runtime.checks import encodable
 from whiten_runtime.hub.names import is_repository_id
 from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.inference.prompts import TEXT
+
+_TEXTS = ("A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell.")
 
 
 def with_model_card(stage: Path, manifest: Manifest) -> Manifest:
@@ -28,11 +35,11 @@ def model_card(manifest: Manifest) -> str:
     It depends on the manifest alone, without the files that it lists.
     """
     parts = [
-        "\n".join(["---", *_front_matter(manifest), "---"]),
-        f"# {plain(manifest.name)}",
+        f"---\n{_front_matter(manifest)}\n---",
+        f"# {_plain(manifest.name)}",
         _summary(manifest),
         _table(("", ""), _rows(manifest)),
-        *snippets(manifest),
+        *_examples(manifest),
         *_agreement(manifest),
         *_isotropy(manifest.whitening),
         "## Licence",
@@ -41,23 +48,23 @@ def model_card(manifest: Manifest) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(manifest: Manifest) -> list[str]:
-    """Return the lines of YAML, with every value that is not fixed between quotation marks."""
+def _front_matter(manifest: Manifest) -> str:
     source, text = manifest.source, manifest.input == "text"
     base = source.checkpoint or (source.merged_into or "").split("@")[0]
-    lines = [f"base_model: {quoted(base)}"] if is_repository_id(base) else []
-    lines.append("library_name: whiten")
-    if source.license is not None:
-        lines.append(f"license: {quoted(source.license)}")
-    if text:
-        lines.append("pipeline_tag: sentence-similarity")
-    tags = ["whiten", "onnx", *(["sentence-similarity", "feature-extraction"] if text else [])]
-    tags += ["whitening"] if manifest.whitening is not None else []
-    return [*lines, "tags:", *(f"- {tag}" for tag in tags)]
+    data = ModelCardData(
+        base_model=base if is_repository_id(base) else None,
+        library_name="whiten",
+        license=None if source.license is None else encodable(source.license),
+        pipeline_tag="sentence-similarity" if text else None,
+        tags=["whiten", "onnx"]
+        + (["sentence-similarity", "feature-extraction"] if text else [])
+        + (["whitening"] if manifest.whitening is not None else []),
+    )
+    return data.to_yaml(line_break="\n")
 
 
 def _summary(manifest: Manifest) -> str:
-    model = code(manifest.source.model)
+    model = _code(manifest.source.model)
     if manifest.input == "vectors":
         return (
             f"A whitening of precomputed vectors, {model}, as one ONNX graph: each vector minus the mean of those "
@@ -72,21 +79,21 @@ def _summary(manifest: Manifest) -> str:
 
 def _rows(manifest: Manifest) -> list[tuple[str, str]]:
     source, text = manifest.source, manifest.input == "text"
-    origin = code(source.checkpoint or source.model)
-    at = f" at {code(source.revision[:12])}" if source.revision else ""
+    origin = _code(source.checkpoint or source.model)
+    at = f" at {_code(source.revision[:12])}" if source.revision else ""
     rows = [("source", origin + at)]
     if source.merged_into is not None:
-        rows.append(("adapter of", code(source.merged_into)))
+        rows.append(("adapter of", _code(source.merged_into)))
     if text:
         rows.append(
-            ("network", f"{plain(source.model_type)}, {source.num_hidden_layers} layers of {source.hidden_size}")
+            ("network", f"{_plain(source.model_type)}, {source.num_hidden_layers} layers of {source.hidden_size}")
         )
         layers = ", ".join(map(str, manifest.layers))
         weights = ", ".join(f"{weight:.3g}" for weight in manifest.layer_weights or ())
         rows.append(("layers", f"{layers}{f' (weights {weights})' if weights else ''}; 0 is the embedding layer"))
         rows.append(("pooling", f"{manifest.pooling}{'' if manifest.include_prompt else ', without the prompt'}"))
     if manifest.modules:
-        rows.append(("modules", ", ".join(map(code, manifest.modules))))
+        rows.append(("modules", ", ".join(map(_code, manifest.modules))))
     rows.append(("whitening", _whitening(manifest.whitening, "sentences" if text else "vectors")))
     size = f"{manifest.dimension} dimensions{', divided by the norm' if manifest.normalize else ''}"
     numbers = "; whole numbers from -127 to 127, exact as int8" if manifest.vectors == "int8" else ""
@@ -99,8 +106,8 @@ def _rows(manifest: Manifest) -> list[tuple[str, str]]:
         rows.append(("maximum length", f"{manifest.max_seq_length} tokens{side}"))
         rows.append(("prompts", _prompts(manifest)))
     if manifest.route is not None:
-        rows.append(("route", code(manifest.route)))
-    rows.append(("space", f"{code(space_of(manifest))}: vectors of bundles with this id can be compared"))
+        rows.append(("route", _code(manifest.route)))
+    rows.append(("space", f"{_code(space_of(manifest))}: vectors of bundles with this id can be compared"))
     return rows
 
 
@@ -114,14 +121,14 @@ def _whitening(whitening: WhiteningRecord | None, what: str) -> str:
         parts.append(f"shrinkage {whitening.shrinkage:.3g}")
     if whitening.common_components:
         parts.append(f"{whitening.common_components} common components removed")
-    corpus = ", ".join(code(record.name) for record in whitening.corpus)
+    corpus = ", ".join(_code(record.name) for record in whitening.corpus)
     return f"{', '.join(parts)}; fitted on {whitening.n_samples:,} {what} of {corpus}"
 
 
 def _prompts(manifest: Manifest) -> str:
     default = manifest.default_prompt_name
     shown = (
-        f"{code(name)}{' (the default)' if name == default else ''}: {code(quoted(prompt))}"
+        f"{_code(name)}{' (the default)' if name == default else ''}: {_code(_quoted(prompt))}"
         for name, prompt in manifest.prompts.items()
     )
     return "; ".join(shown) or "none"
@@ -146,7 +153,7 @@ def _agreement(manifest: Manifest) -> list[str]:
 
 def _figures(record: ParityRecord) -> tuple[str, ...]:
     cosines = (f"1 - {max(0.0, 1 - cosine):.1e}" for cosine in (record.min_cosine, record.mean_cosine))
-    return (plain(record.reference), f"{record.vectors:,}", *cosines, f"{record.max_difference:.1e}")
+    return (_plain(record.reference), f"{record.vectors:,}", *cosines, f"{record.max_difference:.1e}")
 
 
 def _isotropy(whitening: WhiteningRecord | None) -> list[str]:
@@ -167,10 +174,159 @@ def _licence(manifest: Manifest) -> str:
     if manifest.input == "vectors":
         return "The licence is that of the vectors that the whitening was fitted on; look it up at their source."
     known = manifest.source.license
-    stated = f", which is stated as {code(known)}" if known else "; look it up there"
+    stated = f", which is stated as {_code(known)}" if known else "; look it up there"
     return f"The weights are those of the source model, and so is their licence{stated}."
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _examples(manifest: Manifest) -> list[str]:
+    """Return the sections of the examples, each with code that runs in the folder that contains the bundle."""
+    name = manifest.name
+    first = (
+        f"The examples need whiten with its extra `cpu`. {_quoted(name)} is the bundle's directory; where it was "
+        'uploaded to the model hub, its repository, "ORG/NAME", opens it too.'
+    )
+    sections = _of_vectors(manifest) if manifest.input == "vectors" else _of_texts(manifest)
+    return ["## Use", first, *sections]
+
+
+def _of_texts(manifest: Manifest) -> list[str]:
+    name, texts = _quoted(manifest.name), _listed(_TEXTS)
+    file = shlex.quote(manifest.name)
+    python = f"""from whiten import Encoder
+
+encoder = Encoder({name})
+vectors = encoder.encode({texts})
+print(encoder.similarity(vectors, vectors).round(2))"""
+    shell = f"""whiten verify {file}
+whiten embed {file} {shlex.quote(_TEXTS[0])}"""
+    other = f"""from whiten.integrations.sentence_transformers import load
+
+model = load({name})
+vectors = model.encode({texts})
+print(model.similarity(vectors, vectors))"""
+    return [
+        *_section("Python", "python", python),
+        *_section("Command line", "bash", shell),
+        *_section("sentence-transformers", "python", other),
+        *_onnxruntime(manifest),
+        *_search(manifest),
+    ]
+
+
+def _onnxruntime(manifest: Manifest) -> list[str]:
+    """Return the example without whiten; none for a default prompt that its mask would have to leave out."""
+    prompt = manifest.prompts.get(manifest.default_prompt_name or "", "")
+    if prompt and not manifest.include_prompt:
+        return []
+    folder = _quoted(manifest.name)
+    text = _quoted(prompt.replace(TEXT, _TEXTS[0]) if TEXT in prompt else prompt + _TEXTS[0])
+    direction = "" if manifest.truncation_side == "right" else ', direction="left"'
+    code = f"""from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+folder = Path({folder})
+tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+tokenizer.enable_truncation({manifest.max_seq_length}{direction})
+session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
+ids = tokenizer.encode({text}).ids
+feed = {{"input_ids": np.array([ids], np.int64), "attention_mask": np.ones((1, len(ids)), np.int64)}}
+(vectors,) = session.run(["{OUTPUT}"], feed)
+print(vectors.shape)"""
+    return _section("onnxruntime alone", "python", code)
+
+
+def _search(manifest: Manifest) -> list[str]:
+    """Return the example of a search; with one route of a model, the other side is another bundle's."""
+    if manifest.route in ("query", "document"):
+        other = "documents" if manifest.route == "query" else "queries"
+        words = f"This bundle embeds one side of a search; {other} need the bundle of the other route."
+        return ["### Search", words]
+    code = f"""from whiten import Encoder
+
+encoder = Encoder({_quoted(manifest.name)})
+documents = {_listed(_TEXTS)}
+stored = encoder.encode_document(documents)
+scores = encoder.similarity(encoder.encode_query("Who makes music?"), stored)[0]
+for row in scores.argsort()[::-1]:
+    print(round(float(scores[row]), 2), documents[row])"""
+    return _section("Search", "python", code)
+
+
+def _of_vectors(manifest: Manifest) -> list[str]:
+    name, file, width = _quoted(manifest.name), shlex.quote(manifest.name), manifest.source.hidden_size
+    python = f"""import numpy as np
+from whiten import VectorWhitener
+
+vectors = np.random.default_rng(0).normal(size=(3, {width})).astype(np.float32)  # yours
+np.save("vectors.npy", vectors)
+whitener = VectorWhitener({name})
+print(whitener.transform(vectors).shape)"""
+    shell = f"""whiten verify {file}
+whiten transform {file} --input vectors.npy --out whitened.npy"""
+    alone = f"""from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession(Path({name}) / "onnx" / "model.onnx")
+(whitened,) = session.run(["{OUTPUT}"], {{"{VECTORS_INPUT}": np.load("vectors.npy")}})
+print(whitened.shape)"""
+    search = f"""import numpy as np
+from whiten import VectorWhitener
+
+whitener = VectorWhitener({name})
+stored = whitener.transform(np.load("vectors.npy"), normalize_embeddings=True)
+query = whitener.transform(np.load("vectors.npy")[0], normalize_embeddings=True)
+print((stored @ query).argsort()[::-1])"""
+    return [
+        *_section("Python", "python", python),
+        *_section("Command line", "bash", shell),
+        *_section("onnxruntime alone", "python", alone),
+        *_section("Search", "python", search),
+    ]
+
+
+def _section(title: str, language: str, code: str) -> list[str]:
+    fence = "```"
+    while fence in code:
+        fence += "`"
+    return [f"### {title}", f"{fence}{language}\n{code}\n{fence}"]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return f"[{', '.join(map(_quoted, texts))}]"
+
+
+def _quoted(text: str) -> str:
+    """Return a text between quotation marks, as Python reads it."""
+    return "".join(map(_visible, json.dumps(encodable(text), ensure_ascii=False)))
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line that Markdown shows as it is."""
+    return re.sub(r"([\\`*_\[\]<>#&~])", r"\\\1", _one_line(text))
+
+
+def _code(text: str) -> str:
+    """Return a text in one line, as code of Markdown."""
+    line = _one_line(text)
+    marks = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    space = " " if line[:1] == "`" or line[-1:] == "`" else ""
+    return f"{marks}{space}{line}{space}{marks}"
+
+
+def _one_line(text: str) -> str:
+    return "".join(map(_visible, " ".join(encodable(text).split())))
+
+
+def _visible(character: str) -> str:
+    """Return a character, or its code if it cannot be shown."""
+    return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -1,24 +1,18 @@
-"""Write a directory that appears complete or not at all."""
+"""Write a directory that appears complete or not at all: made beside its place, and renamed when it is whole."""
 
-import glob
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from whiten_export.writing.exchange import exchange
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.locks import is_abandoned, lock
+from whiten_runtime.files.locks import lock
 from whiten_runtime.files.replacing import sync_folder
 from whiten_runtime.files.writable import PARTIAL, written_as
-
-_REPLACED = ".replaced-"
-
-_ELSEWHERE = "another --out"
 
 
 @dataclass(frozen=True)
@@ -34,24 +28,19 @@ BUNDLE = Kind("bundle", MANIFEST_FILE)
 
 @contextmanager
 def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
-    """Yield a hidden directory beside `target`; rename it to `target` when the block ends without an error.
-
-    The staging directory is locked while it is in use. A directory that a killed process left behind is recognised by
-    its free lock, and removed by the next call for the same target. A bundle that is replaced is exchanged with the new
-    one in one step, and then removed. Where the file system cannot exchange, it is renamed first: if the process is
-    killed before the new one has its name, the next call puts the old one back.
-    """
+    """Yield a hidden directory beside `target`, which gets its name when the block ends without an error."""
     named, target = target, target.resolve()
-    with written_as(named, _ELSEWHERE):
-        stage, held = _prepare(target, replace, kind)
+    with written_as(named, "another --out"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        check_target(target, replace, kind)
+        stage = _hidden(target)
+        stage.mkdir()
         try:
             yield stage
             _flush(stage)
             _publish(stage, target, replace, kind)
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-            if held is not None:
-                os.close(held)
 
 
 def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
@@ -79,65 +68,35 @@ def locked(directory: Path) -> Iterator[None]:
             os.close(held)
 
 
-def _prepare(target: Path, replace: bool, kind: Kind) -> tuple[Path, int | None]:
-    """Create and lock the staging directory; clean up after killed processes."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _recover(target)
-    check_target(target, replace, kind)
-    while True:
-        stage = _unique(target, PARTIAL)
-        stage.mkdir()
-        with suppress(BlockingIOError):  # another process takes it for abandoned, as it was not locked yet
-            held = lock(stage)
-            if stage.exists():
-                return stage, held
-            if held is not None:
-                os.close(held)
-
-
 def _publish(stage: Path, target: Path, replace: bool, kind: Kind) -> None:
-    """Give the new directory its name. What it replaces is under the name of the stage afterwards, or removed."""
-    if replace and target.exists():
-        check_target(target, replace, kind)
-        if not exchange(stage, target):
-            _replace_in_two_steps(stage, target)
-    else:
+    """Rename what is replaced out of the way, then the new directory into its place; of several processes, one wins."""
+    old = _hidden(target)
+    while True:
+        try:
+            if replace and target.exists():
+                check_target(target, replace, kind)
+                target.rename(old)
+        except FileNotFoundError:
+            continue  # another process has renamed it meanwhile
         try:
             stage.rename(target)
         except OSError:
-            check_target(target, replace, kind)  # another process may have been faster
-            raise
-    sync_folder(target.parent)
-
-
-def _replace_in_two_steps(stage: Path, target: Path) -> None:
-    """Rename the old directory, then the new one: between the two there is none under the name."""
-    old = _unique(target, _REPLACED)
-    target.rename(old)
-    try:
-        stage.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _recover(target: Path) -> None:
-    """Put back a bundle whose replacement was interrupted; remove directories that killed processes left."""
-    for old in target.parent.glob(f".{glob.escape(target.name)}{_REPLACED}*"):
-        if target.exists():
+            if not target.exists():
+                if old.exists():
+                    old.rename(target)
+                raise
+            check_target(target, replace, kind)  # another process was faster: it is replaced only if that was asked for
             shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.rename(target)
-    for stage in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
-        held = is_abandoned(stage)
-        if held is not None:
-            shutil.rmtree(stage, ignore_errors=True)
-            os.close(held)
+            if not replace:
+                raise
+            continue
+        shutil.rmtree(old, ignore_errors=True)
+        sync_folder(target.parent)
+        return
 
 
-def _unique(target: Path, kind: str) -> Path:
-    return target.with_name(f".{target.name}{kind}{secrets.token_hex(4)}")
+def _hidden(target: Path) -> Path:
+    return target.with_name(f".{target.name}{PARTIAL}{secrets.token_hex(4)}")
 
 
 def _flush(directory: Path) -> None:

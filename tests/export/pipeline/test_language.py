@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from whiten_export.pipeline.language import is_multilingual
+from whiten_export.pipeline.choose_whitening import is_multilingual
 
 
 def vocabulary(words: list[str]) -> str:

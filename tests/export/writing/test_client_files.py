@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from whiten_export.writing.client_files import ClientSettings, rewrite_transformers_js, write_client_files
+from whiten_export.writing.client_files import rewrite_transformers_js, write_client_files
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
+from whiten_runtime.inference.prompts import Prompts
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +18,11 @@ WITH = WITHOUT | {"use_external_data_format": {"model.onnx": 1}}
 
 
 def written(root: Path, config: Mapping[str, Any], separate_weights: bool) -> dict[str, Any]:
-    write_client_files(root, config, ClientSettings(8, 48, separate_weights=separate_weights))
+    (root / "onnx").mkdir(exist_ok=True)
+    (root / EXTERNAL_DATA_FILE).unlink(missing_ok=True)
+    if separate_weights:
+        (root / EXTERNAL_DATA_FILE).touch()
+    write_client_files(root, config, 8, 48, Prompts(), "cosine")
     found: dict[str, Any] = json.loads((root / "config.json").read_bytes())
     return found
 
