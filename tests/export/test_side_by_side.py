@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whiten_export.proof.composition import Composition
-from whiten_export.proof.gate import Definition, Tokenized, compute_expected, distinct_rows
+from whiten_export.proof.gate import Definition, Request, Tokenized, compute_expected, distinct_rows
 from whiten_export.proof.probe_texts import token_batches
-from whiten_export.proof.reference import Head
-from whiten_export.proof.requests import Request
+from whiten_export.proof.reference import Composition, Head
 
 torch = pytest.importorskip("torch")
 
@@ -82,8 +80,8 @@ def test_of_several_errors_that_of_the_longest_row_is_raised() -> None:
 def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:
     from transformers import AutoModel
 
+    from whiten_export.sources.networks.hugging_face import keeps_nothing
     from whiten_export.sources.networks.pytorch import TorchReference
-    from whiten_export.sources.networks.threads import keeps_nothing
 
     network = AutoModel.from_pretrained(checkpoint("bert"), dtype=torch.float64, attn_implementation="eager").eval()
     network(torch.tensor([[5, 6]]), output_hidden_states=True)
@@ -107,7 +105,7 @@ def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint:
 def test_networks_that_keep_something_are_not_shared_by_threads() -> None:
     from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
-    from whiten_export.sources.networks.threads import keeps_nothing
+    from whiten_export.sources.networks.hugging_face import keeps_nothing
 
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     network = LlamaModel(LlamaConfig(vocab_size=20, num_key_value_heads=2, **sizes))

@@ -28,14 +28,13 @@ from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import set_head
-from whiten_export.graph.int8.convert import convert_to_int8
-from whiten_export.graph.int8.wide_texts import Vocabulary, calibration_texts, far_texts
+from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
 from whiten_export.graph.pooling import pool_graph
-from whiten_export.graph.residual_sums import sum_residuals
+from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.lower_precision import CALIBRATION_SENTENCES
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.proof.composition import Composition
+from whiten_export.proof.reference import Composition
 from whiten_export.sources import families
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve

@@ -18,8 +18,7 @@ from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.max_length import choose_max_seq_length
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_models.catalogue import find
 from whiten_runtime import Encoder, UsageError

@@ -23,8 +23,7 @@ from whiten_evaluation.tasks.sts_files import StsData, Task
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice, resolve_layers
-from whiten_export.sources.max_length import choose_max_seq_length
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.writing.staging import locked
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError, UsageError

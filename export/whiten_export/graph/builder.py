@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from whiten_export.proof.modules import Dense
+from whiten_export.proof.reference import Dense
 
 OWN = "whiten."
 """Prefix of the names of initialisers that follow the hidden states; they stay float32 in every precision."""

@@ -1,11 +1,9 @@
-"""Fold embeddings that do not depend on the text, such as positions and token types, into one table.
+"""Compute parts of a graph that depend on few inputs once, at export: tables of positions."""
 
-An encoder adds to each word embedding the embedding of its position, and of its type, which is the same for all tokens.
-Their sum is one row for each position. One addition replaces all of them, and the nodes that compute their indices are
-removed. Whether a summand depends on the position alone is tested by running it, not concluded from the graph's form.
-"""
-
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +12,31 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
-from whiten_export.graph.partial_run import PartialRun
+from whiten_runtime.ort.session import SessionOptions, create_session
+
+
+class PartialRun:
+    """Computes one value of a model alone."""
+
+    def __init__(self, model: ir.Model, value: ir.Value, most: int) -> None:
+        part = ir.convenience.extract(model.graph, list(model.graph.inputs), [value])
+        weights = [weight.const_value for weight in part.initializers.values()]
+        self.allowed = sum(weight.size for weight in weights if weight is not None) <= most
+        self._session: Any = None
+        if self.allowed:
+            small = ir.Model(part, ir_version=model.ir_version)
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "part.onnx"
+                ir.external_data.load_to_model(small)
+                ir.save(small, path)
+                self._session = create_session(path, SessionOptions(threads=1))
+
+    def __call__(self, feed: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Return the value for token ids and a mask, int64 [batch_size, sequence_length]."""
+        found: NDArray[np.float32]
+        (found,) = self._session.run(None, {value.name: feed[value.name] for value in self._session.get_inputs()})
+        return found
+
 
 PREFIX = "whiten_positions"
 """Prefix of the names of the nodes that are added: part of the network, and so of its precision."""

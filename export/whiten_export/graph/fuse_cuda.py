@@ -14,7 +14,7 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.attention_lengths import MASKS, use_lengths
 from whiten_export.graph.builder import constant
-from whiten_export.graph.partial_run import PartialRun
+from whiten_export.graph.fold_positions import PartialRun
 from whiten_export.graph.products import split_gemms
 from whiten_runtime.checks import needing
 

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from whiten_export.graph.builder import GraphBuilder, describe
-from whiten_export.graph.modules import normalize as normalize_vectors
+from whiten_export.graph.pooling import normalize as normalize_vectors
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import VectorType
 from whiten_runtime.bundle.steps import LEAST_MAGNITUDE, STEPS

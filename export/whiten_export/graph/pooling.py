@@ -1,7 +1,4 @@
-"""Append to the hidden states of a graph what makes a sentence vector of them: pooling, average of layers, modules.
-
-WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3. The nodes are the same for every kind of model.
-"""
+"""Pool hidden states in a graph: tokens to one vector a layer, the average of the layers, then the modules."""
 
 from collections.abc import Sequence
 
@@ -11,10 +8,47 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import ATTENDED, OWN, GraphBuilder, HiddenStates, constant, describe
-from whiten_export.graph.modules import append_module
-from whiten_export.proof.composition import Composition
+from whiten_export.proof.reference import LEAST_NORM, Composition, Dense, LayerNorm, Module, Truncate
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Pooling, PoolingMode, pooling_modes
+
+_ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "GELU": "Gelu", "Sigmoid": "Sigmoid"}
+"""Operators of ONNX by the name of the activation function."""
+
+
+def append_module(builder: GraphBuilder, vectors: ir.Value, module: Module, name: str) -> ir.Value:
+    """Append a module to vectors, float32 [batch_size, d]."""
+    if isinstance(module, Dense):
+        return _dense(builder, vectors, module, name)
+    if isinstance(module, LayerNorm):
+        weight, bias = builder.constant(f"{name}.weight", module.weight), builder.constant(f"{name}.bias", module.bias)
+        return builder.op("LayerNormalization", vectors, weight, bias, axis=-1, epsilon=module.epsilon)
+    if isinstance(module, Truncate):
+        start, end, axis = (builder.integers(number) for number in (0, module.dimension, 1))
+        return builder.op("Slice", vectors, start, end, axis)
+    return normalize(builder, vectors)
+
+
+def normalize(builder: GraphBuilder, vectors: ir.Value) -> ir.Value:
+    """Append the division of vectors by their L2 norm."""
+    squares = builder.op("ReduceSum", builder.op("Mul", vectors, vectors), builder.integers(1), keepdims=1)
+    norm = builder.op("Max", builder.op("Sqrt", squares), builder.scalar(LEAST_NORM))
+    return builder.op("Div", vectors, norm)
+
+
+def _dense(builder: GraphBuilder, vectors: ir.Value, module: Dense, name: str) -> ir.Value:
+    result = builder.op("MatMul", vectors, builder.constant(f"{name}.weight", module.weight))
+    if module.bias is not None:
+        result = builder.op("Add", result, builder.constant(f"{name}.bias", module.bias))
+    if module.activation == "SiLU":
+        result = builder.op("Mul", result, builder.op("Sigmoid", result))
+    elif module.activation != "Identity":
+        result = builder.op(_ACTIVATIONS[module.activation], result)
+    if module.residual is not None:
+        residual = builder.op("MatMul", vectors, builder.constant(f"{name}.residual", module.residual))
+        result = builder.op("Add", result, residual)
+    return result
+
 
 LAYERS_OUTPUT = "layer_vectors"
 

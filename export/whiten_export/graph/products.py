@@ -1,4 +1,4 @@
-"""Write products with constant weights as MatMul with an initialiser, the form in which other passes look for them."""
+"""Bring matrix products and residual sums to the forms that the passes after them look for."""
 
 import numpy as np
 import onnx_ir as ir
@@ -55,3 +55,23 @@ def _fold_transposes(model: ir.Model) -> None:
         ir.convenience.replace_all_uses_with(node.outputs[0], constant(model.graph, name, turned))
         model.graph.remove(node, safe=True)
     RemoveUnusedNodesPass()(model)
+
+
+def sum_residuals(model: ir.Model) -> int:
+    """Turn every Add whose result is normalised into Sum."""
+    changed = 0
+    for node in model.graph:
+        if node.op_type == "Add" and not node.domain and is_normalized(node.outputs[0]):
+            node.op_type = "Sum"
+            changed += 1
+    return changed
+
+
+def is_normalized(value: ir.Value) -> bool:
+    """Return whether a value enters LayerNormalization, or its mean is subtracted from it, as older exporters write it.
+
+    onnxruntime joins the latter to LayerNormalization before it looks for Add.
+    """
+    users = [node for node, index in value.uses() if index == 0]
+    kinds = {node.op_type for node in users}
+    return any("LayerNormalization" in kind for kind in kinds) or {"ReduceMean", "Sub"} <= kinds

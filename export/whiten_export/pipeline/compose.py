@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from whiten_export.pipeline.recipe import GraphChoice, Recipe, WhiteningChoice
-from whiten_export.proof.composition import Composition
-from whiten_export.proof.modules import Module
+from whiten_export.proof.reference import Composition, Module
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import resolve_layers

@@ -16,15 +16,14 @@ from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import OPSET, set_head
 from whiten_export.graph.pooling import pool_graph
-from whiten_export.graph.residual_sums import sum_residuals
+from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_reference
-from whiten_export.pipeline.choose_whitening import Decision, decide
+from whiten_export.pipeline.choose_whitening import Decision, decide, weigh_layers
+from whiten_export.pipeline.describe import describe_export
 from whiten_export.pipeline.lower_precision import lower_precision
 from whiten_export.pipeline.plan import Plan, make_plan, without_whitening
 from whiten_export.pipeline.prove import compare_tokenizers, prove
-from whiten_export.pipeline.provenance import describe_export
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.pipeline.weigh_layers import weigh_layers
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.corpus.fitting import fit_vectors
-from whiten_export.corpus.settling import warn_of_rank
+from whiten_export.corpus.fitting import fit_vectors, warn_of_rank
 from whiten_export.corpus.statistics import Statistics
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.head import OPSET, set_head, vectors_graph

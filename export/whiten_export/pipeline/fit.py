@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from whiten_export.corpus.fitting import fit_corpus
-from whiten_export.corpus.kinds import kind_moments
-from whiten_export.corpus.settling import SpecOf, fit_until_settled, report_settled
+from whiten_export.corpus.fitting import SpecOf, fit_corpus, fit_until_settled, kind_moments, report_settled
 from whiten_export.corpus.statistics import (
     Origin,
     Statistics,

@@ -6,8 +6,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from whiten_export.graph.float16 import halve_network, halve_weights
-from whiten_export.graph.int8.convert import convert_to_int8
-from whiten_export.graph.int8.wide_texts import Vocabulary, calibration_texts, far_texts
+from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
 from whiten_export.pipeline.plan import Plan
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_runtime.bundle.manifest import QuantizationRecord

@@ -7,11 +7,10 @@ from pathlib import Path
 from whiten_export.pipeline.align import Reference, open_reference
 from whiten_export.pipeline.compose import Composed, compose, unwhitened
 from whiten_export.pipeline.recipe import Recipe, bundle_name
-from whiten_export.proof.composition import Composition
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.max_length import USUAL_LENGTH, choose_max_seq_length
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_export.writing.staging import check_target
 from whiten_runtime.bundle.manifest import Manifest, Pooling, Similarity
 from whiten_runtime.errors import UsageError

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 
 from whiten_export.pipeline.choose_whitening import Decision
-from whiten_export.pipeline.describe import parity_record
+from whiten_export.pipeline.describe import describe_export, parity_record
 from whiten_export.pipeline.plan import Plan
-from whiten_export.pipeline.provenance import describe_export
 from whiten_export.proof.gate import (
     Definition,
     Expected,
+    Request,
     Tokenized,
     check_bundle,
     check_rounding,
@@ -20,10 +20,10 @@ from whiten_export.proof.gate import (
     compute_expected,
     distinct_rows,
     failure,
+    prompted_requests,
 )
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
-from whiten_export.proof.requests import Request, prompted_requests
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord, QuantizationRecord

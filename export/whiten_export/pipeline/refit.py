@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_export.corpus.settling import warn_of_rank
+from whiten_export.corpus.fitting import warn_of_rank
 from whiten_export.corpus.statistics import Origin, Statistics
 from whiten_export.graph.files import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head

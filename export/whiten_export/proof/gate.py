@@ -1,7 +1,7 @@
 """Check a bundle at the parity gate: open it as written, and compare it with its reference."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.proof.composition import Composition
-from whiten_export.proof.modules import Float64Array
-from whiten_export.proof.reference import Head, Reference
-from whiten_export.proof.requests import PublishedVectors, Request
+from whiten_export.proof.reference import Composition, Float64Array, Head, Reference
 from whiten_runtime.bundle.manifest import Precision, VectorType
 from whiten_runtime.bundle.parity import (
     GATES,
@@ -29,6 +26,37 @@ from whiten_runtime.errors import ParityError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
+
+_PROMPTED = 6
+"""Number of texts that are compared with each prompt."""
+
+_MOST = 12
+"""Number of prompts that are compared, the first ones; a prompt is text, and differs from others in nothing else."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Holds texts to embed with one prompt."""
+
+    prompt: str  # prompt that is put before each text, or around it; an empty string for none
+    texts: tuple[str, ...]  # the texts
+
+
+@dataclass(frozen=True)
+class PublishedVectors:
+    """Holds vectors that the program computed for which a model was published."""
+
+    name: str  # name and version of the program
+    vectors: tuple[Float64Array, ...]  # float64 [n, k] for each request
+
+
+def prompted_requests(texts: Sequence[str], prompts: Mapping[str, str]) -> tuple[Request, ...]:
+    """Return a few texts, short and long ones, with each prompt that is not empty."""
+    step = max(1, len(texts) // (_PROMPTED - 1))
+    some = tuple(dict.fromkeys((*texts[::step][: _PROMPTED - 1], texts[-1])))
+    distinct = [prompt for prompt in dict.fromkeys(prompts.values()) if prompt]
+    return tuple(Request(prompt, some) for prompt in distinct[:_MOST])
+
 
 Advance = Callable[[int], object]
 Feed = dict[str, NDArray[np.int64]]

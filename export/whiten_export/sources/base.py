@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from whiten_export.graph.builder import HiddenStates
+from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Reference
-from whiten_export.proof.requests import PublishedVectors, Request
 from whiten_runtime.bundle.manifest import Pooling, Side, Source
 
 UNSET_LENGTH = 1_000_000

@@ -21,15 +21,14 @@ from whiten_export.graph.attention_lengths import MASKS
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.files import save_graph
 from whiten_export.graph.float16 import halve_network
-from whiten_export.graph.fold_positions import fold_positions
+from whiten_export.graph.fold_positions import PartialRun, fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
 from whiten_export.graph.head import set_head
-from whiten_export.graph.partial_run import PartialRun
 from whiten_export.graph.pooling import pool_graph
 from whiten_export.pipeline import prove
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.proof.composition import Composition
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model

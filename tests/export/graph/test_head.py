@@ -14,9 +14,7 @@ from hypothesis.extra.numpy import arrays
 from whiten_export.graph.builder import HiddenStates, describe, describe_input
 from whiten_export.graph.head import set_head, vectors_graph
 from whiten_export.graph.pooling import pool_graph
-from whiten_export.proof.composition import Composition
-from whiten_export.proof.modules import ACTIVATIONS, Dense, LayerNorm, Normalize, Truncate
-from whiten_export.proof.reference import Head, pool
+from whiten_export.proof.reference import ACTIVATIONS, Composition, Dense, Head, LayerNorm, Normalize, Truncate, pool
 from whiten_runtime.bundle.manifest import Pooling, PoolingMode
 from whiten_runtime.bundle.steps import as_int8, to_steps
 

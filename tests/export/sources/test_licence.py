@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, stated_license
-from whiten_export.sources.checkpoints.licence import license_of_card, license_of_entry
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, license_of_card, license_of_entry, stated_license
 from whiten_models.catalogue import find
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from whiten_export.commands.export import export
-from whiten_export.sources.networks.weight_files import load_state
+from whiten_export.sources.networks.network import load_state
 from whiten_runtime.errors import WhitenError
 
 ADVICE = ("weights_only", "you trust", "torch.load", "load_url", "unsafe", "add_safe_globals", "allowlist", "pip")

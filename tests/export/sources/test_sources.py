@@ -171,16 +171,16 @@ def test_merged_pieces_outside_the_vocabulary_are_unknown(tmp_path: Path) -> Non
 def test_tokenizer_with_other_ids_stops_the_export(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export.sources.networks import transformers_tokenizer
+    from whiten_export.sources import tokenizers
 
-    real = transformers_tokenizer._as_json
+    real = tokenizers._as_json
 
     def cased(*arguments: object) -> str:
         content = json.loads(real(*arguments))  # type: ignore[arg-type]
         content["normalizer"]["lowercase"] = False
         return json.dumps(content)
 
-    monkeypatch.setattr(transformers_tokenizer, "_as_json", cased)
+    monkeypatch.setattr(tokenizers, "_as_json", cased)
     with pytest.raises(ParityError, match="gives other ids than the checkpoint's for 'No"):
         export_bundle(Recipe.of(str(checkpoint("bert")), layers=(0,), whitening=None), tmp_path / "b")
     assert not (tmp_path / "b").exists()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
-from whiten_export.sources.checkpoints.licence import license_of_card, license_of_entry
 from whiten_export.sources.checkpoints.published import Published, read_published
 from whiten_export.sources.checkpoints.steps import MODULES_FILE
 from whiten_models.catalogue import Entry, find, near_matches
@@ -17,6 +16,41 @@ from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
 from whiten_runtime.bundle.hashing import sha256_of
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Pooling, Source
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
+
+_SPELLING = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")
+
+
+_OF_THE_HUB = {
+    "licenseref-gemma": "gemma",
+    "licenseref-llama": "other",
+    "licenseref-llama-2": "llama2",
+    "pddl-1.0": "pddl",
+}
+"""Spellings of the hub that differ from those of SPDX, which the catalogue has, by more than their case."""
+
+
+def license_of_card(path: Path) -> str | None:
+    """Return the licence in the YAML of a README.md, in the hub's spelling; None without a readable one."""
+    if not path.is_file():
+        return None
+    from huggingface_hub import metadata_load
+
+    try:
+        found = (metadata_load(path) or {}).get("license")
+    except Exception:  # OSError, UnicodeError, and those of the YAML reader, which share no base class
+        return None
+    return _spelled(found) if isinstance(found, str) else None
+
+
+def license_of_entry(entry: Entry | None) -> str | None:
+    """Return the licence that the catalogue records, in the hub's spelling; None where it is not known for certain."""
+    return None if entry is None else _spelled(entry.licence)
+
+
+def _spelled(name: str) -> str | None:
+    known = _OF_THE_HUB.get(name.lower(), name.lower())
+    return known if _SPELLING.fullmatch(known) else None
+
 
 Kind = Literal["transformers", "onnx", "words", "static"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
-from whiten_export.proof.modules import ACTIVATIONS, Dense, LayerNorm
+from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm
 from whiten_runtime.errors import WhitenError
 
 State = dict[str, NDArray[np.float32]]
@@ -149,7 +149,7 @@ def weight_file(folder: Path) -> Path:
 def _read_state(folder: Path) -> tuple[State, Path]:
     file = weight_file(folder)
     if file.suffix == ".bin":
-        from whiten_export.sources.networks.weight_files import load_state
+        from whiten_export.sources.networks.network import load_state
 
         return load_state(file), file
     try:

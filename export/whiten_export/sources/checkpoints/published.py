@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from whiten_export.proof.modules import Module, Normalize, Truncate
+from whiten_export.proof.reference import Module, Normalize, Truncate
 from whiten_export.sources.checkpoints.module_files import (
     read_dense,
     read_layer_norm,

@@ -12,9 +12,8 @@ from tokenizers import Tokenizer
 
 from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
 from whiten_export.graph.head import OPSET
-from whiten_export.proof.modules import Float64Array
-from whiten_export.proof.reference import Reference, pool
-from whiten_export.proof.requests import PublishedVectors, Request
+from whiten_export.proof.gate import PublishedVectors, Request
+from whiten_export.proof.reference import Float64Array, Reference, pool
 from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.checkpoints.module_files import read_static

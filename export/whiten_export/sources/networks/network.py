@@ -1,18 +1,135 @@
-"""Load a checkpoint's weights with transformers, and check that none is missing."""
+"""Load a checkpoint's weights with transformers: none may be missing, and pickles run no code; merge LoRA adapters."""
 
+import json
 import re
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint
+from whiten_export.proof.reference import Dense
+from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.families import family_of
-from whiten_export.sources.networks.adapter import adapter_model_class, merge_adapter
-from whiten_export.sources.networks.hugging_face import from_pretrained
-from whiten_export.sources.networks.weight_files import explaining
-from whiten_runtime.errors import WhitenError
+from whiten_export.sources.networks.hugging_face import from_pretrained, quiet
+from whiten_runtime.errors import UsageError, WhitenError
+
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+
+
+def load_state(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Load a file of PyTorch weights as float32, without running code of it."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in state.items()}
+    except Exception as error:  # torch.load's exceptions share no base class
+        raise WhitenError(f"{path}: {_refusal(error)}") from None
+
+
+@contextmanager
+def explaining(files: Iterable[Path]) -> Iterator[None]:
+    """Say which of several weight files is at fault, if loading them in the block fails by one that is a pickle."""
+    try:
+        yield
+    except Exception:
+        for path in sorted(files):
+            if path.suffix == ".bin":
+                load_state(path)
+        raise
+
+
+def _refusal(error: Exception) -> str:
+    """Return what is wrong with a file; torch's own words tell how to run what is in it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read ({error.strerror}); check its permissions"
+    if found := _GLOBAL.search(str(error)):
+        return (
+            f"holds more than weights: {found[1]}, which could do anything when it is read; wanted tensors alone, such "
+            "as in a file of safetensors"
+        )
+    return "is damaged, or no file of PyTorch weights; copy the model again, or use one with safetensors"
+
+
+def describe_pooler(network: nn.Module) -> Dense:
+    """Return the weights of a network's pooler."""
+    linear, activation = _parts(network)
+    bias = None if linear.bias is None else linear.bias.detach().cpu().numpy().astype(np.float32)
+    weight = linear.weight.detach().cpu().numpy().astype(np.float32)
+    return Dense(np.ascontiguousarray(weight.T), bias, type(activation).__name__)
+
+
+def apply_pooler(network: nn.Module, state: Tensor) -> Tensor:
+    """Apply the network's own pooler to a hidden state, [batch_size, sequence_length, d] to [batch_size, d]."""
+    linear, activation = _parts(network)
+    pooled: Tensor = activation(linear(state[:, 0]))
+    return pooled
+
+
+def _parts(network: nn.Module) -> tuple[nn.Linear, nn.Module]:
+    pooler = getattr(network, "pooler", None)
+    linear, activation = getattr(pooler, "dense", None), getattr(pooler, "activation", None)
+    if isinstance(pooler, nn.Linear):  # ALBERT's
+        linear, activation = pooler, getattr(network, "pooler_activation", None)
+    if not isinstance(linear, nn.Linear) or not isinstance(activation, nn.Tanh):
+        kind = getattr(getattr(network, "config", None), "model_type", "unknown")
+        raise UsageError(f"a {kind} network has no pooler (dense and tanh over the first token); name another pooling")
+    return linear, activation
+
+
+_MODEL_CLASSES = {
+    "CAUSAL_LM": ("ForCausalLM", "AutoModelForCausalLM"),
+    "SEQ_CLS": ("ForSequenceClassification", "AutoModelForSequenceClassification"),
+    "TOKEN_CLS": ("ForTokenClassification", "AutoModelForTokenClassification"),
+}
+"""For each task of an adapter, the suffix and the class of the model it was trained on, which determine its keys."""
+
+
+def adapter_model_class(adapter: Path, otherwise: str) -> str:
+    """Return the name of the transformers class that an adapter's weights fit."""
+    config = _config(adapter)
+    trained_on = str((config.get("auto_mapping") or {}).get("base_model_class"))  # set where there is no task
+    for task, (ending, model_class) in _MODEL_CLASSES.items():
+        if config.get("task_type") == task or trained_on.endswith(ending):
+            return model_class
+    return otherwise
+
+
+def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
+    """Return the network with the adapter's products added to its weights, without the head of its task."""
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise WhitenError("merging a LoRA adapter needs peft; install it with pip install 'whiten[lora]'") from None
+    try:
+        with quiet(), explaining(() if list(adapter.glob("*.safetensors")) else adapter.glob("adapter_model.bin")):
+            # peft leaves weights that an adapter lacks at zero, with a warning.
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            loaded = PeftModel.from_pretrained(network, str(adapter))
+    except WhitenError:
+        raise
+    except Exception as error:  # peft's exceptions share no base class
+        reason = " ".join(str(error).split())[:300]
+        raise WhitenError(f"{adapter}: the adapter does not fit the model that it names ({reason})") from error
+    if not hasattr(loaded, "merge_and_unload"):
+        raise WhitenError(f"{adapter}: holds {_config(adapter).get('peft_type')}, which is not merged; wanted LoRA")
+    with quiet():
+        merged = loaded.merge_and_unload()
+    inner = getattr(merged, "base_model", merged)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def _config(adapter: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
+    return content
+
 
 _UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
 """Names of weights that no hidden state depends on."""

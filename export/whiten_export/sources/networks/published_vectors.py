@@ -6,10 +6,9 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
-from whiten_export.proof.requests import PublishedVectors, Request
+from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
-from whiten_export.sources.networks.hugging_face import quiet
-from whiten_export.sources.networks.threads import one_thread
+from whiten_export.sources.networks.hugging_face import one_thread, quiet
 from whiten_runtime.checks import needing
 from whiten_runtime.errors import WhitenError
 

@@ -11,14 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.graph.builder import HiddenStates, describe_input
-from whiten_export.proof.modules import Float64Array
-from whiten_export.proof.reference import Reference, pool
-from whiten_export.proof.requests import Request
+from whiten_export.proof.gate import Request
+from whiten_export.proof.reference import Float64Array, Reference, pool
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
-from whiten_export.sources.onnx_files.file_tokenizer import file_tokenizer
-from whiten_export.sources.onnx_files.onnx_graph import check_safe, make_room, read_graph
-from whiten_export.sources.onnx_files.onnx_inputs import INPUTS, feed_of, replace_inputs
+from whiten_export.sources.onnx_files.onnx_graph import (
+    INPUTS,
+    check_safe,
+    feed_of,
+    make_room,
+    read_graph,
+    replace_inputs,
+)
+from whiten_export.sources.tokenizers import file_tokenizer
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.ort.fork_safe import ForkSafeSession

@@ -7,11 +7,9 @@ import pytest
 from support.attention_graph import HEADS, WIDTH, attention
 from support.default_sessions import default_session
 from whiten_export.graph.builder import constant
-from whiten_export.graph.int8.attention import score_scales, value_product
-from whiten_export.graph.int8.linear import activations
-from whiten_export.graph.int8.narrow_mask import narrow_masks
-from whiten_export.graph.int8.quantize import Quantized
-from whiten_export.graph.int8.rewrite import quantize_int8
+from whiten_export.graph.int8.convert import narrow_masks
+from whiten_export.graph.int8.linear import activations, score_scales, value_product
+from whiten_export.graph.int8.rewrite import Quantized, quantize_int8
 from whiten_export.graph.int8.scales import SYMMETRIC, Scale
 
 

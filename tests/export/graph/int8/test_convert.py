@@ -10,10 +10,10 @@ import pytest
 
 from support.attention_graph import WIDTH, attention
 from whiten_export.graph.files import reopen_graph, save_graph
-from whiten_export.graph.int8 import convert, quantize
+from whiten_export.graph.int8 import convert, rewrite
 from whiten_export.graph.int8.convert import convert_to_int8
 from whiten_export.graph.int8.linear import activations
-from whiten_export.graph.int8.ranges import CalibrationTexts
+from whiten_export.graph.int8.scales import CalibrationTexts
 from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
@@ -61,13 +61,13 @@ def test_scales_per_token_are_taken_where_constants_lose_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[Sequence[str | None]] = []
-    real = quantize.measure_ranges
+    real = rewrite.measure_ranges
 
     def watched(model: ir.Model, values: Sequence[ir.Value], *rest: Any) -> Any:
         measured.append([value.name for value in values])
         return real(model, values, *rest)
 
-    monkeypatch.setattr(quantize, "measure_ranges", watched)
+    monkeypatch.setattr(rewrite, "measure_ranges", watched)
     monkeypatch.setattr(convert, "_WORSE", -1.0)  # nothing is good enough
     _, scales = converted(tmp_path)
     assert (scales.constant_scales, scales.token_scales) == (0, 2)

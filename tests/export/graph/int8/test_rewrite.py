@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from support.linear_graphs import INNER, WIDTH, count, linear_graph, run
 from whiten_export.graph.int8.linear import activations
-from whiten_export.graph.int8.quantize import Quantized
-from whiten_export.graph.int8.rewrite import quantize_int8
+from whiten_export.graph.int8.rewrite import Quantized, quantize_int8
 from whiten_export.graph.int8.rounding import quantize_weights
 from whiten_export.graph.int8.scales import FUNCTIONS, SYMMETRIC, Scale
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from whiten_export.graph.builder import constant
-from whiten_export.graph.int8.wide_texts import Vocabulary, extreme_texts, far_texts, wide_texts
+from whiten_export.graph.int8.convert import Vocabulary, extreme_texts, far_texts, wide_texts
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 
