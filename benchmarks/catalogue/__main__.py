@@ -103,7 +103,8 @@ def write_word_vectors(path: Path) -> None:
 
 def exported(given: list[str], precision: str, out: Path) -> str | None:
     """Run `whiten-export`; return its error, or None."""
-    result = CliRunner().invoke(export, [*given, "--precision", precision, "--out", str(out), "--force"])
+    rest = [] if "--from-vectors" in given else ["--precision", precision]
+    result = CliRunner().invoke(export, [*given, *rest, "--out", str(out), "--force"])
     return result.stderr.strip().splitlines()[-1] if result.exit_code else None
 
 

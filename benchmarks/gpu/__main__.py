@@ -11,8 +11,6 @@ import json
 import random
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,11 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu.choices import choices
-from benchmarks.gpu.report import write_table
 from benchmarks.gpu.rivals import Rival, Torch, best_size, rate, sentence_transformers, whiten
 from benchmarks.machine import machine
-from benchmarks.timing import interleaved, seconds_each
+from benchmarks.timing import interleaved, median_ratio, seconds_each
 from benchmarks.workloads import checkpoint, mixed_passages, passages, plain_tokenizer
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -37,6 +33,7 @@ HERE = Path(__file__).parent
 LONGEST = 512
 MODELS = ("minilm", "bert-base")
 LEAST_COSINE = 0.999
+OURS = "whiten fp16"
 
 
 def exported(folder: Path, source: Path, precision: str) -> Path:
@@ -64,37 +61,6 @@ def texts_for(sentences: list[str], tokenizer: Any, count: int) -> dict[str, lis
     }
 
 
-def peak_teraflops(device: str, dtype: torch.dtype) -> float:
-    """Return the speed of a large matrix product, 10^12 floating-point operations a second."""
-    size = 8192 if device == "cuda" else 512
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    rates = []
-    for _ in range(10):
-        wait(device)
-        rates.append(timed(lambda: a @ b, device))
-    return 2 * size**3 / min(rates) / 1e12
-
-
-def timed(work: Callable[[], object], device: str) -> float:
-    """Return the seconds until the GPU has finished the work."""
-    start = time.perf_counter()
-    work()
-    wait(device)
-    return time.perf_counter() - start
-
-
-def wait(device: str) -> None:
-    """Wait until the GPU has nothing to do."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def operations(config: dict[str, int], tokens: int) -> float:
-    """Count the floating-point operations of one text: matrix products of all layers, attention included."""
-    width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
-    return layers * tokens * (2 * (4 * width * width + 2 * width * inner) + 4 * tokens * width)
-
-
 def worst_cosine(vectors: np.ndarray, wanted: np.ndarray) -> float:
     """Return the lowest cosine between two engines' vectors of a text."""
     vectors, wanted = vectors.astype(np.float64), wanted.astype(np.float64)
@@ -111,8 +77,8 @@ def measure(model: str, sentences: list[str], arguments: argparse.Namespace, fol
     tokenizer = Tokenizer(bundles["fp32"] / "tokenizer.json", LONGEST)
     rivals: dict[str, Rival] = {}
     for precision, bundle in bundles.items():
-        rivals[f"whiten {precision}"] = whiten(bundle, device)[0]
-    graphs = whiten(bundles["fp16"], device, device == "cuda")[0]
+        rivals[f"whiten {precision}"] = whiten(bundle, device)
+    graphs = whiten(bundles["fp16"], device, cuda_graphs=device == "cuda")
     rivals["PyTorch SDPA fp16"] = Torch(source, tokenizer, device, half).rival()
     if not arguments.no_compile:
         compiled = Torch(source, tokenizer, device, half, True).rival()
@@ -143,16 +109,35 @@ def measure(model: str, sentences: list[str], arguments: argparse.Namespace, fol
     candidates["whiten fp16, CUDA graphs"] = partial(speeds, graphs, {})
     found = interleaved(candidates, arguments.rounds)
     rounds = [dict(zip(found, figures, strict=True)) for figures in zip(*found.values(), strict=True)]
-    config = json.loads((source / "config.json").read_text())
     lengths = {kind: float(np.mean([len(row) for row in tokenizer.tokenize(part)])) for kind, part in workloads.items()}
-    return {
-        "cosines": cosines,
-        "sizes": sizes,
-        "rounds": rounds,
-        "tokens": lengths,
-        "operations_of_long": operations(config, LONGEST),
-        "choices": choices(bundles["fp16"], workloads, device, arguments.rounds),
-    }
+    return {"cosines": cosines, "sizes": sizes, "rounds": rounds, "tokens": lengths}
+
+
+def table(results: dict[str, Any]) -> str:
+    """Return all figures as Markdown."""
+    lines = [f"# On a GPU: {results['card']}", ""]
+    lines += [
+        "Made by `python -m benchmarks.gpu`. Medians of interleaved rounds; every engine with its best size of batches."
+    ]
+    lines += [f"Processor: {results['machine']}.", ""]
+    for model, figures in results["models"].items():
+        rounds, kinds = figures["rounds"], list(figures["tokens"])
+        heads = [f"{kind} ({tokens:.0f} tokens), texts/s" for kind, tokens in figures["tokens"].items()]
+        lines += [f"## {model}, {len(rounds)} rounds", ""]
+        lines += [
+            f"| | {' | '.join(heads)} | one text, ms | 1 - worst cosine to fp32 |",
+            "|---" * (len(heads) + 3) + "|",
+        ]
+        for name, first in rounds[0].items():
+            cells = [f"{median(found[name][kind] for found in rounds):.0f}" if kind in first else "" for kind in kinds]
+            alone = median(found[name]["one"] for found in rounds)
+            lines += [f"| {name} | {' | '.join(cells)} | {alone:.2f} | {1 - figures['cosines'][name]:.1e} |"]
+        others = [name for name in rounds[0] if not name.startswith("whiten")]
+        rates = {(name, kind): [found[name][kind] for found in rounds] for name in (OURS, *others) for kind in kinds}
+        best = {kind: min(median_ratio(rates[OURS, kind], rates[name, kind]) for name in others) for kind in kinds}
+        ratios = [f"{kind} {ratio:.2f}" for kind, ratio in best.items()]
+        lines += ["", f"{OURS} against the best of the others, median of the rounds' ratios: {', '.join(ratios)}.", ""]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -180,11 +165,9 @@ def main() -> None:
     sentences = list(dict.fromkeys(corpus or read_texts(arguments.texts, arguments.column)))
     if not sentences:
         parser.error(f"--texts {arguments.texts} holds no text")
-    half = torch.float16 if arguments.device == "cuda" else torch.bfloat16
     results: dict[str, Any] = {
         "card": torch.cuda.get_device_name() if arguments.device == "cuda" else "no GPU: a trial of the script",
         "machine": machine(),
-        "peak_teraflops": peak_teraflops(arguments.device, half),
         "models": {},
     }
     for model in arguments.models.split(","):
@@ -192,7 +175,7 @@ def main() -> None:
             results["models"][model] = measure(model, sentences, arguments, Path(folder))
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "figures.json").write_text(json.dumps(results, indent=1) + "\n")
-    write_table(results, arguments.out / "table.md")
+    (arguments.out / "table.md").write_text(table(results))
 
 
 if __name__ == "__main__":

@@ -34,13 +34,10 @@ class Rival(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def whiten(bundle: Path, device: str, cuda_graphs: bool = False, **options: Any) -> tuple[Rival, Encoder]:
+def whiten(bundle: Path, device: str, cuda_graphs: bool = False) -> Rival:
     """Open a bundle of whiten, which chooses its batches itself."""
-    providers = None
-    if device == "cuda" and options:
-        providers = [("CUDAExecutionProvider", options)]
-    encoder = Encoder(bundle, providers, device=None if providers else device, cuda_graphs=cuda_graphs)
-    return Rival(lambda texts, size: encoder.encode(texts), encoder.encode, (0,)), encoder
+    encoder = Encoder(bundle, device=device, cuda_graphs=cuda_graphs)
+    return Rival(lambda texts, size: encoder.encode(texts), encoder.encode, (0,))
 
 
 class Torch:

@@ -53,13 +53,13 @@ def test_commands_work_as_they_are_written(name: str, request: pytest.FixtureReq
         (folder / "bundles" / "minilm-l0-l1").symlink_to(request.getfixturevalue("readme_bundle"))
     fences = fences_of((ROOT / "docs" / "howto" / f"{name}.md").read_text("utf-8"))
     commands = on_free_ports(commands_of(fences))
-    ran = run_fences(commands, folder, tmp_path / "shell", environment(hub, tmp_path))
-    if ran.code and NO_REGISTRY.search(ran.printed[-1]):
+    code, printed = run_fences(commands, folder, tmp_path / "shell", environment(hub, tmp_path))
+    if code and NO_REGISTRY.search(printed[-1]):
         pytest.skip("npm's registry is out of reach")
-    assert ran.code == 0, f"{commands[len(ran.printed) - 1].content}\n{ran.printed[-1][-3000:]}"
+    assert code == 0, f"{commands[len(printed) - 1].content}\n{printed[-1][-3000:]}"
     for index, expected in expected_of(fences):
-        missing = missing_lines(expected, ran.printed[index])
-        assert missing == [], f"after\n{commands[index].content}\nwas printed\n{ran.printed[index]}"
+        missing = missing_lines(expected, printed[index])
+        assert missing == [], f"after\n{commands[index].content}\nwas printed\n{printed[index]}"
 
 
 def environment(hub: Path, scratch: Path) -> dict[str, str]:

@@ -33,9 +33,11 @@ def test_the_first_commands_of_the_readme_run_as_they_are_written(tmp_path: Path
     assert tests.content == "python -m pip install -c constraints.txt -e '.[test]' && python -m pytest\n"
     *installation, export = set_up.content.split(" &&\n")
     assert [line.split()[0] for line in installation] == ["python3", ".", "python"]
-    ran = run_fences([replace(set_up, content=export), quick_start], tmp_path, tmp_path / "shell", {"COLUMNS": "100"})
-    assert ran.code == 0, ran.printed
-    assert "bundles/minilm-l0-l1" in ran.printed[0]
-    rows = [[float(number) for number in re.findall(r"-?\d+\.\d*", line)] for line in ran.printed[1].splitlines()]
+    code, printed = run_fences(
+        [replace(set_up, content=export), quick_start], tmp_path, tmp_path / "shell", {"COLUMNS": "100"}
+    )
+    assert code == 0, printed
+    assert "bundles/minilm-l0-l1" in printed[0]
+    rows = [[float(number) for number in re.findall(r"-?\d+\.\d*", line)] for line in printed[1].splitlines()]
     assert [rows[index][index] for index in range(3)] == [1, 1, 1]
     assert rows[0][1] > max(rows[0][2], rows[1][2]) + 0.2

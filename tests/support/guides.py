@@ -15,19 +15,8 @@ SECONDS = 600.0
 """Time after which the commands of one guide have failed."""
 
 _FENCE = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FIGURE = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
-_MASKED = re.compile(
-    r"(?P<rest>…)"
-    r"|(?P<hash>\b[0-9a-f]{16,64}\b)"
-    rf"|(?P<size>{_FIGURE} (?:B|kB|MB|GB)\b)"
-    rf"|(?P<figure>{_FIGURE})"
-)
-_PATTERNS = {
-    "rest": ".*",
-    "hash": r"[0-9a-f]{16,64}",
-    "size": rf"{_FIGURE} (?:B|kB|MB|GB)",
-    "figure": _FIGURE,
-}
+_FIGURE = re.compile(r"\b[0-9a-f]{16,64}\b|-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?: (?:B|kB|MB|GB)\b)?")
+"""Hashes, figures and sizes, which may differ from those in a guide."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +32,6 @@ class Fence:
     language: str
     content: str
     not_run: str | None = None
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What came of the commands of a guide.
-
-    Attributes:
-        code: exit code of the shell.
-        printed: stdout and stderr of each block that was begun, in order.
-    """
-
-    code: int
-    printed: tuple[str, ...]
 
 
 def fences_of(text: str) -> list[Fence]:
@@ -80,8 +56,10 @@ def expected_of(fences: Sequence[Fence]) -> Iterator[tuple[int, str]]:
             yield index, fence.content
 
 
-def run_fences(fences: Sequence[Fence], folder: Path, scratch: Path, variables: Mapping[str, str]) -> Ran:
-    """Run blocks one after the other in one shell, as pasted there; what still runs at the end is ended.
+def run_fences(
+    fences: Sequence[Fence], folder: Path, scratch: Path, variables: Mapping[str, str]
+) -> tuple[int, list[str]]:
+    """Run blocks one after the other in one shell; return its exit code, and what each block printed.
 
     Args:
         fences: blocks of `commands_of`.
@@ -111,7 +89,7 @@ def run_fences(fences: Sequence[Fence], folder: Path, scratch: Path, variables: 
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     _, *printed = output.read_text("utf-8", errors="replace").split(_MARK)
-    return Ran(code, tuple(printed))
+    return code, printed
 
 
 def missing_lines(expected: str, printed: str) -> list[str]:
@@ -119,9 +97,11 @@ def missing_lines(expected: str, printed: str) -> list[str]:
 
     Figures, sizes and ids may be others, blanks more or fewer; … stands for any text.
     """
-    lines = iter([" ".join(line.split()) for line in printed.splitlines()])
+    lines = map(_without_figures, printed.splitlines())
     wanted = [line for line in expected.splitlines() if line.strip(" …")]
-    return [line for line in wanted if not any(map(_pattern(line).fullmatch, lines))]
+    patterns = [re.escape(_without_figures(line)).replace("…", ".*") for line in wanted]
+    found = [any(re.fullmatch(pattern, line) for line in lines) for pattern in patterns]
+    return [line for line, is_there in zip(wanted, found, strict=True) if not is_there]
 
 
 _MARK = "\x1e\n"
@@ -140,12 +120,5 @@ def _script(fences: Sequence[Fence], scratch: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pattern(line: str) -> re.Pattern[str]:
-    """Return the expression of lines that differ from one in their figures alone."""
-    text = " ".join(line.split())
-    parts, end = [], 0
-    for found in _MASKED.finditer(text):
-        assert found.lastgroup is not None
-        parts += [re.escape(text[end : found.start()]), _PATTERNS[found.lastgroup]]
-        end = found.end()
-    return re.compile("".join([*parts, re.escape(text[end:])]))
+def _without_figures(line: str) -> str:
+    return _FIGURE.sub("0", " ".join(line.split()))
