@@ -33,8 +33,8 @@ from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
 from whiten_serving.batcher import Batcher as Batcher
 from whiten_serving.scheduler import DeadlineExceededError as DeadlineExceededError
 from whiten_serving.scheduler import OverloadedError as OverloadedError
-from whiten_whitening.codes.coded import Codes as Codes
 from whiten_whitening.codes.coder import Coder as Coder
+from whiten_whitening.codes.io import Codes as Codes
 from whiten_whitening.drift import Drift as Drift
 from whiten_whitening.drift import DriftMonitor as DriftMonitor
 from whiten_whitening.estimator import Whitening as Whitening

@@ -1,1 +1,1 @@
-"""Measure codes of a few bytes: what they keep of similarities and neighbours, and how fast they are searched."""
+"""Measure what truncation, int8, binary and codes keep of similarities and of nearest neighbours."""

@@ -42,8 +42,7 @@ class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
     truncate_dim: int | None = None
     prompt_name: str | None = None
     prompt: str | None = None
-    bits: int = 4  # of a coordinate of codes
-    dims: int | None = None  # axes of codes; None for all
+    bytes: int | None = None  # of a code; None for a third of the dimensions
 
     def check(self) -> None:
         """Check what needs no bundle."""
@@ -53,8 +52,8 @@ class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "codes are of whole vectors, whatever their norm; leave out --normalize and --truncate-dim"
             )
-        if self.type != "codes" and (self.dims is not None or self.bits != 4):
-            raise UsageError(f"--bits and --dims are for --type codes, not {self.type}; leave them out")
+        if self.type != "codes" and self.bytes is not None:
+            raise UsageError(f"--bytes is for --type codes, not {self.type}; leave it out")
 
     def shown(self) -> dict[str, str]:
         """Return the options by name, as they are written."""
@@ -74,7 +73,7 @@ class Vectors:
         self._metadata = VectorMetadata.of(
             self.encoder.manifest, choice.normalize, choice.truncate_dim, named, self._precision
         )
-        self._coder = Coder.of(bundle, choice.bits, choice.dims) if choice.type == "codes" else None
+        self._coder = Coder.of(bundle, choice.bytes) if choice.type == "codes" else None
         if choice.type == "float16" and self._metadata.dtype != np.dtype("<f4"):
             raise UsageError("this bundle gives int8 vectors; take --type int8")
         self.window = self.encoder._engine.schedule.window

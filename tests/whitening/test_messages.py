@@ -13,7 +13,7 @@ def test_an_unknown_method() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-@pytest.mark.parametrize("dims", [None, 3])
-def test_a_coder_of_vectors_of_one_direction(value: float, dims: int | None) -> None:
+@pytest.mark.parametrize("size", [None, 3])
+def test_a_coder_of_vectors_of_one_direction(value: float, size: int | None) -> None:
     with pytest.raises(UsageError, match="all vectors have the same direction, so there are no axes"):
-        Coder.fit(np.full((500, 8), value, np.float32), dims=dims)
+        Coder.fit(np.full((500, 8), value, np.float32), bytes=size)

@@ -19,7 +19,7 @@ from whiten_evaluation.commands.options import (
 from whiten_evaluation.commands.output import write_files
 from whiten_evaluation.commands.sts import StsTexts, tasks_option
 from whiten_evaluation.embedding import WhiteningSource
-from whiten_evaluation.tasks.codes import BITS, CodeScore, score_codes
+from whiten_evaluation.tasks.codes import SIZES, CodeScore, score_codes
 from whiten_evaluation.tasks.sts_files import parse_tasks
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.checks import needing
@@ -29,7 +29,6 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.places import check_file_place
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.codes.inputs import checked_beta
 
 Scores = tuple[CodeScore, ...]
 
@@ -37,11 +36,9 @@ Scores = tuple[CodeScore, ...]
 class CodesEvaluation(StsTexts):
     """Scores codes of several sizes on the similarity tasks."""
 
-    def __init__(
-        self, folder: Path, tasks: tuple[str, ...], bits: Sequence[int], dims: Sequence[int], beta: float | None
-    ) -> None:
+    def __init__(self, folder: Path, tasks: tuple[str, ...], sizes: Sequence[int]) -> None:
         super().__init__(folder, tasks, WhiteningSource())
-        self._bits, self._dims, self._beta = bits, dims, beta
+        self._sizes = sizes
 
     def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> Scores:
         """Score all kinds of codes."""
@@ -50,7 +47,7 @@ class CodesEvaluation(StsTexts):
                 f"{bundle}: has no whitening and stores no moments, so only kinds that need none are scored; "
                 "whiten refit BUNDLE --corpus FILE --whitening pca --beta 0 --out OTHER stores them"
             )
-        return score_codes(bundle, self.data, embed(self.whitening), self._bits, self._dims, self._beta)
+        return score_codes(bundle, self.data, embed(self.whitening), self._sizes)
 
     def table(self, scored: Sequence[Scored[Scores]]) -> tuple[Sequence[str], list[list[Cell]]]:
         """Return a row for each kind, the largest first, with the difference to float32."""
@@ -58,9 +55,9 @@ class CodesEvaluation(StsTexts):
         for found in scored:
             whole = found.score[0].spearman
             for one in sorted(found.score, key=lambda one: -one.bytes):
-                own: list[Cell] = [one.name, one.dims, one.bytes, one.beta, one.spearman, one.spearman - whole]
+                own: list[Cell] = [one.name, one.dims, one.bytes, one.spearman, one.spearman - whole]
                 rows.append([found.name, *own, "*" if one.front else ""])
-        return ("bundle", "code", "dims", "bytes", "beta", "mean", "float32", "front"), rows
+        return ("bundle", "code", "dims", "bytes", "mean", "float32", "front"), rows
 
     def document(self, scored: Sequence[Scored[Scores]], warnings: Sequence[str]) -> dict[str, Any]:
         """Return the scores, also of each task."""
@@ -75,7 +72,7 @@ class CodesEvaluation(StsTexts):
     section="Evaluate",
     examples=(
         "whiten eval codes bundles/minilm-l0-l1 --data sts/",
-        "whiten eval codes bundles/minilm-l0-l1 --data sts/ --bits 4 --out codes.svg",
+        "whiten eval codes bundles/minilm-l0-l1 --data sts/ --bytes 64 --out codes.svg",
     ),
 )
 @bundles_argument
@@ -85,22 +82,12 @@ class CodesEvaluation(StsTexts):
 @prompt_option
 @heading("Codes")
 @option(
-    "--bits",
-    multiple=True,
-    type=click.Choice(["1", "2", "4", "8"]),
-    metavar="1|2|4|8",
-    help="Bits of a coordinate. Repeatable. [default: 4, 2 and 1]",
-)
-@option(
-    "--dim",
-    "dims",
+    "--bytes",
+    "sizes",
     multiple=True,
     type=click.IntRange(min=1),
-    metavar="K",
-    help="Leading dimensions that are coded. Repeatable. Without it, all, and two thirds, a third and a sixth of them.",
-)
-@option(
-    "--beta", type=float, metavar="B", help="Exponent of the coders. The default is by the bundle, as Coder.of does."
+    metavar="B",
+    help="Bytes of a code. Repeatable. [default: 16, 32, 48, 64, 96, 128 and 192, as far as the vectors need them]",
 )
 @heading("Output")
 @option(
@@ -116,9 +103,7 @@ def codes(
     bundles: tuple[str, ...],
     data: Path,
     tasks: str | None,
-    bits: tuple[str, ...],
-    dims: tuple[int, ...],
-    beta: float | None,
+    sizes: tuple[int, ...],
     out: Path | None,
     prompt_name: str | None,
     threads: int | None,
@@ -133,8 +118,6 @@ def codes(
     with a * in the column front have the best score in as few bytes.
     """
     check_formats(as_json, as_csv)
-    if beta is not None:
-        checked_beta(beta)
     if out is not None:
         if out.suffix not in (".png", ".svg"):
             raise UsageError(f"--out is '{out}'; wanted a .png or .svg file")
@@ -143,7 +126,7 @@ def codes(
         check_file_place(out, "another --out")
         with needing("eval"):
             import matplotlib  # noqa: F401
-    evaluation = CodesEvaluation(data, parse_tasks(tasks), tuple(map(int, bits)) or BITS, dims, beta)
+    evaluation = CodesEvaluation(data, parse_tasks(tasks), sizes or SIZES)
 
     def draw(scored: Sequence[Scored[Scores]]) -> None:
         if out is not None:

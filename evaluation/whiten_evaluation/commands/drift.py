@@ -28,7 +28,6 @@ from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
-from whiten_whitening.codes.fit import code_fits, in_words
 from whiten_whitening.drift import Drift, DriftMonitor
 
 EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
@@ -72,8 +71,6 @@ def drift(
 
     Vectors that the bundle itself has computed are taken too, if FILE.npy.json beside them says so.
 
-    A last line tells whether codes of the bundle's vectors (whiten.Coder) fit the texts.
-
     Exits with 0 if they are like the corpus, 3 if they differ from it but the whitening still fits them, 4 if the
     whitening does them harm and should be fitted again.
     """
@@ -92,12 +89,9 @@ def drift(
     found = monitor.report()
     if found.verdict == "too few":
         raise UsageError(str(found))
-    fits = code_fits(path, monitor)
-    say("\n".join([_described(found), *([in_words(fits)] if fits else [])]))
+    say(_described(found))
     if as_json:
-        codes = [msgspec.to_builtins(fit) | {"fits": fit.fits} for fit in fits]
-        more = {"verdict": found.verdict, "words": str(found), "codes": codes}
-        console.print_json(msgspec.to_builtins(found) | more)
+        console.print_json(msgspec.to_builtins(found) | {"verdict": found.verdict, "words": str(found)})
     sys.exit(EXIT_CODES[found.verdict])
 
 

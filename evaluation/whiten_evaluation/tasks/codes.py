@@ -15,23 +15,19 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.errors import UsageError
 from whiten_whitening.codes.coder import Coder
 
-FRACTIONS = (1, 2 / 3, 1 / 3, 1 / 6)
-"""Numbers of dimensions to try, as fractions of all, rounded to a multiple of 8."""
-
-BITS = (4, 2, 1)
+SIZES = (16, 32, 48, 64, 96, 128, 192)
+"""Bytes of a code to try, as far as the vectors have dimensions for them."""
 
 
 class CodeScore(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the score of one kind of code."""
 
     name: str
-    """Kind: "float32", "int8" (a scale for each vector), "binary" (signs of the vectors as they are), "4 bits", ..."""
+    """Kind: "float32", "int8" (a scale for each vector), "binary" (signs of the vectors as they are), "codes"."""
     dims: int
     """Number of coordinates."""
     bytes: int
     """Bytes of a vector."""
-    beta: float | None
-    """Exponent of the coder; None for kinds without one."""
     spearman: float
     """Mean of the tasks, times 100; each task's mean over its sub-datasets."""
     tasks: dict[str, float]
@@ -44,9 +40,7 @@ def score_codes(
     bundle: Path,
     data: StsData,
     vectors: TextVectors,
-    bits: Sequence[int] = BITS,
-    dims: Sequence[int] = (),
-    beta: float | None = None,
+    sizes: Sequence[int] = SIZES,
 ) -> tuple[CodeScore, ...]:
     """Score float32, int8 and signs, then codes of a bundle's coder if it stores moments, by the cosines of codes.
 
@@ -54,19 +48,17 @@ def score_codes(
         bundle: directory of the bundle.
         data: the tasks.
         vectors: the bundle's vectors of all sentences.
-        bits: bits of a coordinate to try.
-        dims: numbers of dimensions to try; none for `FRACTIONS`.
-        beta: exponent of the coders; None for the bundle's own.
+        sizes: bytes of a code to try; of `SIZES`, those that the bundle's coder can have.
 
     Raises:
-        UsageError: dims or bits that the bundle's coder cannot have.
+        UsageError: more bytes than the bundle's coder can have.
     """
-    found = [_scored(data, vectors, *plain) for plain in _plain(bundle, vectors.vectors)]
+    found = [_scored(data, vectors, *plain) for plain in _plain(vectors.vectors)]
     if read_manifest(bundle).whitening is not None:
-        for coder in _coders(bundle, vectors.vectors.shape[1], bits, dims, beta):
-            decoded = coder.decode(coder.encode_codes(vectors.vectors))
-            name = f"{coder.bits} bit{'s' if coder.bits > 1 else ''}"
-            found.append(_scored(data, vectors, name, coder.bytes, coder.beta, decoded))
+        width = vectors.vectors.shape[1]
+        for size in sizes if sizes is not SIZES else [size for size in SIZES if 2 * size <= width]:
+            coder = Coder.of(bundle, size)
+            found.append(_scored(data, vectors, "codes", size, coder.decode(coder.encode_codes(vectors.vectors))))
     return with_front(found)
 
 
@@ -89,29 +81,16 @@ def signs(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(vectors > 0, np.float32(1), np.float32(-1))
 
 
-def _plain(bundle: Path, vectors: NDArray[np.float32]) -> Iterator[tuple[str, int, float | None, NDArray[np.float32]]]:
-    """Yield name, bytes, exponent and vectors of the kinds that need no moments."""
+def _plain(vectors: NDArray[np.float32]) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
+    """Yield name, bytes and vectors of the kinds that need no moments."""
     width = vectors.shape[1]
-    yield "float32", 4 * width, None, vectors
-    coder = Coder.of(bundle, 8)
-    yield "int8", coder.bytes, None, coder.decode(coder.encode_codes(vectors))
-    yield "binary", -(-width // 8), None, signs(vectors)
+    steps = np.maximum(np.abs(vectors).max(axis=1, keepdims=True) / np.float32(127), np.finfo(np.float32).tiny)
+    yield "float32", 4 * width, vectors
+    yield "int8", width + 4, np.rint(vectors / steps) * steps
+    yield "binary", -(-width // 8), signs(vectors)
 
 
-def _coders(bundle: Path, width: int, bits: Sequence[int], dims: Sequence[int], beta: float | None) -> Iterator[Coder]:
-    if dims:
-        wanted = list(dims)
-    else:
-        most = Coder.of(bundle, 4, None, beta).dims
-        wanted = list(dict.fromkeys(min(most, max(8, 8 * round(width * part / 8))) for part in FRACTIONS))
-    for each in bits:
-        for count in wanted:
-            yield Coder.of(bundle, each, count, beta)
-
-
-def _scored(
-    data: StsData, texts: TextVectors, name: str, size: int, beta: float | None, vectors: NDArray[np.float32]
-) -> CodeScore:
+def _scored(data: StsData, texts: TextVectors, name: str, size: int, vectors: NDArray[np.float32]) -> CodeScore:
     scores = score_sts(data, replace(texts, vectors=vectors), WhiteningSource())
     tasks = {task.name: task.mean for task in scores.tasks}
     if not tasks:
@@ -120,7 +99,6 @@ def _scored(
         name=name,
         dims=vectors.shape[1],
         bytes=size,
-        beta=beta,
         spearman=float(np.mean(list(tasks.values()))),
         tasks=tasks,
     )

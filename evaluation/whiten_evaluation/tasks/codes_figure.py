@@ -6,18 +6,17 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from whiten_evaluation.drawing import BLUE, GREY, INK, RED, label, legend, new_figure, note, plain, shortened
+from whiten_evaluation.drawing import BLUE, INK, label, legend, new_figure, note, plain, shortened
 from whiten_evaluation.tasks.codes import CodeScore
 
 Found = Sequence[tuple[str, Sequence[CodeScore]]]
 """Name of each bundle, with the scores of its codes."""
 
 _WIDTH, _HEIGHT, _COLUMNS = 4.6, 3.4, 2
-_STYLES = {1: (GREY, "v"), 2: (BLUE, "s"), 4: (RED, "o"), 8: ("#6a994e", "D")}
 
 
 def codes_figure(found: Found) -> Figure:
-    """Draw one panel for each bundle: score over bytes, a line for each number of bits, and the Pareto front."""
+    """Draw one panel for each bundle: score over bytes of the codes, and the Pareto front."""
     columns = min(_COLUMNS, len(found))
     rows = -(-len(found) // columns)
     figure = new_figure(_WIDTH * columns, _HEIGHT * rows)
@@ -48,12 +47,11 @@ def _draw(axes: Any, scores: Sequence[CodeScore]) -> None:
         linestyle=":",
         label="front",
     )
-    for bits, (colour, marker) in _STYLES.items():
-        own = sorted((one for one in scores if one.name.startswith(f"{bits} bit")), key=lambda one: one.bytes)
-        if own:
-            points = [one.bytes for one in own], [one.spearman for one in own]
-            axes.plot(*points, color=colour, marker=marker, markersize=4, linewidth=1.2, label=own[0].name)
+    own = sorted((one for one in scores if one.name == "codes"), key=lambda one: one.bytes)
+    if own:
+        points = [one.bytes for one in own], [one.spearman for one in own]
+        axes.plot(*points, color=BLUE, marker="o", markersize=4, linewidth=1.2, label="codes")
     for one in scores:
-        if one.beta is None:
+        if one.name != "codes":
             axes.plot(one.bytes, one.spearman, "x", color=INK, markersize=6)
             note(axes, one.name, (one.bytes, one.spearman), (0, 6), color=INK, ha="center")

@@ -64,18 +64,15 @@ from whiten_scale.workers import Work, share_of
     metavar="TYPE",
     default="float32",
     show_default=True,
-    help=f"{', '.join(get_args(StoredType))}. What is stored of a text: its vector, "
-    "or a code of a few bits a coordinate.",
+    help=f"{', '.join(get_args(StoredType))}. What is stored of a text: its vector, or a code of a few bytes.",
 )
 @option(
-    "--bits",
-    type=click.Choice(["1", "2", "4", "8"]),
-    metavar="1|2|4|8",
-    default="4",
-    show_default=True,
-    help="Bits of a coordinate of codes.",
+    "--bytes",
+    "size",
+    type=click.IntRange(min=1),
+    metavar="B",
+    help="Bytes of a code. [default: a third of the dimensions]",
 )
-@option("--dim", "--dims", "dims", type=click.IntRange(min=1), metavar="K", help="Axes of codes. [default: all]")
 @option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
 @option("--truncate-dim", type=click.IntRange(min=1), metavar="K", help="Keep the first K coordinates only.")
 @heading("Output")
@@ -98,8 +95,7 @@ def embed_many(
     id_column: str | None,
     keep: tuple[str, ...],
     stored: StoredType,
-    bits: str,
-    dims: int | None,
+    size: int | None,
     prompt_name: str | None,
     prompt: str | None,
     normalize: bool,
@@ -124,8 +120,7 @@ def embed_many(
         truncate_dim=truncate_dim,
         prompt_name=prompt_name,
         prompt=prompt,
-        bits=int(bits),
-        dims=dims,
+        bytes=size,
     )
     choice.check()
     path, folder = locate_bundle(bundle).absolute(), Folder(out)

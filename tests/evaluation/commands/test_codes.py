@@ -1,4 +1,4 @@
-"""Test `whiten eval codes` against a direct computation, its picture, and the line of `whiten drift` on codes."""
+"""Test `whiten eval codes` against a direct computation, and its picture."""
 
 import json
 from functools import partial
@@ -11,8 +11,7 @@ from scipy.stats import spearmanr
 
 from support.agreeing import change_bundle
 from support.bundles import copy_bundle
-from support.cli import invoke, ok
-from support.corpus import sentences
+from support.cli import invoke
 from support.sts import Rows, write_paper_layout
 from whiten_evaluation.commands.main import evaluate
 from whiten_evaluation.tasks.codes import CodeScore, signs, with_front
@@ -47,24 +46,24 @@ def direct(content: Content, tiny: Encoder, code: object) -> float:
 
 def test_scores_equal_a_direct_computation(tiny_bundle: Path, tiny: Encoder, data: tuple[Path, Content]) -> None:
     folder, content = data
-    result = run(tiny_bundle, "--data", folder, "--bits", 4, "--bits", 1, "--dim", 32, "--dim", 8, "--json")
+    result = run(tiny_bundle, "--data", folder, "--bytes", 16, "--bytes", 4, "--json")
     assert result.exit_code == 0, result.stderr
     [bundle] = json.loads(result.stdout)["bundles"]
-    scores = {(one["name"], one["dims"]): one for one in bundle["codes"]}
-    assert {key: one["bytes"] for key, one in scores.items()} == {
-        **{("float32", 32): 128, ("int8", 32): 36, ("binary", 32): 4},
-        **{("4 bits", 32): 16, ("4 bits", 8): 4, ("1 bit", 32): 4, ("1 bit", 8): 1},
+    scores = {(one["name"], one["bytes"]): one for one in bundle["codes"]}
+    assert {key: one["dims"] for key, one in scores.items()} == {
+        **{("float32", 128): 32, ("int8", 36): 32, ("binary", 4): 32},
+        **{("codes", 16): 32, ("codes", 4): 16},
     }
-    coder = Coder.of(tiny_bundle, 4, 8)
+    coder = Coder.of(tiny_bundle, 4)
     wanted = {
-        ("float32", 32): direct(content, tiny, lambda vectors: vectors),
-        ("binary", 32): direct(content, tiny, signs),
-        ("4 bits", 8): direct(content, tiny, lambda vectors: coder.decode(coder.encode(vectors))),
+        ("float32", 128): direct(content, tiny, lambda vectors: vectors),
+        ("binary", 4): direct(content, tiny, signs),
+        ("codes", 4): direct(content, tiny, lambda vectors: coder.decode(coder.encode(vectors))),
     }
     for key, score in wanted.items():
         assert scores[key]["spearman"] == pytest.approx(score, abs=0.05)
         assert np.mean(list(scores[key]["tasks"].values())) == pytest.approx(scores[key]["spearman"])
-    assert scores["int8", 32]["spearman"] == pytest.approx(wanted["float32", 32], abs=0.5)
+    assert scores["int8", 36]["spearman"] == pytest.approx(wanted["float32", 128], abs=0.5)
 
 
 @pytest.mark.slow
@@ -77,7 +76,7 @@ def test_signs_are_those_of_sentence_transformers() -> None:
 
 
 def score(name: str, size: int, spearman: float) -> CodeScore:
-    return CodeScore(name=name, dims=1, bytes=size, beta=None, spearman=spearman, tasks={})
+    return CodeScore(name=name, dims=1, bytes=size, spearman=spearman, tasks={})
 
 
 def test_front_is_what_none_beats() -> None:
@@ -99,9 +98,9 @@ def test_table_and_picture(tiny_bundle: Path, data: tuple[Path, Content], tmp_pa
         assert content.startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 2
     header, first, *rest = result.stdout.splitlines()
-    assert header.split() == ["bundle", "code", "dims", "bytes", "beta", "mean", "float32", "front"]
+    assert header.split() == ["bundle", "code", "dims", "bytes", "mean", "float32", "front"]
     assert "float32" in first
-    assert len(rest) == 2 + 3 * 3  # 32, 24 and 8 dimensions
+    assert len(rest) == 2 + 1  # 16 bytes; 32 dimensions take no more
     assert any(line.rstrip().endswith("*") for line in rest)
 
 
@@ -119,10 +118,9 @@ def test_bundle_without_moments_gets_the_kinds_that_need_none(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dim", "33"], "dims is 33; the vectors vary along 32 axes"),
-        (["--beta", "2"], "beta is 2.0; wanted a number from 0"),
+        (["--bytes", "17"], "bytes is 17; wanted a whole number from 1 to 16: 4 bits for each of the 32 axes"),
         (["--out", "x.pdf"], "--out is 'x.pdf'; wanted a .png or .svg file"),
-        (["--bits", "3"], "Invalid value for '--bits'"),
+        (["--bytes", "0"], "Invalid value for '--bytes'"),
         (["--json", "--csv"], "choose one"),
     ],
 )
@@ -131,12 +129,3 @@ def test_errors_are_one_line(tiny_bundle: Path, data: tuple[Path, Content], opti
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stdout == ""
-
-
-def test_drift_says_whether_codes_fit(tiny_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "own.txt").write_text("\n".join(sentences(400)) + "\n")
-    result = ok("drift", tiny_bundle, "--input", tmp_path / "own.txt", "--json")
-    assert "codes fit these texts: of the variance, 4 bits lose " in result.stderr
-    found = json.loads(result.stdout)["codes"]
-    assert [one["bits"] for one in found] == [4, 2, 1]
-    assert all(one["fits"] and one["noise"] == pytest.approx(one["expected"], rel=0.2) for one in found)

@@ -338,14 +338,14 @@ REFUSED = [
     (("--shard", "0/3"), "--shard is '0/3'; wanted K/N, with K from 1 to N"),
     (("--shard", "4/3"), "--shard is '4/3'; wanted K/N, with K from 1 to N"),
     (("--prompt", "a", "--prompt-name", "b"), "exclude each other"),
-    (("--bits", "2"), "--bits and --dims are for --type codes, not float32"),
+    (("--bytes", "2"), "--bytes is for --type codes, not float32"),
     (("--type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
     (("--id", "key"), "has no column 'key'"),
     (("--keep", "row"), "'row' is a column that is written itself"),
     (("--input", "nowhere"), "'nowhere' does not exist; check the path"),
     (("--prompt-name", "zz"), "zz"),
     (("--truncate-dim", 9999), "9999"),
-    (("--type", "codes", "--dims", 9999), "9999"),
+    (("--type", "codes", "--bytes", 9999), "9999"),
     (("--input", "s4://bucket/key"), "'s4://bucket/key' is no path or URL that fsspec knows"),
 ]
 

@@ -1,27 +1,24 @@
-"""Hold codes together with the id of the coder that made them, and write and read them."""
+"""Hold codes together with the id of the coder that made them; write and read codes and coders as safetensors."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from whiten_runtime.checks import described
+from whiten_runtime.checks import described, path_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.replacing import replace_file
-from whiten_whitening.codes.packing import Bytes
+from whiten_whitening.codes.levels import Bytes
 
 KEY = "whiten"
 """Key of the metadata in a safetensors file; its value is JSON."""
 
 FORMAT = 1
-
-_Kept = TypeVar("_Kept")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +34,6 @@ class Codes:
     array: Bytes
     coder: str
     space: str | None = None
-    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.array, np.ndarray) or self.array.ndim != 2 or self.array.dtype != np.uint8:
@@ -52,7 +48,7 @@ class Codes:
         Raises:
             WhitenError: the file cannot be written.
         """
-        write_tensors(Path(path), {"codes": self.array}, {"kind": "codes", "coder": self.coder, "space": self.space})
+        write_tensors(path, {"codes": self.array}, {"kind": "codes", "coder": self.coder, "space": self.space})
 
     @classmethod
     def load(cls, path: str | Path) -> "Codes":
@@ -61,43 +57,29 @@ class Codes:
         Raises:
             DataError: the file is missing, damaged, or holds no codes.
         """
-        arrays, header = read_tensors(Path(path), "codes")
+        arrays, header = read_tensors(path, "codes")
         try:
             return cls(arrays["codes"], str(header["coder"]), header["space"])
         except (KeyError, UsageError) as error:
             raise DataError(f"{path}: its codes are damaged ({error}); encode the vectors again") from None
 
-    def keep(self, name: str, make: Callable[[], _Kept]) -> _Kept:
-        """Return what was made of these codes under a name, and make it the first time."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        found: _Kept = self._kept[name]
-        return found
 
-
-def write_tensors(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, object]) -> None:
-    """Write arrays as safetensors with a header.
-
-    Raises:
-        WhitenError: the file cannot be written.
-    """
+def write_tensors(path: str | Path, arrays: dict[str, NDArray[Any]], header: dict[str, object]) -> None:
+    """Write arrays as safetensors with a header."""
     content = save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         {KEY: json.dumps({"format": FORMAT, **header})},
     )
-    replace_file(path, content)
+    replace_file(Path(path), content)
 
 
-def read_tensors(path: Path, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read arrays and the header of a file of a kind, "codes" or "coder".
-
-    Raises:
-        DataError: the file is missing, damaged, of another kind, or of another version of the format.
-    """
-    if not path.is_file():
+def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read arrays and the header of a file of a kind, "codes" or "coder"."""
+    place = path_of("path", path)
+    if not place.is_file():
         raise DataError(f"{path}: is no file; wanted a saved {kind}")
     try:
-        with safe_open(path, "numpy") as file:
+        with safe_open(place, "numpy") as file:
             header = json.loads((file.metadata() or {})[KEY])
             found, version = header["kind"], header["format"]
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
