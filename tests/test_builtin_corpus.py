@@ -3,7 +3,7 @@
 from benchmarks.builtin_corpus.grammar import generate
 from benchmarks.builtin_corpus.kinds import KINDS
 from benchmarks.builtin_corpus.make import DOCSTRINGS, EXAMPLES, SEED, SHARES, compress, corpus_lines
-from whiten_runtime.files.builtin import builtin_sentences
+from whiten_runtime.files.corpus import builtin_sentences
 
 
 def test_the_grammar_gives_the_shipped_sentences() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.builtin_corpus.make import DOCSTRINGS, compress, corpus_lines
 from benchmarks.builtin_corpus.sources import docstring_sentences, wordnet_examples
-from whiten_runtime.files import builtin
-from whiten_runtime.files.builtin import BUILTIN_FILE, builtin_sentences
+from whiten_runtime.files import corpus as builtin
+from whiten_runtime.files.corpus import BUILTIN_FILE, builtin_sentences
 
 
 def main() -> None:

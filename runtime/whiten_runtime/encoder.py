@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -13,21 +13,16 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.arguments import (
     SENTENCE_EMBEDDING,
-    AllArguments,
-    ArrayArguments,
-    TensorArguments,
+    EncodeArguments,
     Texts,
     check_arguments,
     given_texts,
 )
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY
-from whiten_runtime.inference.tensors import as_tensors
+from whiten_runtime.inference.quantize import as_tensors
 from whiten_runtime.inference.tuned import session_options
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name
 from whiten_runtime.text_bundle import TextBundle
-
-if TYPE_CHECKING:
-    from whiten_runtime.inference.tensors import Tensor
 
 
 class Encoder(TextBundle):
@@ -94,18 +89,24 @@ class Encoder(TextBundle):
 
     @overload
     def encode(
-        self, texts: Texts = ..., *, precision: Literal["float32"] = ..., **options: Unpack[ArrayArguments]
+        self,
+        texts: Texts = ...,
+        *,
+        precision: Literal["float32"] = ...,
+        convert_to_numpy: Literal[True] = ...,
+        convert_to_tensor: Literal[False] = ...,
+        **options: Unpack[EncodeArguments],
     ) -> NDArray[np.float32]: ...
     @overload
     def encode(
-        self, texts: Texts = ..., *, precision: VectorPrecision, **options: Unpack[ArrayArguments]
-    ) -> NDArray[Any]: ...
-    @overload
-    def encode(
-        self, texts: Texts = ..., *, convert_to_tensor: Literal[True], **options: Unpack[TensorArguments]
-    ) -> "Tensor": ...
-    @overload
-    def encode(self, texts: Texts = ..., **options: Unpack[AllArguments]) -> "NDArray[Any] | Tensor | list[Tensor]": ...
+        self,
+        texts: Texts = ...,
+        *,
+        precision: VectorPrecision = ...,
+        convert_to_numpy: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[EncodeArguments],
+    ) -> Any: ...
     def encode(
         self,
         texts: Texts | UnsetType = UNSET,
@@ -128,7 +129,7 @@ class Encoder(TextBundle):
         ranges: ArrayLike | None = None,
         pool: None = None,
         chunk_size: int | None = None,
-    ) -> "NDArray[Any] | Tensor | list[Tensor]":
+    ) -> Any:
         """Embed texts.
 
         A vector does not depend on the other texts of the call, with any `precision`. The order of the texts is kept.
@@ -192,22 +193,6 @@ class Encoder(TextBundle):
         found = vectors if convert_to_numpy and not convert_to_tensor else as_tensors(vectors, bool(convert_to_tensor))
         return found[0] if isinstance(texts, str) else found
 
-    @overload
-    def encode_query(
-        self, texts: Texts = ..., *, precision: Literal["float32"] = ..., **options: Unpack[ArrayArguments]
-    ) -> NDArray[np.float32]: ...
-    @overload
-    def encode_query(
-        self, texts: Texts = ..., *, precision: VectorPrecision, **options: Unpack[ArrayArguments]
-    ) -> NDArray[Any]: ...
-    @overload
-    def encode_query(
-        self, texts: Texts = ..., *, convert_to_tensor: Literal[True], **options: Unpack[TensorArguments]
-    ) -> "Tensor": ...
-    @overload
-    def encode_query(
-        self, texts: Texts = ..., **options: Unpack[AllArguments]
-    ) -> "NDArray[Any] | Tensor | list[Tensor]": ...
     def encode_query(
         self,
         texts: Texts | UnsetType = UNSET,
@@ -215,7 +200,7 @@ class Encoder(TextBundle):
         prompt_name: str | None = None,
         prompt: str | None = None,
         **options: Any,
-    ) -> "NDArray[Any] | Tensor | list[Tensor]":
+    ) -> Any:
         """Embed queries: as `encode`, with the prompt "query" if neither `prompt_name` nor `prompt` is given.
 
         Without such a prompt, no prompt is applied, not even the default one, as in sentence-transformers; only a
@@ -236,22 +221,6 @@ class Encoder(TextBundle):
         """
         return self._encode_for("query", QUERY, texts, prompt_name, prompt, options)
 
-    @overload
-    def encode_document(
-        self, texts: Texts = ..., *, precision: Literal["float32"] = ..., **options: Unpack[ArrayArguments]
-    ) -> NDArray[np.float32]: ...
-    @overload
-    def encode_document(
-        self, texts: Texts = ..., *, precision: VectorPrecision, **options: Unpack[ArrayArguments]
-    ) -> NDArray[Any]: ...
-    @overload
-    def encode_document(
-        self, texts: Texts = ..., *, convert_to_tensor: Literal[True], **options: Unpack[TensorArguments]
-    ) -> "Tensor": ...
-    @overload
-    def encode_document(
-        self, texts: Texts = ..., **options: Unpack[AllArguments]
-    ) -> "NDArray[Any] | Tensor | list[Tensor]": ...
     def encode_document(
         self,
         texts: Texts | UnsetType = UNSET,
@@ -259,7 +228,7 @@ class Encoder(TextBundle):
         prompt_name: str | None = None,
         prompt: str | None = None,
         **options: Any,
-    ) -> "NDArray[Any] | Tensor | list[Tensor]":
+    ) -> Any:
         """Embed documents: as `encode_query`, with the prompt "document", else "passage", else "corpus".
 
         Args:
@@ -285,12 +254,11 @@ class Encoder(TextBundle):
         prompt_name: str | None,
         prompt: str | None,
         options: dict[str, Any],
-    ) -> "NDArray[Any] | Tensor | list[Tensor]":
+    ) -> Any:
         route = self.manifest.route
         if route in ("query", "document") and route != task:
             raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
         if prompt_name is None and prompt is None:
             prompt = self._embedder.prompts.for_task(*names)
         named = options if texts is UNSET else {"texts": texts, **options}
-        found: NDArray[Any] | Tensor | list[Tensor] = self.encode(prompt_name=prompt_name, prompt=prompt, **named)
-        return found
+        return self.encode(prompt_name=prompt_name, prompt=prompt, **named)

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, gate_here
-from whiten_runtime.bundle.ranges import OutputMoments, read_moments
+from whiten_runtime.bundle.ranges import OutputMoments, as_int8, read_moments
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.bundle.steps import as_int8
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.quantize import Quantizer

@@ -14,14 +14,13 @@ from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_f
 from whiten_runtime.checks import as_iterable, checked_texts, whole_number
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
+from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.loading import load_bundle
-from whiten_runtime.inference.token_runner import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.tokenizer import Token
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.opened import OpenedBundle
-from whiten_runtime.ort.placement import Placement
 from whiten_runtime.ort.providers import device_of
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import Placement, SessionOptions
 
 _WARM = 512
 """Number of tokens of the long text of a warm-up, at most: the memory of attention grows with its square."""

@@ -2,18 +2,16 @@
 
 import random
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from math import sqrt
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 from whiten_runtime.bundle.graph_names import OUTPUT
-from whiten_runtime.bundle.manifest import Manifest, Precision, read_manifest
+from whiten_runtime.bundle.manifest import Precision, read_manifest
 from whiten_runtime.errors import BundleError, WhitenError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import Embedder
@@ -43,8 +41,6 @@ _MOST_SENTENCES = 16
 
 _LEAST_TEXTS = {"short": 8, "mixed": 2}
 
-Name = TypeVar("Name", bound=Hashable)
-
 Texts = Mapping[str, Sequence[str]]
 
 
@@ -55,21 +51,14 @@ def providers_to_try(precision: Precision, features: Iterable[str], plugin: bool
     return ("cpu", "openvino", "openvino:bf16") if BF16 in features else ("cpu", "openvino")
 
 
-def first_candidates(providers: Iterable[str], threads: int) -> tuple[tuple[str, int], ...]:
-    """Return (provider, threads) of the first comparison: each provider with all threads, the CPU with half too.
+def candidates(providers: Iterable[str], threads: int, budget: int) -> list[tuple[str, int, int | None]]:
+    """Return (provider, threads, token budget) to compare with the CPU as it is: providers, half the threads, budgets.
 
-    Half of them are the cores, where two threads share one.
+    Half of the threads are the cores, where two threads share one. None stands for the provider's default budget.
     """
-    whole = tuple((name, threads) for name in providers)
-    return (*whole, ("cpu", threads // 2)) if threads > 1 else whole
-
-
-def other_budgets(setting: Setting) -> tuple[Setting, ...]:
-    """Return a setting with other token budgets."""
-    return tuple(
-        Setting(provider=setting.provider, threads=setting.threads, token_budget=int(setting.token_budget * factor))
-        for factor in _FACTORS
-    )
+    others: list[tuple[str, int, int | None]] = [(name, threads, None) for name in providers if name != "cpu"]
+    half: list[tuple[str, int, int | None]] = [("cpu", threads // 2, None)] if threads > 1 else []
+    return [*others, *half, *(("cpu", threads, int(budget * factor)) for factor in _FACTORS)]
 
 
 def best(rates: Sequence[Rate], bfloat16: bool) -> Setting:
@@ -87,33 +76,29 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
     if manifest.layers == (0,):
         raise BundleError(f"{path}: layer 0 is a table, read by one thread, and has nothing to tune")
     providers = providers_to_try(manifest.precision, processor().features, plugin_version() is not None)
-    first = first_candidates(providers, default_threads())
-    runs = 2 * (ROUNDS + 1) * (len(first) + 1 + len(_FACTORS))
+    threads = default_threads()
     with ExitStack() as stack:
-        default = stack.enter_context(_open(path, *first[0], verify=True))
-        others = {pair: one for pair in first[1:] if (one := _opened(path, pair, stack, reporter)) is not None}
-        texts = enough_texts(default, seconds / runs)
-        reporter.stage(f"{path}: comparing {len(others) + 1} ways to run it, then token budgets")
-        opened = {_setting(*pair, each): each for pair, each in ({first[0]: default} | others).items()}
-        found = _rates(compare(opened, texts))
-    chosen = best(found, bfloat16)
-    with ExitStack() as stack:
-        settings = dict.fromkeys((found[0].setting, *other_budgets(chosen)))
-        opened = {
-            one: stack.enter_context(_open(path, one.provider, one.threads, one.token_budget)) for one in settings
-        }
-        more = _rates(compare(opened, texts))
-    rates = (*found, *more[1:])
-    return _choice(manifest, best(rates, bfloat16), rates)
-
-
-def _opened(path: Path, pair: tuple[str, int], stack: ExitStack, reporter: Reporter) -> Embedder | None:
-    """Open a bundle as a candidate; one that does not work here is reported and left out."""
-    try:
-        return stack.enter_context(_open(path, *pair))
-    except WhitenError as error:
-        reporter.warn(f"not measured: {error}")
-        return None
+        default = stack.enter_context(_open(path, "cpu", threads, verify=True))
+        opened = {_setting("cpu", threads, default): default}
+        for provider, count, budget in candidates(providers, threads, default.engine.schedule.budget):
+            try:
+                embedder = stack.enter_context(_open(path, provider, count, budget))
+            except WhitenError as error:
+                reporter.warn(f"not measured: {error}")
+            else:
+                opened[_setting(provider, count, embedder)] = embedder
+        texts = enough_texts(default, seconds / (2 * (ROUNDS + 1) * len(opened)))
+        reporter.stage(f"{path}: comparing {len(opened)} ways to run it")
+        rates = compare(opened, texts)
+    return Choice(
+        format=FORMAT,
+        bundle=manifest.name,
+        graph=graph_id(manifest),
+        machine=Machine.here(),
+        versions=_versions(),
+        setting=best(rates, bfloat16),
+        measured=rates,
+    )
 
 
 def enough_texts(embedder: Embedder, seconds: float) -> dict[str, list[str]]:
@@ -141,49 +126,26 @@ def passages(sentences: Sequence[str], generator: random.Random) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Holds what was measured of one candidate; the fields are those of `Rate`."""
-
-    short: float
-    mixed: float
-    ratio: float
-    least: float
-
-
-def compare(embedders: Mapping[Name, Embedder], texts: Texts) -> dict[Name, Speed]:
-    """Embed texts with each embedder in turn, round after round, and return what was measured."""
-    rounds: list[dict[Name, dict[str, float]]] = []
+def compare(embedders: Mapping[Setting, Embedder], texts: Texts) -> tuple[Rate, ...]:
+    """Embed texts with each embedder in turn, round after round; ratios are relative to the first embedder."""
+    rounds: list[dict[Setting, dict[str, float]]] = []
     for number in range(ROUNDS + 1):
         figures = {
-            name: {kind: len(items) / _seconds(embedder, items) for kind, items in texts.items()}
-            for name, embedder in embedders.items()
+            setting: {kind: len(items) / _seconds(embedder, items) for kind, items in texts.items()}
+            for setting, embedder in embedders.items()
         }
         if number:  # the first round creates what is created when it is first used
             rounds.append(figures)
     default = next(iter(embedders))
-    return {name: _speed([figures[name] for figures in rounds], [one[default] for one in rounds]) for name in embedders}
+    return tuple(_rate(setting, [(figures[setting], figures[default]) for figures in rounds]) for setting in embedders)
 
 
-def _speed(rounds: Sequence[Mapping[str, float]], default: Sequence[Mapping[str, float]]) -> Speed:
-    """Return the medians of a candidate's rounds, and those of the ratios to another candidate's."""
-    ratios = sorted(
-        sqrt(mine["short"] / usual["short"] * mine["mixed"] / usual["mixed"])
-        for mine, usual in zip(rounds, default, strict=True)
-    )
-    short, mixed = (median(figures[kind] for figures in rounds) for kind in ("short", "mixed"))
-    return Speed(short, mixed, median(ratios), ratios[min(1, len(ratios) - 1)])
-
-
-def compare_bundles(choices: Mapping[Path, Choice], seconds: float) -> dict[Path, Speed]:
-    """Compare bundles of one model, each with its choice; ratios are relative to the first."""
-    with ExitStack() as stack:
-        opened = {
-            path: stack.enter_context(_open(path, one.provider, one.threads, one.token_budget))
-            for path, one in ((path, choice.setting) for path, choice in choices.items())
-        }
-        texts = enough_texts(next(iter(opened.values())), seconds / (2 * (ROUNDS + 1) * len(opened)))
-        return compare(opened, texts)
+def _rate(setting: Setting, rounds: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> Rate:
+    """Return the medians of a setting's rounds, and those of the ratios to the default's."""
+    ratios = sorted(sqrt(mine["short"] / usual["short"] * mine["mixed"] / usual["mixed"]) for mine, usual in rounds)
+    short, mixed = (median(mine[kind] for mine, _ in rounds) for kind in ("short", "mixed"))
+    least = ratios[min(1, len(ratios) - 1)]
+    return Rate(setting=setting, short=short, mixed=mixed, ratio=median(ratios), least=least)
 
 
 def _open(path: Path, provider: str, threads: int, budget: int | None = None, verify: bool = False) -> Embedder:
@@ -191,15 +153,7 @@ def _open(path: Path, provider: str, threads: int, budget: int | None = None, ve
     return load_bundle(path, options, verify)[1]
 
 
-def _rates(speeds: Mapping[Setting, Speed]) -> list[Rate]:
-    return [
-        Rate(setting=setting, short=one.short, mixed=one.mixed, ratio=one.ratio, least=one.least)
-        for setting, one in speeds.items()
-    ]
-
-
 def _setting(provider: str, threads: int, embedder: Embedder) -> Setting:
-    """Return the setting of an embedder that was opened with the default token budget."""
     return Setting(provider=provider, threads=threads, token_budget=embedder.engine.schedule.budget)
 
 
@@ -207,18 +161,6 @@ def _seconds(embedder: Embedder, texts: Sequence[str]) -> float:
     start = time.perf_counter()
     embedder.embed(texts, embedder.whole(OUTPUT))
     return time.perf_counter() - start
-
-
-def _choice(manifest: Manifest, setting: Setting, rates: tuple[Rate, ...]) -> Choice:
-    return Choice(
-        format=FORMAT,
-        bundle=manifest.name,
-        graph=graph_id(manifest),
-        machine=Machine.here(),
-        versions=_versions(),
-        setting=setting,
-        measured=rates,
-    )
 
 
 def _versions() -> dict[str, str]:

@@ -9,8 +9,8 @@ from threadpoolctl import threadpool_limits
 
 from whiten_export.corpus.fitting import embed_windows, gather
 from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
+from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.graph_names import unwhitened_output
-from whiten_runtime.bundle.hashing import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord, read_manifest
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle

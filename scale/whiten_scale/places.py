@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 
 from whiten_runtime.checks import encodable, needing
 from whiten_runtime.errors import DataError, UsageError, WhitenError
-from whiten_runtime.files.replacing import delete_abandoned, hidden_file, publish_new, replacing
-from whiten_runtime.files.writable import cannot_write
+from whiten_runtime.files.replacing import cannot_write, delete_abandoned, hidden_file, publish_new, replacing
 
 ELSEWHERE = "another --out"
 

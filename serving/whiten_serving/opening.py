@@ -15,7 +15,7 @@ from whiten_runtime.bundle.parity import Agreement, gate_here
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import IntegrityError, ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.token_runner import TokenRunner
+from whiten_runtime.inference.engine import TokenRunner
 from whiten_serving.async_encoder import AsyncEncoder
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import ServedModel

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.batching import plan_batches, token_budget, workers_for
-from whiten_runtime.inference.token_runner import TokenizedTexts, TokenRunner
+from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.vectors import not_finite, rows_not_finite
 from whiten_runtime.ort.process import before_exit
 

@@ -14,7 +14,7 @@ from support.corpus import sentences
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime import Encoder, WhitenError
-from whiten_runtime.bundle.steps import as_int8
+from whiten_runtime.bundle.ranges import as_int8
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from whiten_runtime.bundle.files import HASH_FIELD
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.manifest_hash import HASH_FIELD
 from whiten_runtime.bundle.records import Source
 
 TEXT = (Path(__file__).parents[2] / "docs" / "bundle-format.md").read_text("utf-8")

@@ -16,7 +16,7 @@ from whiten_export.commands.export import export
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.parity import gate_of
-from whiten_runtime.bundle.steps import as_int8, to_steps
+from whiten_runtime.bundle.ranges import as_int8, to_steps
 from whiten_runtime.inference.vectors import row_cosines, similarity_matrix
 
 pytestmark = pytest.mark.slow

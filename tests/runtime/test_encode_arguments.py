@@ -16,7 +16,7 @@ from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.sizes import MAX_LENGTH, WIDTH
 from whiten_runtime import Encoder, MissingPackageError, TextError, UsageError
-from whiten_runtime.inference.arguments import AllArguments, check_arguments
+from whiten_runtime.inference.arguments import EncodeArguments, check_arguments
 from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of, on_device
 
 TEXTS = ["a text", "another text of some words", ""]
@@ -53,7 +53,10 @@ def test_an_unknown_argument_is_named(tiny: Encoder, method: str) -> None:
 
 
 def test_the_types_of_the_arguments_are_complete() -> None:
-    assert set(inspect.signature(Encoder.encode).parameters) - {"self", "texts"} == AllArguments.__optional_keys__
+    assert set(inspect.signature(Encoder.encode).parameters) - {"self", "texts"} == {
+        *EncodeArguments.__optional_keys__,
+        *("precision", "convert_to_numpy", "convert_to_tensor"),
+    }
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from whiten_runtime.bundle.files import HASH_FIELD, with_own_hash
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.manifest_hash import HASH_FIELD, with_own_hash
 
 
 def copy_bundle(bundle: Path, target: Path) -> Path:

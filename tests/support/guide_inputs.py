@@ -11,7 +11,7 @@ import numpy as np
 from support.hub_cache import make_snapshot
 from support.sts import rows
 from support.vector_sets import anisotropic
-from whiten_runtime.files.builtin import builtin_sentences
+from whiten_runtime.files.corpus import builtin_sentences
 
 ROOT = Path(__file__).parents[2]
 

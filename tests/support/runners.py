@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.inference.token_runner import TokenizedTexts, TokenRunner
+from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_serving.scheduler import Request
 
 POISON = 666

@@ -26,7 +26,7 @@ from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.places import check_file_place
+from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
 

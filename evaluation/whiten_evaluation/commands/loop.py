@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from whiten_evaluation.commands.options import Cell, session_options, show
 from whiten_evaluation.embedding import TextVectors, WhiteningSource, check_bundles, embed_texts
-from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter

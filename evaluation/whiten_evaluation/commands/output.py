@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from whiten_runtime.files.places import check_file_place, check_folder_place
-from whiten_runtime.files.replacing import flush, hidden_file, publish
-from whiten_runtime.files.writable import written_as
+from whiten_runtime.files.replacing import check_file_place, check_folder_place, flush, hidden_file, publish, written_as
 
 
 def check_files(folder: Path, names: Iterable[str], elsewhere: str) -> None:

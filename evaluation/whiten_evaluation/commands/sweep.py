@@ -16,6 +16,7 @@ from whiten_export.writing.staging import Kind, check_target, staged
 from whiten_runtime.bundle.manifest import Pooling, PoolingMode
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
+from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import (
     json_option,
     one_line_errors,
@@ -24,10 +25,9 @@ from whiten_runtime.commands.console import (
     say,
     threads_option,
 )
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.places import check_folder_place
+from whiten_runtime.files.replacing import check_folder_place
 from whiten_runtime.ort.providers import Provider
 
 REPORT = Kind("sweep", "sweep.json")

@@ -16,8 +16,7 @@ from whiten_evaluation.sweep.graph import LayerGraph
 from whiten_export.graph.pooling import LAYERS_OUTPUT
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError, WhitenError
-from whiten_runtime.files.replacing import replace_file
-from whiten_runtime.files.writable import written_as
+from whiten_runtime.files.replacing import replace_file, written_as
 from whiten_runtime.ort.session import SessionOptions
 
 _PART_BYTES = 64_000_000

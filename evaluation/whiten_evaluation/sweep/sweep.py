@@ -28,8 +28,7 @@ from whiten_export.writing.staging import locked
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_runtime.files.replacing import replace_file
-from whiten_runtime.files.writable import written_as
+from whiten_runtime.files.replacing import replace_file, written_as
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter

@@ -14,6 +14,7 @@ from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, VectorType, r
 from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
+from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import (
     bundle_argument,
     human_size,
@@ -24,11 +25,10 @@ from whiten_runtime.commands.console import (
     say,
     threads_option,
 )
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.files.places import check_file_place, check_folder_place
+from whiten_runtime.files.replacing import check_file_place, check_folder_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.corpus.statistics import Statistics
-from whiten_runtime.bundle.hashing import SentenceDigest
+from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import SettledRecord
 from whiten_runtime.errors import DataError
-from whiten_runtime.files.builtin import builtin_sentences
-from whiten_runtime.files.corpus import PART, Corpus
+from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.reporter import Bar, Reporter

@@ -24,7 +24,7 @@ from whiten_export.pipeline.plan import Plan, with_layer_weights
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import AlignmentRecord, ChoiceRecord
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.builtin import BUILTIN_CORPUS
+from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.files.pairs import Pairs
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph

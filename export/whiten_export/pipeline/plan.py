@@ -16,7 +16,7 @@ from whiten_runtime.bundle.manifest import Manifest, Pooling, Similarity
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
-from whiten_runtime.files.places import check_folder_place
+from whiten_runtime.files.replacing import check_folder_place
 from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter

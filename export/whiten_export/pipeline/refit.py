@@ -43,7 +43,7 @@ from whiten_runtime.bundle.bundle import (
     list_files,
     open_bundle,
 )
-from whiten_runtime.bundle.client_files import changed_client_files
+from whiten_runtime.bundle.listing import changed_client_files
 from whiten_runtime.bundle.manifest import (
     MANIFEST_FILE,
     NESTED_METHODS,

@@ -21,7 +21,7 @@ from whiten_runtime.bundle.parity import (
     gate_of,
 )
 from whiten_runtime.bundle.probes import Probes
-from whiten_runtime.bundle.steps import to_steps
+from whiten_runtime.bundle.ranges import to_steps
 from whiten_runtime.errors import ParityError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.loading import load_bundle

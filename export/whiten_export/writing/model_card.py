@@ -15,7 +15,7 @@ from whiten_runtime.bundle.manifest import IsotropyRecord, Manifest, ParityRecor
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.checks import encodable
-from whiten_runtime.hub.names import is_repository_id
+from whiten_runtime.hub.locating import is_repository_id
 from whiten_runtime.hub.uploading import CARD_FILE
 from whiten_runtime.inference.prompts import TEXT
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.locks import lock
-from whiten_runtime.files.replacing import sync_folder
-from whiten_runtime.files.writable import PARTIAL, written_as
+from whiten_runtime.files.replacing import PARTIAL, lock, sync_folder, written_as
 
 
 @dataclass(frozen=True)

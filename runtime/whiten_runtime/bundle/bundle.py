@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
-from whiten_runtime.bundle.client_files import CLIENT_FILES
-from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
-from whiten_runtime.bundle.hashing import sha256_of, sha256_of_open
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_content
-from whiten_runtime.bundle.operators import unwanted
-from whiten_runtime.bundle.reading import (
+from whiten_runtime.bundle.files import (
     CLIENT_BYTES,
     GRAPH_BYTES,
     PROBE_VECTORS_BYTES,
@@ -21,8 +16,13 @@ from whiten_runtime.bundle.reading import (
     TOKENIZER_BYTES,
     WHITENING_BYTES,
     opened,
+    sha256_of,
+    sha256_of_open,
 )
-from whiten_runtime.bundle.stray_files import stray_files
+from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
+from whiten_runtime.bundle.listing import CLIENT_FILES, stray_files
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_content
+from whiten_runtime.bundle.operators import unwanted
 from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError
 
 MODEL_FILE = "onnx/model.onnx"

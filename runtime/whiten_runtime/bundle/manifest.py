@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from whiten_runtime.bundle.manifest_hash import HASH_FIELD, own_hash, with_hash_field
-from whiten_runtime.bundle.reading import MANIFEST_BYTES, read_file
+from whiten_runtime.bundle.files import HASH_FIELD, MANIFEST_BYTES, own_hash, read_file, with_hash_field
 from whiten_runtime.bundle.records import (
     SPACE_DIGITS,
     AlignmentRecord,
@@ -125,7 +124,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Outputs of the graph; with "both", it returns the vector before whitening too."""
     vectors: VectorType = "float32"
     """Type in which the finished vectors can be stored without loss; the graph gives float32 for both. With "int8" they
-    are whole numbers from -127 to 127, with one scale for each vector (`bundle.steps`)."""
+    are whole numbers from -127 to 127, with one scale for each vector (`bundle.ranges`)."""
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""

@@ -1,8 +1,4 @@
-"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line.
-
-Exit codes: 0, 1 for what went wrong, 2 for usage, 143 after SIGTERM, and 141 without a line where the reader of the
-output closed it, as `head` does: a shell shows the same of `cat`.
-"""
+"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line."""
 
 import contextlib
 import errno
@@ -12,13 +8,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
 
 from whiten_runtime.commands.help import OTHER, heading, option
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.ort.process import ended_by_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 
@@ -267,3 +264,26 @@ def _one_line(message: str) -> str:
 
 def _escaped(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+
+
+STDIN = "-"
+"""What stands for standard input on the command line."""
+
+header_option = option(
+    "--header",
+    is_flag=True,
+    rare=True,
+    help="Begin lines of JSON with one that names the space. Vectors of 8 bits or less always have it.",
+)
+
+force_option = option(
+    "--force",
+    is_flag=True,
+    help="Replace a file that whiten has not written. A file of vectors that whiten wrote is replaced anyway.",
+)
+
+
+def check_other_file(out: Path | None, source: str | Path | None) -> None:
+    """Check that a command does not write the file that it reads."""
+    if out is not None and source is not None and out.is_file() and Path(source).is_file() and out.samefile(source):
+        raise UsageError(f"--out is '{out}', which is --input too and would be replaced; name another file")

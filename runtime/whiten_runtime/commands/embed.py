@@ -9,8 +9,12 @@ import click
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.commands.bars import drawn_bar
 from whiten_runtime.commands.console import (
+    STDIN,
     bundle_argument,
+    check_other_file,
+    force_option,
     given_text,
+    header_option,
     json_option,
     one_line_errors,
     print_json,
@@ -22,7 +26,6 @@ from whiten_runtime.commands.console import (
     warn,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.commands.vector_options import STDIN, check_other_file, force_option, header_option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 
@@ -129,8 +132,7 @@ def embed(
     from whiten_runtime.encoder import Encoder
     from whiten_runtime.files.texts import read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
-    from whiten_runtime.files.vector_output import check_output
-    from whiten_runtime.files.write_vectors import as_stored
+    from whiten_runtime.files.write_vectors import as_stored, check_output
 
     check_other_file(out, input_file)
     if force and out is None:

@@ -6,7 +6,7 @@ import click
 
 from whiten_runtime.commands.console import human_size, json_option, one_line_errors, print_json, quiet_option, say
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.hub.names import parse_repository
+from whiten_runtime.hub.locating import parse_repository
 from whiten_runtime.hub.uploading import Destination, push_bundle
 
 

@@ -7,6 +7,9 @@ import click
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
+    check_other_file,
+    force_option,
+    header_option,
     json_option,
     one_line_errors,
     provider_option,
@@ -15,11 +18,9 @@ from whiten_runtime.commands.console import (
     threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.commands.vector_options import check_other_file, force_option, header_option
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata
-from whiten_runtime.files.vector_output import check_output
-from whiten_runtime.files.write_vectors import writing_vectors
+from whiten_runtime.files.write_vectors import check_output, writing_vectors
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.vector_whitener import VectorWhitener
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
+from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, say, table
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.files.places import check_file_place
+from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.tuned import Choice, choice_path, write_choice
-from whiten_runtime.tuner import Speed, best, compare_bundles
+from whiten_runtime.tuner import best
 from whiten_runtime.tuner import tune as tune_bundle
 
 
@@ -45,24 +45,18 @@ def tune(bundles: tuple[str, ...], seconds: float, bf16: bool, as_json: bool) ->
 
     It is written to BUNDLE.tuned.json beside the bundle. Compares providers, threads and token budgets on short
     texts and on texts of mixed lengths, in turn, while nothing else should run. Encoder(path, tuned=True) and
-    whiten embed --tuned then run the bundle so; on another machine they refuse. Several bundles, such as the
-    float32 and the int8 one of a model, are then compared with each other.
+    whiten embed --tuned then run the bundle so; on another machine they refuse.
     """
     reporter = ConsoleReporter()
-    parts = len(bundles) + (len(bundles) > 1)
     paths = list(map(locate_bundle, dict.fromkeys(bundles)))
     for path in paths:
         check_file_place(choice_path(path), "another place for the bundle")
-    choices = {path: tune_bundle(path, seconds / parts, bf16, reporter) for path in paths}
-    beside = compare_bundles(choices, seconds / parts) if len(choices) > 1 else {}
+    choices = {path: tune_bundle(path, seconds / len(paths), bf16, reporter) for path in paths}
     files = {path: write_choice(path, choice) for path, choice in choices.items()}
     if as_json:
-        compared = {str(path): speed for path, speed in beside.items()}
-        print_json({"bundles": {str(path): choice for path, choice in choices.items()}, "compared": compared})
+        print_json({"bundles": {str(path): choice for path, choice in choices.items()}})
     else:
         click.echo(_table(choices))
-        if beside:
-            click.echo("\n" + _bundles_table(beside))
     for path, choice in choices.items():
         setting = choice.setting
         say(
@@ -82,10 +76,4 @@ def _table(choices: dict[Path, Choice]) -> str:
             remarks = (["default"] if not number else []) + (["chosen"] if one == choice.setting else [])
             cells = (one.provider, str(one.threads), str(one.token_budget), f"{rate.short:.1f}", f"{rate.mixed:.1f}")
             rows.append((path.name, *cells, f"{rate.ratio:.2f}", ", ".join(remarks)))
-    return table(header, rows)
-
-
-def _bundles_table(speeds: dict[Path, Speed]) -> str:
-    header = ("each as tuned", "short texts/s", "mixed texts/s", "ratio")
-    rows = [(path.name, f"{one.short:.1f}", f"{one.mixed:.1f}", f"{one.ratio:.2f}") for path, one in speeds.items()]
     return table(header, rows)

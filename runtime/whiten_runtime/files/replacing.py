@@ -10,8 +10,104 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from whiten_runtime.files.locks import is_abandoned, lock_descriptor
-from whiten_runtime.files.writable import PARTIAL, written_as
+from whiten_runtime.errors import UsageError, WhitenError
+
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed process leaves stays until it is deleted by hand
+    _LOCKS = False
+else:
+    _LOCKS = True
+
+
+def lock(path: Path) -> int | None:
+    """Return the descriptor of an exclusive lock on a file or directory; it is locked until that is closed."""
+    if not _LOCKS:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    locked = False
+    try:
+        locked = lock_descriptor(descriptor)
+    finally:
+        if not locked:
+            os.close(descriptor)
+    return descriptor if locked else None
+
+
+def lock_descriptor(descriptor: int) -> bool:
+    """Lock an open file, and return whether the file system has locks."""
+    if not _LOCKS:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def is_abandoned(path: Path) -> int | None:
+    """Return the descriptor of a lock on what no process has locked; None if one has, or nobody can tell."""
+    with suppress(BlockingIOError):
+        return lock(path)
+    return None
+
+
+_SPACE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)))
+_PERMISSION = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+
+PARTIAL = ".partial-"
+"""What follows the name of a file in the name of the hidden file that will replace it."""
+
+CANNOT_WRITE = _SPACE | frozenset((errno.EFBIG, errno.EROFS, errno.EIO))
+"""Errors that only writing gives, whether or not they name a file."""
+
+
+def cannot_write(error: OSError, path: Path, elsewhere: str = "another place") -> WhitenError:
+    """Return the error that says why `path` cannot be written, and what to do."""
+    reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    return WhitenError(f"{path}: cannot be written ({reason}); {_advice(error.errno)}, or name {elsewhere}")
+
+
+@contextmanager
+def written_as(path: Path, elsewhere: str = "another place") -> Iterator[None]:
+    """Turn errors of the system in a block that writes `path` into one that names `path`.
+
+    Those of files in other directories, which the block reads, stay as they are.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if not _concerns(error, path):
+            raise
+        raise cannot_write(error, path, elsewhere) from error
+
+
+def _concerns(error: OSError, path: Path) -> bool:
+    if error.filename is None or error.errno in CANNOT_WRITE:
+        return True
+    named = Path(os.fsdecode(error.filename)).absolute()
+    beside = {path.absolute().parent, path.resolve().parent}
+    return not beside.isdisjoint(named.parents) or any(named in place.parents for place in (path.absolute(), *beside))
+
+
+def _advice(number: int | None) -> str:
+    if number in _SPACE:
+        return "free some space"
+    if number == errno.EFBIG:
+        return "raise the limit of file sizes (ulimit -f)"
+    if number in _PERMISSION:
+        return "change its permissions"
+    if number == errno.EIO:
+        return "check the disk"
+    return "check space and permissions"
+
 
 _NOT_FLUSHABLE = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES))
 """Errors of flushing a directory that say that it cannot be done, and nothing of the disk."""
@@ -127,3 +223,30 @@ def _open(target: Path) -> tuple[BinaryIO, Path]:
             if not locked or temporary.exists():
                 return file, temporary
         file.close()
+
+
+def check_file_place(path: Path, elsewhere: str = "another place") -> None:
+    """Check that the file `path` can be written."""
+    if path.is_dir():
+        raise UsageError(f"'{path}' is a directory; name a file in it")
+    with hidden_file(path, elsewhere):
+        pass
+
+
+def check_folder_place(folder: Path, elsewhere: str = "another place") -> None:
+    """Check that the folder can be created, or replaced if it exists.
+
+    Directories above it that do not exist are not created: the nearest one that does is tried.
+    """
+    place = folder.resolve()
+    nearest = next(found for found in (place, *place.parents) if found.exists())
+    if not nearest.is_dir():
+        raise UsageError(f"'{nearest}' is not a directory, so '{folder}' cannot be written; choose {elsewhere}")
+    holder = place.parent if nearest == place else nearest
+    trial = holder / f".{place.name}{PARTIAL}{secrets.token_hex(4)}"
+    try:
+        trial.mkdir()
+    except OSError as error:
+        raise cannot_write(error, folder, elsewhere) from error
+    with suppress(OSError):
+        trial.rmdir()

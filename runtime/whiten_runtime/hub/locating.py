@@ -1,17 +1,65 @@
 """Find a bundle by what names it: a directory, or a repository of the model hub."""
 
 import glob
+import re
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whiten_runtime.bundle.listing import SIGNATURE_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.bundle.signature import SIGNATURE_FILE
 from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
-from whiten_runtime.hub.names import SCHEME, Repository, is_repository_id, parse_repository
 from whiten_runtime.hub.refusals import hub_answers, hub_errors
+
+SCHEME = "hf://"
+
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+_ID = re.compile(f"{_PART}/{_PART}")
+_LONGEST = 96
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Names a repository of the hub."""
+
+    id: str  # ORG/NAME
+    revision: str | None = None  # branch, tag or commit; None for the main branch
+
+
+def is_repository_id(text: str) -> bool:
+    """Return whether a text has the form of ORG/NAME."""
+    whole = _ID.fullmatch(text) is not None
+    return whole and len(text) <= _LONGEST and "--" not in text and ".." not in text and not text.endswith(".git")
+
+
+def parse_repository(text: str, revision: str | None = None) -> Repository:
+    """Read the name of a repository."""
+    name, at, own = text.removeprefix(SCHEME).partition("@") if text.startswith(SCHEME) else (text, "", "")
+    if not is_repository_id(name) or (at and not own):
+        raise UsageError(
+            f"{text!r} does not name a repository of the hub; wanted ORG/NAME or {SCHEME}ORG/NAME@REVISION"
+        )
+    if at and revision is not None:
+        raise UsageError(f"'{text}' names a revision already; leave revision {revision!r} out")
+    wanted = own or revision
+    if wanted is not None:
+        check_revision(wanted)
+    return Repository(name, wanted)
+
+
+def check_revision(revision: str) -> None:
+    """Check that a revision can be the name of a branch or tag, or a commit: the hub's cache makes a path of it."""
+    if (
+        not isinstance(revision, str)
+        or not {"", ".", ".."}.isdisjoint(revision.split("/"))
+        or not {"\\", ":"}.isdisjoint(revision)
+        or not revision.isprintable()
+    ):
+        raise UsageError(f"revision is {revision!r}; wanted the name of a branch or tag, or a commit")
+
 
 _OFFLINE, _UNREACHED = "HF_HUB_OFFLINE is set", "the hub is out of reach"
 

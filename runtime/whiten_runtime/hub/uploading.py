@@ -7,12 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
+from whiten_runtime.bundle.listing import SIGNATURE_FILE, is_model_file
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.bundle.signature import SIGNATURE_FILE
-from whiten_runtime.bundle.stray_files import is_model_file
 from whiten_runtime.checks import needing
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
-from whiten_runtime.hub.names import Repository
+from whiten_runtime.hub.locating import Repository
 from whiten_runtime.hub.refusals import hub_answers, hub_errors
 
 CARD_FILE = "README.md"

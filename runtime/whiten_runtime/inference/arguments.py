@@ -6,7 +6,6 @@ from typing import Any, Literal, TypedDict
 from msgspec import UnsetType
 from numpy.typing import ArrayLike
 
-from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.checks import one_of, whole_number
 from whiten_runtime.errors import UsageError
 
@@ -16,7 +15,7 @@ SENTENCE_EMBEDDING: Literal["sentence_embedding"] = "sentence_embedding"
 
 
 class EncodeArguments(TypedDict, total=False):
-    """Lists the arguments of `Encoder.encode` that do not change the type of its result."""
+    """Lists the arguments of `Encoder.encode` that do not change the type of its result, for type checkers."""
 
     sentences: Texts
     inputs: Texts
@@ -33,26 +32,6 @@ class EncodeArguments(TypedDict, total=False):
     ranges: ArrayLike | None
     pool: None
     chunk_size: int | None
-
-
-class ArrayArguments(EncodeArguments, total=False):
-    """Lists the arguments of a call that returns an array."""
-
-    convert_to_numpy: Literal[True]
-    convert_to_tensor: Literal[False]
-
-
-class TensorArguments(EncodeArguments, total=False):
-    """Lists the arguments beside `convert_to_tensor=True`."""
-
-    precision: VectorPrecision
-    convert_to_numpy: bool
-
-
-class AllArguments(TensorArguments, total=False):
-    """Lists all arguments but `texts`."""
-
-    convert_to_tensor: bool
 
 
 def given_texts(texts: Texts | UnsetType, sentences: Texts | UnsetType, inputs: Texts | UnsetType) -> Texts:

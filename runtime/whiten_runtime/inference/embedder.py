@@ -14,9 +14,8 @@ from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.checks import checked_texts, whole_number
 from whiten_runtime.errors import TooLongError, UsageError
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_runtime.inference.prompts import Prompts, with_prompt
-from whiten_runtime.inference.token_runner import TokenizedTexts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.inference.vectors import check_given, unit
 from whiten_runtime.ort.process import ForkSafeLock

@@ -1,7 +1,9 @@
 """Turn token ids into vectors: plan batches, pad them, run them, and return their vectors."""
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +12,13 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.errors import UsageError
-from whiten_runtime.inference.batching import pad_batch
+from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.cpu_runner import CpuRunner
 from whiten_runtime.inference.cuda_graphs import enables_cuda_graph
 from whiten_runtime.inference.gpu_runner import GpuRunner, check_padding
-from whiten_runtime.inference.graph_file import GraphFile
-from whiten_runtime.inference.runner import Feed, RunBatch, Runner
-from whiten_runtime.ort.placement import placement_of
+from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, Runner
 from whiten_runtime.ort.providers import NVIDIA, provider_name
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import SessionOptions, placement_of
 
 
 class Engine:
@@ -132,3 +132,43 @@ class Engine:
 
     def _feed(self, ids: Sequence[Sequence[int]], group: NDArray[np.intp], prompt_tokens: int) -> Feed:
         return self.feed([ids[index] for index in group], prompt_tokens)
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Holds the token ids of texts, cut to the length that the bundle takes."""
+
+    ids: list[list[int]]  # token ids of each text, special tokens and prompt included
+    prompt_tokens: int = 0  # number of tokens at the beginning of each text that are left out of the pooling
+    truncated: int = 0  # number of texts that were cut
+
+
+class TokenRunner:
+    """Runs batches of token ids on sessions that stay open. Safe to call from several threads, and in forked children.
+
+    The session of batches that run side by side is created now: a bundle that is replaced later changes no vector.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._process, self._run_beside = os.getpid(), engine.beside()
+        self._run_beside(engine.feed([[0]]), (OUTPUT,))
+
+    @property
+    def schedule(self) -> Schedule:
+        """Return how the encoder itself would run batches."""
+        return self._engine.schedule
+
+    def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
+        """Return the vectors of one batch, float32 [n, k], in the order of `ids`."""
+        if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
+            self._process, self._run_beside = os.getpid(), self._engine.beside()
+        feed = self._engine.feed(ids, prompt_tokens)
+        return self._engine.run_batch(feed) if alone else self._run_beside(feed, (OUTPUT,))
+
+    def trim(self) -> None:
+        """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.
+
+        Call it after a proof or a very long text. It runs a text of one token.
+        """
+        self._engine.trim()

@@ -14,8 +14,7 @@ from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.cuda_graphs import CudaGraphRunner, graph_lengths, with_cuda_graph
-from whiten_runtime.inference.graph_file import GraphFile
-from whiten_runtime.inference.runner import Feed, RunBatch, run_session
+from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, run_session
 from whiten_runtime.ort.fork_safe import ForkSafeSession
 from whiten_runtime.ort.session import SessionOptions
 

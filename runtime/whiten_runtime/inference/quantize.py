@@ -1,4 +1,4 @@
-"""Quantise vectors as sentence-transformers does: 8 bits a coordinate, or its sign alone."""
+"""Quantise vectors as sentence-transformers does, and give them as tensors of torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.checks import one_of
-from whiten_runtime.errors import TextError, UsageError
+from whiten_runtime.errors import MissingPackageError, TextError, UsageError
 from whiten_runtime.inference.vectors import numbers_of
 
 _STEPS = 255
@@ -74,3 +74,15 @@ def _checked(ranges: ArrayLike, width: int) -> NDArray[np.float32]:
             f"ranges[:, {place}] are {found[0, place]} and {found[1, place]}; wanted finite numbers, the lower first"
         )
     return found
+
+
+def as_tensors(vectors: NDArray[Any], whole: bool) -> Any:
+    """Return vectors [n, k] as one tensor, or as a list of n tensors [k], on the CPU and of the same dtype."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingPackageError(
+            "tensors need torch; install it with pip install torch, or leave convert_to_tensor and convert_to_numpy out"
+        ) from None
+    tensor = torch.from_numpy(vectors)
+    return tensor if whole else list(tensor)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_runtime.bundle.hashing import SentenceDigest
+from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import UsageError

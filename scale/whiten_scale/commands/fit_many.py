@@ -10,7 +10,7 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, json_option, one_line_errors, quiet_option, say, warn
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.places import check_file_place
+from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.commands import check_able, do_items, input_options, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name

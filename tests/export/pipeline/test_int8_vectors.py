@@ -21,8 +21,8 @@ from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import gate_of
+from whiten_runtime.bundle.ranges import as_int8, to_steps
 from whiten_runtime.bundle.space import directions_of
-from whiten_runtime.bundle.steps import as_int8, to_steps
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.vector_metadata import read_metadata
 from whiten_runtime.inference.vectors import row_cosines

@@ -11,8 +11,7 @@ from whiten_export.commands.export import export
 from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.files.builtin import builtin_sentences
-from whiten_runtime.files.corpus import BUILTIN_CORPUS
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
 from whiten_whitening.settling import SETTLED
 
 WIDTH = 12

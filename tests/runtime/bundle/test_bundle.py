@@ -22,7 +22,7 @@ from whiten_runtime.bundle.bundle import (
     WHITENING_FILE,
     open_bundle,
 )
-from whiten_runtime.bundle.client_files import CLIENT_FILES, changed_client_files
+from whiten_runtime.bundle.listing import CLIENT_FILES, changed_client_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, pooling_modes, read_content, read_manifest
 
 

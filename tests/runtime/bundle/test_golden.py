@@ -11,7 +11,7 @@ from support.manifests import contained
 from whiten_runtime import Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import GATES, gate_of
-from whiten_runtime.bundle.steps import as_int8
+from whiten_runtime.bundle.ranges import as_int8
 
 BUNDLES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors", "bundle-v1-vectors-int8")
 

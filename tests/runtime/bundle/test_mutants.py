@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support.bundles import rewrite_file
+from whiten_runtime.bundle.files import with_own_hash
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.bundle.manifest_hash import with_own_hash
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import WhitenError
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from whiten_runtime.bundle.steps import as_int8, to_steps
+from whiten_runtime.bundle.ranges import as_int8, to_steps
 from whiten_runtime.errors import UsageError
 
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20)

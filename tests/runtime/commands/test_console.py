@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from support.bundles import copy_bundle, edit_manifest
+from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import print_json, say, shown, shown_json, table, warn
-from whiten_runtime.commands.console_reporter import ConsoleReporter
 from whiten_runtime.commands.main import whiten
 
 NASTY = "\x1b[2J\x1b]0;title\x07 \u202etxt.exe\u2066 \x9b31m \x7f \u2028 \ud800 \U000e0041"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-termi
 MAIN = "from whiten_runtime.commands.main import main; main()"
 REPORT = """
 import time
-from whiten_runtime.commands.console_reporter import ConsoleReporter
+from whiten_runtime.commands.bars import ConsoleReporter
 reporter = ConsoleReporter()
 reporter.stage("fitting the whitening")
 with reporter.bar("sentences", 4000) as bar:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from whiten_runtime import DataError, UsageError
 from whiten_runtime.bundle.manifest import CorpusRecord
-from whiten_runtime.files import builtin
-from whiten_runtime.files.builtin import BUILTIN_FILE, builtin_sentences
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, PART, Corpus
+from whiten_runtime.files import corpus as builtin
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, BUILTIN_FILE, PART, Corpus, builtin_sentences
 
 ENGLISH_1 = "df46ee3c4c70be4a8506957b17cf5d10d6c24b87ae44336824df19f1c3e18803"
 """SHA-256 of the sentences of builtin:english-1."""

@@ -7,7 +7,7 @@ import pytest
 from support.cli import invoke
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.files.places import check_file_place, check_folder_place
+from whiten_runtime.files.replacing import check_file_place, check_folder_place
 
 NOWHERE = Path("/proc/whiten")
 """A name in a folder where nobody can create files, though os.access says that root can."""

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.files.replacing import hidden_file, publish_new, replace_file, replacing, sync_folder
-from whiten_runtime.files.writable import cannot_write
+from whiten_runtime.files.replacing import cannot_write, hidden_file, publish_new, replace_file, replacing, sync_folder
 
 _KILLED = """
 import os, signal, sys

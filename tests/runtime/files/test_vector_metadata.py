@@ -16,8 +16,7 @@ from whiten_runtime import Encoder
 from whiten_runtime.errors import DataError, UsageError, WhitenError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
-from whiten_runtime.files.vector_output import check_output
-from whiten_runtime.files.write_vectors import Writer, writing_vectors
+from whiten_runtime.files.write_vectors import Writer, check_output, writing_vectors
 
 SPACE = "0123456789abcdef"
 METADATA = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False)

@@ -13,8 +13,7 @@ from support.cli import invoke, ok
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.files.vector_metadata import UNFINISHED, VectorMetadata, read_metadata
-from whiten_runtime.files.vector_output import check_output, is_written_by_whiten
-from whiten_runtime.files.write_vectors import writing_vectors
+from whiten_runtime.files.write_vectors import check_output, is_written_by_whiten, writing_vectors
 
 
 def foreign(path: Path) -> Path:

@@ -13,7 +13,7 @@ from whiten_runtime import Encoder, ProviderError, UsageError, WhitenError, enco
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference import cuda_graphs as recorded
-from whiten_runtime.inference import engine, graph_file
+from whiten_runtime.inference import engine, runner
 from whiten_runtime.inference.cuda_graphs import device_of, graph_lengths, with_cuda_graph
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.providers import CUDA_PROVIDER
@@ -99,7 +99,7 @@ def test_failed_recording_is_a_provider_error(tiny_bundle: Path, monkeypatch: py
 def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime keeps recordings per thread: another thread would record again."""
     found: list[str] = []
-    create, run = graph_file.create_session, recorded.CudaGraphRunner._run
+    create, run = runner.create_session, recorded.CudaGraphRunner._run
 
     def create_here(*arguments: Any) -> Any:
         found.append(threading.current_thread().name)
@@ -110,7 +110,7 @@ def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypat
         return run(*arguments)
 
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    monkeypatch.setattr(graph_file, "create_session", create_here)
+    monkeypatch.setattr(runner, "create_session", create_here)
     monkeypatch.setattr(recorded.CudaGraphRunner, "_run", run_here)
     made.record(48, "fp32")
     threads = [threading.Thread(target=alone, args=(made, [5, 6])) for _ in range(3)]

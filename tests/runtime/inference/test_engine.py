@@ -16,7 +16,7 @@ from support.bundles import copy_bundle, edit_manifest
 from whiten_runtime import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.inference import batching, engine, graph_file, loading
+from whiten_runtime.inference import batching, engine, loading, runner
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.engine import Engine
@@ -38,7 +38,7 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         sessions.append(threads)
         return create_session(model, options, threads, value)
 
-    monkeypatch.setattr(graph_file, "create_session", create)
+    monkeypatch.setattr(runner, "create_session", create)
     return sessions
 
 

@@ -5,7 +5,7 @@ import pytest
 from support.cli import invoke
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.ort import doctor
-from whiten_runtime.ort.fastest import LONG_TEXTS, SHORT_TEXTS, Advice, fastest
+from whiten_runtime.ort.doctor import LONG_TEXTS, SHORT_TEXTS, Advice, fastest
 
 
 @pytest.mark.parametrize(

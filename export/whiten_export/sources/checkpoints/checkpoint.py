@@ -12,8 +12,8 @@ from whiten_export.sources.checkpoints.hub import download, is_hub_id
 from whiten_export.sources.checkpoints.published import Published, read_published
 from whiten_export.sources.checkpoints.steps import MODULES_FILE
 from whiten_models.catalogue import Entry, find, near_matches
+from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
-from whiten_runtime.bundle.hashing import sha256_of
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Pooling, Source
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.hub.names import check_revision
+from whiten_runtime.hub.locating import check_revision
 from whiten_runtime.hub.refusals import hub_answers, hub_errors
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")

@@ -1,8 +1,10 @@
-"""Read files of a bundle: regular files alone, and none that is larger than such a file can be."""
+"""Read, hash and name the files of a bundle: regular files alone, and none that is larger than such a file can be."""
 
+import hashlib
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -103,3 +105,73 @@ def _check_kind(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _kind(status)
         raise BundleError(f"{path}: {kind}, where a bundle has a regular file or a link to one; copy the bundle again")
+
+
+_PIECE = 1 << 20
+
+
+def sha256_of(files: Iterable[Path]) -> str:
+    """Return the SHA-256 over the content of files, one after the other, read in pieces of 1 MiB."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def sha256_of_open(file: BufferedReader) -> str:
+    """Return the SHA-256 over the content of an open file, from its beginning."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class SentenceDigest:
+    """Computes the SHA-256 of sentences, each followed by a newline, as UTF-8, while they arrive."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, sentence: str) -> None:
+        """Add a sentence to the hash."""
+        self._digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
+
+    def hexdigest(self) -> str:
+        """Return the hash of the sentences so far."""
+        return self._digest.hexdigest()
+
+
+HASH_FIELD = "manifest_sha256"
+
+_DIGITS = 64
+_PLACE = re.compile(rb'"%b"\s*:\s*"([0-9a-f]{%d})"' % (HASH_FIELD.encode(), _DIGITS))
+
+
+def own_hash(content: bytes) -> str | None:
+    """Return the SHA-256 of a manifest's bytes in which the digits of its first `manifest_sha256` are zeros.
+
+    None if there is no such field of 64 lower-case hexadecimal digits.
+    """
+    place = _PLACE.search(content)
+    if place is None:
+        return None
+    zeroed = _with_digits(content, place, "0" * _DIGITS)
+    return hashlib.sha256(zeroed).hexdigest()
+
+
+def with_hash_field(content: bytes) -> bytes:
+    """Return a manifest's bytes with their own hash as its second field; the first is on a line of its own."""
+    first, rest = content.split(b",\n", 1)
+    return with_own_hash(first + f',\n  "{HASH_FIELD}": "{"0" * _DIGITS}",\n'.encode() + rest)
+
+
+def with_own_hash(content: bytes) -> bytes:
+    """Return a manifest's bytes with their own hash in the place of the first `manifest_sha256`'s 64 digits."""
+    place, digits = _PLACE.search(content), own_hash(content)
+    if place is None or digits is None:
+        raise ValueError(f"no {HASH_FIELD} of {_DIGITS} hexadecimal digits")
+    return _with_digits(content, place, digits)
+
+
+def _with_digits(content: bytes, place: re.Match[bytes], digits: str) -> bytes:
+    return content[: place.start(1)] + digits.encode() + content[place.end(1) :]
