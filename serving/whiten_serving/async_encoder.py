@@ -124,8 +124,8 @@ class AsyncEncoder:
         request.deadline = until
         return request
 
-    async def answer(self, request: Request) -> NDArray[Any]:
-        """Queue a request and wait for its vectors."""
+    async def answer(self, request: Request, timed: bool = True) -> NDArray[Any]:
+        """Queue a request and wait for its vectors, until its deadline if the caller has no timer of its own."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
 
@@ -134,7 +134,7 @@ class AsyncEncoder:
                 loop.call_soon_threadsafe(_wake, answered)
 
         seconds = request.deadline - time.monotonic()
-        timer = None if seconds == math.inf else loop.call_later(seconds, _end, answered)
+        timer = None if seconds == math.inf or not timed else loop.call_later(seconds, _end, answered)
         try:
             self.batcher.queue(request, done)
             await answered

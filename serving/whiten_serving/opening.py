@@ -38,11 +38,7 @@ _MEASURES = {
 
 
 def open_encoders(choices: Sequence[ModelChoice], settings: Settings) -> list[tuple[Encoder, Agreement | None]]:
-    """Open all bundles, side by side; return each with its distance to the reference, None if it was not measured.
-
-    Raises:
-        WhitenError: one cannot be opened or proven; the others are closed again.
-    """
+    """Open all bundles, side by side; return each with its distance to the reference, None if it was not measured."""
     with ThreadPoolExecutor(len(choices), "whiten-open") as executor:
         futures = [executor.submit(open_encoder, choice, settings) for choice in choices]
     failed = next((error for future in futures if (error := future.exception())), None)
@@ -58,10 +54,6 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     """Open one bundle, and prove its parity, or run it once if that is switched off, so that all sessions are made.
 
     The memory that this took, for long texts too, is given back.
-
-    Raises:
-        ParityError: its vectors are not those of its reference, on this machine.
-        WhitenError: it cannot be opened, as in `Encoder`.
     """
     encoder = Encoder(choice.bundle, threads=settings.threads, device=settings.device)
     try:
@@ -76,11 +68,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
 
 
 def _proven(choice: ModelChoice, encoder: Encoder) -> Agreement:
-    """Embed the bundle's probes on this machine, and return their distance to the reference's vectors.
-
-    Raises:
-        ParityError: a bound of the parity gate is not kept.
-    """
+    """Embed the bundle's probes on this machine, and return their distance to the reference's vectors."""
     manifest = encoder.manifest
     agreement = encoder.verify()
     gate = gate_here(manifest, encoder.device == "openvino:bf16")
@@ -127,12 +115,7 @@ class DriftWatch:
         self._of: dict[TokenRunner, _Traffic] = {}
 
     def watch(self, model: ServedModel) -> None:
-        """Measure the texts of a model from now on, in place of one of its name.
-
-        Raises:
-            BundleError: the bundle has no whitening, or was replaced since it was opened.
-            UsageError: its vectors do not tell their distance from the mean: they are normalised, or int8.
-        """
+        """Measure the texts of a model from now on, in place of one of its name."""
         from whiten_whitening.drift import DriftMonitor
 
         monitor = DriftMonitor(model.encoder.path)

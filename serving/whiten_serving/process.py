@@ -49,11 +49,7 @@ _LOG = logging.getLogger("whiten.serving")
 
 
 def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
-    """Serve bundles until SIGTERM or SIGINT has been obeyed.
-
-    Raises:
-        WhitenError: the address cannot be used, or a file or bundle cannot be opened or proven.
-    """
+    """Serve bundles until SIGTERM or SIGINT has been obeyed."""
     set_up_logs(settings.log)
     listener, address = bind(settings)
     try:
@@ -78,11 +74,7 @@ class Process:
     _stopping: bool = False
 
     async def run(self, listener: socket.socket, address: str) -> None:
-        """Serve until a signal has been obeyed.
-
-        Raises:
-            WhitenError: another process listens on the address, or the certificate cannot be used.
-        """
+        """Serve until a signal has been obeyed."""
         settings = self.settings
         config = uvicorn.Config(
             _traced(make_app(self.service)),
@@ -219,11 +211,7 @@ class Process:
 
 
 def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
-    """Open and prove the bundles, and return the process that serves them.
-
-    Raises:
-        WhitenError: a file or bundle cannot be opened or proven.
-    """
+    """Open and prove the bundles, and return the process that serves them."""
     prometheus_client.disable_created_metrics()
     encoders = open_encoders(choices, settings)
     metrics = Metrics()
@@ -258,12 +246,7 @@ def described(model: ServedModel) -> str:
 
 
 def bind(settings: Settings) -> tuple[socket.socket, str]:
-    """Return the socket that the settings name, and its address. It does not listen yet: a client is refused.
-
-    Raises:
-        UsageError: the host has no address, or the descriptor is no socket.
-        WhitenError: the address cannot be used; the message says what else to choose.
-    """
+    """Return the socket that the settings name, and its address. It does not listen yet: a client is refused."""
     if settings.fd is not None:
         try:
             inherited = socket.socket(fileno=settings.fd)

@@ -153,18 +153,7 @@ class BatchRun:
 
 @dataclass
 class Counters:
-    """Counts since the scheduler was made.
-
-    Attributes:
-        texts: texts that were computed.
-        tokens: their tokens, without padding.
-        padding: tokens of padding that were computed.
-        batches: batches that were computed.
-        failed: batches that onnxruntime failed on, whose texts were then computed one by one.
-        rejected: requests that were refused because too much waited.
-        departed: requests that were cancelled before they were computed.
-        late: requests whose deadline passed before they were computed.
-    """
+    """Counts since the scheduler was made."""
 
     texts: int = 0
     tokens: int = 0
@@ -178,17 +167,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Stats:
-    """Describes a scheduler at one moment.
-
-    Attributes:
-        lanes: number of batches that can run at once.
-        lanes_busy: number of batches that run.
-        queue_requests: number of requests of which texts wait.
-        queue_tokens: number of tokens that wait.
-        queue_seconds: time that the waiting work takes at the rate of the last batches; 0 before the first one.
-        tokens_per_second: that rate, of all lanes; 0 before the first batch.
-        counted: what was computed, refused and dropped so far.
-    """
+    """Describes a scheduler at one moment."""
 
     lanes: int
     lanes_busy: int
@@ -227,12 +206,7 @@ class Queue:
             request.waiting = 0
 
     def take(self, idle: int, budget: int) -> Batch | None:
-        """Take the next batch; None if no text waits.
-
-        Args:
-            idle: number of lanes that could run batches now; what waits is divided among them, as a call of `encode`.
-            budget: number of padded tokens of a batch at most, unless it is a single text.
-        """
+        """Take the next batch; None if no text waits."""
         while self.tokens:
             if not self._planned:
                 self._planned.extend(_planned(self._window(), idle, budget))
@@ -264,16 +238,6 @@ class Scheduler:
 
     A lane takes a batch as soon as it is free, so no request waits for others to come, and a request that is cancelled
     costs at most the batches that run already. Several batchers can share one scheduler.
-
-    Args:
-        lanes: number of batches that run at once.
-        max_batch_tokens: number of padded tokens of a batch at most.
-        max_queue_tokens: number of tokens that may wait.
-        max_wait: seconds of work that may wait, at the rate measured so far; None for no bound but that of tokens.
-        on_batch: function that is called with each batch that was computed, in its lane.
-
-    Raises:
-        UsageError: a number is out of range.
     """
 
     def __init__(
@@ -329,12 +293,7 @@ class Scheduler:
         raise OverloadedError(f"too many requests: {why}; try again in {max(seconds, 1):.0f} s", seconds)
 
     def submit(self, request: Request) -> None:
-        """Queue a request of at least one text.
-
-        Raises:
-            OverloadedError: too much work waits already.
-            WhitenError: the scheduler is closed.
-        """
+        """Queue a request of at least one text."""
         with self._changed:
             self.check_open(request.runner)
             self.check_room(request.tokens)
@@ -366,11 +325,7 @@ class Scheduler:
             return Stats(self.lanes, self._busy, queue.requests, queue.tokens, seconds, rate, counted)
 
     def close(self, wait: bool = True) -> None:
-        """Take no more requests, compute what waits, and end the threads. A lane that calls this does not wait.
-
-        Args:
-            wait: return when all is computed; False fails what waits, and returns when the running batches end.
-        """
+        """Take no more requests, compute what waits, and end the threads. A lane that calls this does not wait."""
         if self._process != os.getpid():
             return
         with self._changed:
@@ -383,12 +338,7 @@ class Scheduler:
                 lane.join()
 
     def end(self, runner: TokenRunner, wait: bool = True) -> None:
-        """Take no more requests of a runner, return when none is left, and go on with those of others.
-
-        Args:
-            runner: the runner.
-            wait: compute what waits; False fails it.
-        """
+        """Take no more requests of a runner, return when none is left, and go on with those of others."""
         with self._changed:
             self._ended.add(runner)
             abandoned = [] if wait else self._abandoned([runner])
@@ -530,11 +480,7 @@ def is_number(value: object) -> bool:
 
 
 def moment_in(name: str, seconds: float | None) -> float:
-    """Return the time of `time.monotonic` in so many seconds; infinite for None.
-
-    Raises:
-        UsageError: not a number.
-    """
+    """Return the time of `time.monotonic` in so many seconds; infinite for None."""
     if seconds is None:
         return math.inf
     if not is_number(seconds):

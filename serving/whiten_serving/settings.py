@@ -136,11 +136,7 @@ class ModelChoice:
 
 
 def model_choices(written: Sequence[str]) -> tuple[ModelChoice, ...]:
-    """Return the models of arguments [NAME=]BUNDLE; the name is that of the directory if none is given.
-
-    Raises:
-        UsageError: there is none, a name cannot be used, or two have the same one.
-    """
+    """Return the models of arguments [NAME=]BUNDLE; the name is that of the directory if none is given."""
     if not written:
         raise UsageError("there is no model to serve; give a bundle, as in whiten serve bundles/minilm-l1-l6")
     chosen = tuple(map(_choice, written))
@@ -163,17 +159,7 @@ def _choice(written: str) -> ModelChoice:
 
 
 def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[str], object]) -> tuple[str, ...]:
-    """Return the keys of a file, one a line, and of the environment; none means that requests need none.
-
-    Args:
-        file: the file; empty lines and lines that begin with # are left out.
-        environment: the environment variables.
-        warn: function that gets a warning if the file can be read by everybody.
-
-    Raises:
-        DataError: the file cannot be read, or holds no key.
-        UsageError: a key cannot stand in a header; or the variable is there, and holds none.
-    """
+    """Return the keys of a file, one a line, and of the environment; none means that requests need none."""
     written = environment.get(KEY_VARIABLE)
     keys = [key for part in (written or "").split(",") if (key := part.strip())]
     if written is not None and not keys:

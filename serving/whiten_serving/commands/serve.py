@@ -47,12 +47,7 @@ COUNT = click.IntRange(min=1)
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Take the options of a file of TOML as defaults: keys are names of options; a table of models is NAME = "BUNDLE".
-
-    Raises:
-        DataError: the file cannot be read, or is no TOML.
-        UsageError: it has a key that is no option; the message names it.
-    """
+    """Take the options of a file of TOML as defaults; a table [models] has lines of NAME = "BUNDLE"."""
     if not value:
         return
     try:

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whiten_serving.http import info, ollama, openai, tei
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
-from whiten_serving.http.service import Call, Endpoint, Service, answer, json_of
+from whiten_serving.http.service import Call, Endpoint, Guarded, Service, answer, json_of
 
 LOGGER = logging.getLogger("whiten.serving")
 ACCESS = logging.getLogger("whiten.access")
@@ -107,41 +108,51 @@ def make_app(service: Service) -> Starlette:
             expose_headers=_EXPOSED,
         )
         middleware.insert(0, cors)
-    handlers: dict[Any, Any] = {ApiError: _refused, HTTPException: _not_found}
+    handlers: dict[Any, Any] = {HTTPException: _not_found}
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
     app.state.service = service
     return app
 
 
-def _route(service: Service, endpoint: Endpoint, path: str) -> Route:
-    """Return Starlette's route of an endpoint, which admits requests, and turns what fails into answers."""
+class Answered:
+    """Answers the requests of one endpoint, and turns what fails into answers.
 
-    async def answered(request: Request) -> Response:
-        call: Call = request.scope[_CALL]
-        call.route, call.dialect = endpoint.path, endpoint.dialect
-        service.admit(endpoint, call)
+    It is an ASGI application of its own: Starlette's wrapping of functions costs each request 30 µs more.
+    """
+
+    def __init__(self, service: Service, endpoint: Endpoint) -> None:
+        self._service, self._endpoint = service, endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        call: Call = scope[_CALL]
+        call.route, call.dialect = self._endpoint.path, self._endpoint.dialect
         try:
-            return await endpoint.handler(service, request, call)
-        except (ApiError, ClientGoneError):
+            self._service.admit(self._endpoint, call)
+            with Guarded(call, receive) if self._endpoint.request is not None else nullcontext():
+                response = await self._endpoint.handler(self._service, Request(scope, receive), call)
+        except ApiError as error:
+            response = _refused(call, error)
+        except ClientGoneError:
             raise
         except Exception as error:
-            raise ApiError("engine", f"the server failed ({type(error).__name__}); see its log") from error
+            failure = ApiError("engine", f"the server failed ({type(error).__name__}); see its log")
+            failure.__cause__ = error
+            response = _refused(call, failure)
+        await response(scope, receive, send)
 
-    return Route(path.replace("}", ":path}"), answered, methods=[endpoint.method], name=endpoint.path)
+
+def _route(service: Service, endpoint: Endpoint, path: str) -> Route:
+    return Route(path.replace("}", ":path}"), Answered(service, endpoint), methods=[endpoint.method])
 
 
-async def _refused(request: Request, error: ApiError) -> Response:
+def _refused(call: Call, error: ApiError) -> Response:
     """Return the answer to a request that is refused or failed."""
-    call: Call = request.scope[_CALL]
     call.code = error.code
     if error.code == "engine" and error.__cause__ is not None:
         LOGGER.error("request %s to %s failed", call.id, call.route, exc_info=error.__cause__)
-    return Response(
-        json_of(error.body(call.dialect)),
-        error.problem.status_in(call.dialect),
-        error.headers,
-        media_type="application/json",
-    )
+    body, status = json_of(error.body(call.dialect)), error.problem.status_in(call.dialect)
+    return Response(body, status, error.headers, media_type="application/json")
 
 
 async def _not_found(request: Request, error: HTTPException) -> Response:
@@ -152,9 +163,9 @@ async def _not_found(request: Request, error: HTTPException) -> Response:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = ", ".join(sorted(endpoint.method for endpoint in ENDPOINTS if endpoint.path == path)) or "GET, POST"
         message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
-        return await _refused(request, ApiError("method_not_allowed", message, None, {"allow": allow}))
+        return _refused(call, ApiError("method_not_allowed", message, None, {"allow": allow}))
     message = f"there is no {path[:80]!r} here; /openapi.json lists what there is"
-    return await _refused(request, ApiError("unknown_path", message))
+    return _refused(call, ApiError("unknown_path", message))
 
 
 def _dialect(path: str) -> Dialect:

@@ -59,14 +59,7 @@ PROBLEMS = {
 
 
 class ApiError(Exception):
-    """Raised when a request is answered with an error.
-
-    Attributes:
-        code: code of the error, a key of `PROBLEMS`.
-        message: one line for the caller.
-        param: field of the request at fault; None for none.
-        headers: headers of the answer, besides those of the problem.
-    """
+    """Raised when a request is answered with an error."""
 
     def __init__(
         self, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None

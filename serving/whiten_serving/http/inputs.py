@@ -41,21 +41,8 @@ _REMEDY = (
 )
 
 
-async def read_body(
-    receive: Callable[[], Any], headers: dict[bytes, bytes], most: int, seconds: float
-) -> bytes | bytearray:
-    """Return the body of a request.
-
-    Args:
-        receive: ASGI's function that gives the parts of the body.
-        headers: headers of the request, by lower-case name.
-        most: number of bytes of the body at most.
-        seconds: time until it must be there.
-
-    Raises:
-        ApiError: it is compressed, larger than `most` bytes, or not there in time.
-        ClientGoneError: the caller went before it was complete.
-    """
+async def read_body(receive: Callable[[], Any], headers: dict[bytes, bytes], most: int) -> bytes | bytearray:
+    """Return the body of a request."""
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
     declared = headers.get(b"content-length", b"0")
@@ -63,38 +50,25 @@ async def read_body(
         shown = declared[:20].decode("latin-1")
         raise ApiError("body_too_large", f"the body holds {shown} bytes, and {most} may; send fewer texts at once")
     body: bytes | bytearray = b""
-    try:
-        async with asyncio.timeout(seconds):
-            more = True
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGoneError
-                part, more = message.get("body", b""), message.get("more_body", False)
-                if len(body) + len(part) > most:
-                    message = f"the body holds more than {most} bytes; send fewer texts at once"
-                    raise ApiError("body_too_large", message)
-                if not body:
-                    body = part
-                elif part:
-                    body = body if isinstance(body, bytearray) else bytearray(body)
-                    body += part
-    except TimeoutError:
-        raise ApiError("deadline", f"the body was not complete after {seconds:.3g} s; send it faster") from None
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part, more = message.get("body", b""), message.get("more_body", False)
+        if len(body) + len(part) > most:
+            message = f"the body holds more than {most} bytes; send fewer texts at once"
+            raise ApiError("body_too_large", message)
+        if not body:
+            body = part
+        elif part:
+            body = body if isinstance(body, bytearray) else bytearray(body)
+            body += part
     return body
 
 
 def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:
-    """Return what JSON holds.
-
-    Args:
-        decoder: decoder of the wanted type.
-        body: the body of a request, or the JSON of one field.
-        param: name of the field.
-
-    Raises:
-        ApiError: it is not JSON, or not what is wanted; the message says where.
-    """
+    """Return what JSON holds."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -123,12 +97,7 @@ def _of_validation(message: str, param: str) -> ApiError:
 
 
 class Inputs:
-    """Takes the texts of requests, by the options of the application.
-
-    Raises:
-        DataError: tiktoken's file cannot be read.
-        MissingPackageError: token ids are to be decoded, and tiktoken is not installed.
-    """
+    """Takes the texts of requests, by the options of the application."""
 
     def __init__(self, settings: AppSettings) -> None:
         self._settings = settings
@@ -136,36 +105,22 @@ class Inputs:
         self._cl100k = _cl100k_decoder(Path(file)) if kind == "cl100k" else None
         self._working = asyncio.Semaphore(_AT_ONCE)
 
-    async def texts(self, given: msgspec.Raw, encoder: Encoder, param: str, seconds: float) -> list[str]:
-        """Return the texts of a request. Token ids are turned back into texts in another thread.
-
-        Args:
-            given: one text or several, or token ids, in JSON.
-            encoder: the encoder that embeds them, whose tokenizer may have made the ids.
-            param: name of the field, for the message.
-            seconds: time until the request is given up.
-
-        Raises:
-            ApiError: there are too many, one is too long or empty, or they are token ids and cannot be taken.
-        """
+    async def texts(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
+        """Return the texts of a request. Token ids are turned back into texts in another thread."""
         try:
             found = parsed(_TEXTS, given, param)
         except ApiError as error:
             wrong = str(error.__cause__)
             if "got `int` - at `$[0]`" not in wrong and "got `array` - at `$[0]`" not in wrong:
                 raise
-            texts = await self._of_ids(given, encoder, param, seconds)
+            texts = await self._of_ids(given, encoder, param)
         else:
             texts = [found] if isinstance(found, str) else found
         self.check(texts, param)
         return texts
 
     def check(self, texts: Sequence[str], param: str) -> None:
-        """Check texts.
-
-        Raises:
-            ApiError: there are too many, or one is too long, or empty where that is refused.
-        """
+        """Check texts."""
         self._check_count(len(texts), param)
         most = self._settings.max_text_chars
         for index, text in enumerate(texts):
@@ -175,18 +130,10 @@ class Inputs:
             if not text and self._settings.empty == "error":
                 raise ApiError("empty_text", f"{param}[{index}] is an empty text; leave it out", param)
 
-    async def worked(self, function: Callable[[S], T], items: Sequence[S], seconds: float) -> list[T]:
-        """Return what a function makes of each item, in another thread; no queue bounds this work.
-
-        Raises:
-            ApiError: the time of the request was over.
-        """
-        try:
-            async with asyncio.timeout(seconds), self._working:
-                return await asyncio.to_thread(lambda: [function(item) for item in items])
-        except TimeoutError:
-            message = "the time of the request was over before it was answered; give it more"
-            raise ApiError("deadline", message) from None
+    async def worked(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Return what a function makes of each item, in another thread; no queue bounds this work."""
+        async with self._working:
+            return await asyncio.to_thread(lambda: [function(item) for item in items])
 
     @staticmethod
     def check_total(lengths: Iterable[int], what: str, param: str) -> None:
@@ -202,7 +149,7 @@ class Inputs:
             message = f"{param} holds {count} texts, and {most} may; send several requests"
             raise ApiError("too_many_texts", message, param)
 
-    async def _of_ids(self, given: msgspec.Raw, encoder: Encoder, param: str, seconds: float) -> list[str]:
+    async def _of_ids(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         if self._settings.token_ids == "reject":
             raise ApiError("token_ids", _REMEDY, param)
         rows: list[Any] = parsed(_IDS, given, param)
@@ -216,17 +163,13 @@ class Inputs:
             self.check_total(map(len, rows), "token ids", param)
         decode = self._cl100k or (lambda ids: _decoded_by(encoder, ids))
         try:
-            return await self.worked(decode, rows, seconds)
+            return await self.worked(decode, rows)
         except UsageError as error:
             raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
 
 
 def _decoded_by(encoder: Encoder, ids: list[int]) -> str:
-    """Return the text of ids of the bundle's own tokenizer.
-
-    Raises:
-        UsageError: they are not what the tokenizer makes of that text, so its vector would be another's.
-    """
+    """Return the text of ids of the bundle's own tokenizer."""
     text = encoder.decode(ids)
     tokens = encoder.tokens(text)
     if ids not in ([one.id for one in tokens], [one.id for one in tokens if not one.special]):
@@ -239,9 +182,6 @@ def _cl100k_decoder(path: Path) -> Callable[[list[int]], str]:
 
     Clients cut long texts between tokens, which may be within a character: of a character that is cut at the beginning
     or at the end, nothing is kept. The function raises UsageError for ids that are not those of a text.
-
-    Raises:
-        DataError: the file cannot be read.
     """
     with needing("tiktoken"):
         from tiktoken import Encoding

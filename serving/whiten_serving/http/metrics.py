@@ -21,10 +21,6 @@ class Metrics:
 
     Make it first, give `on_batch` to the `Scheduler`, and then `attach` the models; `Service` does so if it was not
     done.
-
-    Attributes:
-        registry: the registry; others may register their own collectors, such as drift.
-        content_type: type of the page.
     """
 
     def __init__(self) -> None:
@@ -77,7 +73,8 @@ class Metrics:
         """Count the texts of a request that was computed: the seconds are of tokenising, waiting and computing."""
         counted, parts = self._of_model(model)
         for counter, number in zip(counted, (texts, tokens, truncated), strict=True):
-            counter.inc(number)
+            if number:
+                counter.inc(number)
         for histogram, seconds in zip(parts, times, strict=True):
             histogram.observe(seconds)
 

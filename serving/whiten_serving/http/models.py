@@ -26,7 +26,7 @@ class Embeds(Protocol):
     async def request(self, texts: str | Iterable[str], *, timeout: float | None, **options: Any) -> Request:
         """Tokenise texts, and return a request for `answer`."""
 
-    async def answer(self, request: Request) -> NDArray[Any]:
+    async def answer(self, request: Request, timed: bool = True) -> NDArray[Any]:
         """Queue a request and wait for its vectors."""
 
     async def close(self, wait: bool = True) -> None:
@@ -72,12 +72,6 @@ class Models:
     """Holds the models that are served, by name, in order. Use it in the event loop's thread.
 
     Open all of them on one scheduler, so that replacing one closes nothing that others use.
-
-    Args:
-        served: the models.
-
-    Raises:
-        UsageError: there is none, or two have one name.
     """
 
     def __init__(self, served: Iterable[ServedModel]) -> None:
@@ -99,19 +93,11 @@ class Models:
         return tuple(self._served)
 
     def get(self, name: str | None) -> ServedModel:
-        """Return the model of a name. Where a single one is served, it is returned for any name, and for none.
-
-        Raises:
-            ApiError: several are served, and none has this name, or no name is given.
-        """
+        """Return the model of a name. Where a single one is served, it is returned for any name, and for none."""
         return next(iter(self._served.values())) if len(self._served) == 1 else self.named(name)
 
     def named(self, name: str | None) -> ServedModel:
-        """Return the model of exactly this name, with or without Ollama's ":latest".
-
-        Raises:
-            ApiError: there is none.
-        """
+        """Return the model of exactly this name, with or without Ollama's ":latest"."""
         found = self._served.get(name or "") or self._served.get((name or "").removesuffix(":latest"))
         if found is None:
             asked = f"there is no model {name[:80]!r}" if name else "the request names no model"
@@ -133,9 +119,6 @@ class Models:
         """Put a model in the place of that of its name: later requests get the new one, running ones keep the old one.
 
         The old one is closed when its last request has ended.
-
-        Raises:
-            UsageError: no model of this name is served.
         """
         old = self._served.get(served.name)
         if old is None:

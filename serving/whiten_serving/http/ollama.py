@@ -84,10 +84,10 @@ async def embed(service: Service, request: Request, call: Call) -> Response:
     asked = await service.parsed(request, call, _EMBED)
     served = service.models.get(asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.input, served.encoder, "input", call.remaining)
+        texts = await service.inputs.texts(asked.input, served.encoder, "input")
         context, dimensions = _context(asked.options), asked.dimensions or None
         wanted = Wanted(texts=texts, dimensions=dimensions, truncate=asked.truncate, context=context)
-        vectors = await service.embed(request, call, served, wanted, normalize=True)
+        vectors = await service.embed(call, served, wanted, normalize=True)
     took = round((time.monotonic() - call.begun) * 1e9)
     end = b',"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % (took, call.tokens)
     return answer(b'{"model":%s,"embeddings":%s%s' % (json_of(served.name), await rows_of(vectors), end))
@@ -100,16 +100,12 @@ async def embeddings(service: Service, request: Request, call: Call) -> Response
     served = service.models.get(asked.model)
     wanted = Wanted(texts=[asked.prompt], truncate=asked.truncate, context=_context(asked.options))
     with service.models.using(served):
-        vectors = await service.embed(request, call, served, wanted, normalize=False)
+        vectors = await service.embed(call, served, wanted, normalize=False)
     return answer(json_of({"embedding": vectors[0]}))
 
 
 def _context(options: Options | None) -> int | None:
-    """Return the length of a context that the options ask for; None if they do not.
-
-    Raises:
-        ApiError: an option is not known, so it might change vectors.
-    """
+    """Return the length of a context that the options ask for; None if they do not."""
     given = {name: value for name, value in (options or {}).items() if value is not None}
     context = given.pop("num_ctx", None)
     if unknown := [name for name in given if name not in _WITHOUT_EFFECT]:

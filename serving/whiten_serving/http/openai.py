@@ -112,10 +112,10 @@ async def embeddings(service: Service, request: Request, call: Call) -> Response
     asked = await service.parsed(request, call, _DECODER)
     served = service.models.get(request.path_params.get("deployment") or asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.input, served.encoder, "input", call.remaining)
+        texts = await service.inputs.texts(asked.input, served.encoder, "input")
         if not texts:
             raise ApiError("empty_input", "input is an empty list; send at least one text", "input")
-        vectors = await service.embed(request, call, served, _wanted(asked, texts), normalize=False)
+        vectors = await service.embed(call, served, _wanted(asked, texts), normalize=False)
     rows = await rows_of(vectors, _encoded if asked.encoding_format == "base64" else _plain)
     end = b',"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
     return answer(b'{"object":"list","data":' + rows + end % (json_of(served.name), call.tokens, call.tokens))
@@ -138,22 +138,14 @@ def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:
 
 
 def _same(first: str, one: Any, second: str, other: Any) -> Any:
-    """Return a value that has two names in requests.
-
-    Raises:
-        ApiError: both are there, with different values.
-    """
+    """Return a value that has two names in requests."""
     if one is not None and other is not None and one != other:
         raise ApiError("unsupported_value", f"{first} and {second} say different things; leave one out", first)
     return other if one is None else one
 
 
 def _precision(asked: EmbeddingsRequest) -> VectorPrecision:
-    """Return the precision of numbers, whichever of its names the field has.
-
-    Raises:
-        ApiError: two names say different things, or the vectors could not be read as base64.
-    """
+    """Return the precision of numbers, whichever of its names the field has."""
     given = {name: value for name in _DTYPES if (value := getattr(asked, name)) is not None}
     found: set[VectorPrecision] = {"float32" if value == "float" else value for value in given.values()}
     if not found:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from secrets import token_hex
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -69,6 +68,7 @@ class Call:
     run_seconds: float = 0.0
     status: int = 0  # 499 where the caller has gone
     code: str | None = None  # of its error
+    received: bool = False  # whether its body was read
 
     @classmethod
     def of(cls, scope: Scope) -> "Call":
@@ -122,16 +122,7 @@ class State:
 
 
 class Service:
-    """Holds what routes need.
-
-    Args:
-        models: what is served.
-        settings: bounds and defaults.
-        metrics: what is counted; None for new ones.
-
-    Raises:
-        DataError: the file of token ids cannot be read.
-    """
+    """Holds what routes need."""
 
     def __init__(self, models: Models, settings: AppSettings, metrics: Metrics | None = None) -> None:
         self.models = models
@@ -143,11 +134,7 @@ class Service:
         self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
 
     def admit(self, endpoint: Endpoint, call: Call) -> None:
-        """Check all that can be checked before the body is read.
-
-        Raises:
-            ApiError: the request is refused.
-        """
+        """Check all that can be checked before the body is read."""
         open_metrics = endpoint.access == "metrics" and not self.settings.metrics_need_key
         if self._keys and endpoint.access != "open" and not open_metrics:
             self._check_key(call.headers)
@@ -189,30 +176,13 @@ class Service:
             raise of_answer(full)
 
     async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return what the body of a request holds.
+        """Return what the body of a request holds."""
+        body = await read_body(request.receive, call.headers, self.settings.max_body)
+        call.received = True
+        return parsed(decoder, body)
 
-        Raises:
-            ApiError: it is too large, too slow, or not what is wanted.
-            ClientGoneError: the caller went before it was complete.
-        """
-        return parsed(decoder, await read_body(request.receive, call.headers, self.settings.max_body, call.remaining))
-
-    async def embed(
-        self, request: Request, call: Call, served: ServedModel, wanted: Wanted, normalize: bool
-    ) -> NDArray[Any]:
-        """Return the vectors of a request's texts, [n, k], and tell the call what they cost.
-
-        Args:
-            request: the request.
-            call: what is known of it.
-            served: the model.
-            wanted: what it asks for.
-            normalize: whether vectors are divided by their norm, if neither the request nor the operator say it.
-
-        Raises:
-            ApiError: the request cannot be computed as it is, or not now.
-            ClientGoneError: the caller has gone.
-        """
+    async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
+        """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""
         call.model, call.texts = served.name, len(wanted.texts)
         if wanted.normalize is False and served.manifest.normalize:
             message = "normalize is false, but this model divides its vectors by their norm; leave it out"
@@ -227,8 +197,7 @@ class Service:
         }
         if (left := call.remaining) <= 0:
             raise ApiError("deadline", "the time of the request was over before it was computed; give it more")
-        async with CancelledIfGone(request.receive):
-            return await _computed(call, served, wanted, options, left)
+        return await _computed(call, served, wanted, options, left)
 
 
 async def _computed(
@@ -249,7 +218,7 @@ async def _computed(
         message = f"a text has more than num_ctx, {wanted.context}, tokens; send shorter texts, or leave num_ctx out"
         raise ApiError("context_length_exceeded", message, "num_ctx")
     try:
-        return await served.embeds.answer(request)
+        return await served.embeds.answer(request, timed=False)
     except Exception as error:
         raise of_answer(error) from error
     finally:
@@ -259,11 +228,7 @@ async def _computed(
 
 
 def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
-    """Return which prompt a request asks for, by its name or by the task of its texts.
-
-    Raises:
-        ApiError: there is no such prompt, or the two ask for different ones.
-    """
+    """Return which prompt a request asks for, by its name or by the task of its texts."""
     name, prompts = wanted.prompt_name, served.manifest.prompts
     if name is not None and name not in prompts:
         known = ", ".join(prompts) or "none"
@@ -285,44 +250,47 @@ def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
     return {"prompt_name": None, "prompt": prompt}
 
 
-class CancelledIfGone:
-    """Cancels the block if the caller goes meanwhile. ASGI tells that only to those who await `receive`.
+class Guarded:
+    """Cancels a request at its deadline, and when its caller has gone, which ASGI tells to those who await `receive`.
 
-    Args:
-        receive: function that gives the parts of the body, all of which were read, and then the end of the connection.
-
-    Raises:
-        ClientGoneError: the caller has gone.
+    A quick request costs it a single timer.
     """
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._gone = False
+    def __init__(self, call: Call, receive: Receive) -> None:
+        self._call, self._receive = call, receive
+        self._why: Exception | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._task, self._before = task, task.cancelling()
-        self._begin = task.get_loop().call_later(PATIENCE, self._start)
+        self._task, self._before, self._loop = task, task.cancelling(), task.get_loop()
+        self._timer = self._loop.call_later(min(PATIENCE, self._call.remaining), self._look)
 
-    def _start(self) -> None:
-        self._watcher = self._task.get_loop().create_task(self._watch())
+    def _look(self) -> None:
+        left = self._call.remaining
+        if left <= 0:
+            self._end(ApiError("deadline", "the time of the request was over; send fewer texts at once, or try later"))
+            return
+        if self._call.received and self._watcher is None:
+            self._watcher = self._loop.create_task(self._watch())
+        self._timer = self._loop.call_later(left if self._watcher else min(PATIENCE, left), self._look)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._gone = True
+        self._end(ClientGoneError())
+
+    def _end(self, why: Exception) -> None:
+        self._why = self._why or why
         self._task.cancel()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._begin.cancel()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._gone and self._task.uncancel() <= self._before:  # else somebody else cancels the request too
-            raise ClientGoneError from None
+        if self._why is not None and self._task.uncancel() <= self._before:  # else somebody else cancels it too
+            raise self._why from None
 
 
 def check_serving(service: Service) -> None:
@@ -350,12 +318,7 @@ def base64_of(row: NDArray[Any]) -> str:
 
 
 async def rows_of(vectors: NDArray[Any], item: Callable[[int, NDArray[Any]], object] | None = None) -> bytes:
-    """Return vectors as a JSON list; other requests have their turn while many are written.
-
-    Args:
-        vectors: shape [n, k].
-        item: function that makes an item of the list of (index, vector); None for the vectors themselves.
-    """
+    """Return vectors as a JSON list; other requests have their turn while many are written."""
     step = max(_AT_ONCE // max(vectors.shape[1], 1), 1)
     parts: list[bytes] = []
     for start in range(0, len(vectors), step):

@@ -116,11 +116,11 @@ async def root(service: Service, request: Request, call: Call) -> Response:
 async def _embed(service: Service, request: Request, call: Call, asked: EmbedRequest) -> Response:
     served = _model(service, request, asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.inputs, served.encoder, "inputs", call.remaining)
+        texts = await service.inputs.texts(asked.inputs, served.encoder, "inputs")
         if not texts:
             raise ApiError("empty_input", "inputs is an empty list; send at least one text", "inputs")
         wanted = _wanted(texts, _merged(asked, asked.parameters))
-        return answer(await rows_of(await service.embed(request, call, served, wanted, normalize=True)))
+        return answer(await rows_of(await service.embed(call, served, wanted, normalize=True)))
 
 
 async def _similarity(
@@ -135,7 +135,7 @@ async def _similarity(
     service.inputs.check(texts, "sentences")
     served = _model(service, request, asked.model)
     with service.models.using(served):
-        vectors = await service.embed(request, call, served, _wanted(texts, parameters), normalize=True)
+        vectors = await service.embed(call, served, _wanted(texts, parameters), normalize=True)
     return answer(json_of(_cosines(vectors)))
 
 
@@ -155,11 +155,7 @@ def _model(service: Service, request: Request, name: str | None) -> ServedModel:
 
 
 def _merged(asked: EmbedParameters, parameters: EmbedParameters | None) -> EmbedParameters:
-    """Return the parameters of a request, which some clients send beside the inputs and others below `parameters`.
-
-    Raises:
-        ApiError: one is in both places, with different values.
-    """
+    """Return the parameters of a request, which some clients send beside the inputs and others below `parameters`."""
     if parameters is None:
         return asked
     named: dict[str, Any] = {}
@@ -194,7 +190,7 @@ async def tokenize(service: Service, request: Request, call: Call) -> Response:
     call.model, call.texts = served.name, len(texts)
     prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
     with service.models.using(served):
-        found = await service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts, call.remaining)
+        found = await service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts)
     call.tokens = sum(map(len, found))
     return answer(json_of(found))
 
