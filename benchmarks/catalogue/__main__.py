@@ -29,7 +29,7 @@ from support.traces import remembering
 from whiten_export.commands.export import export
 from whiten_export.sources.networks import pytorch
 from whiten_models.catalogue import Entry, catalogue
-from whiten_runtime import Encoder
+from whiten_runtime import Encoder, VectorWhitener
 from whiten_runtime.bundle.parity import Agreement, compare
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -119,8 +119,8 @@ def pretrained(entry: Entry, work: Path) -> Row:
         if error is not None:
             row.found[precision] = error
             continue
-        with Encoder(work / "bundle") as encoder:
-            row.found[precision] = encoder.verify()
+        with (VectorWhitener if entry.source == "vectors" else Encoder)(work / "bundle") as opened:
+            row.found[precision] = opened.verify()
     return row
 
 
