@@ -8,8 +8,6 @@ from typing import Any
 
 _PLACES = {
     "Agreement": "whiten_runtime.bundle.parity",
-    "Drift": "whiten_whitening.drift",
-    "DriftMonitor": "whiten_whitening.drift",
     "Encoder": "whiten_runtime.encoder",
     "Manifest": "whiten_runtime.bundle.manifest",
     "VectorWhitener": "whiten_runtime.vector_whitener",

@@ -17,14 +17,11 @@ from whiten_runtime.errors import (
     WhitenError,
 )
 from whiten_runtime.vector_whitener import VectorWhitener
-from whiten_whitening.drift import Drift, DriftMonitor
 
 __all__ = [
     "Agreement",
     "BundleError",
     "DataError",
-    "Drift",
-    "DriftMonitor",
     "Encoder",
     "IntegrityError",
     "Manifest",

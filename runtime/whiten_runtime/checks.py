@@ -6,12 +6,16 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, SupportsIndex
+from typing import SupportsIndex
 
 from whiten_runtime.errors import MissingPackageError, TextError, UsageError
 
 _TO_LIST = ("to_pylist", "to_list", "tolist")
 """Methods by which columns of tables become lists of Python's own objects."""
+
+
+_OTHERS = (set, frozenset, bytes, bytearray, memoryview, os.PathLike, io.IOBase)
+"""What iterates over something else than texts, or in no order."""
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
@@ -60,20 +64,11 @@ def as_iterable(texts: Iterable[str]) -> Iterable[str]:
         return texts
     for name in _TO_LIST:
         if hasattr(texts, name) and not isinstance(texts, type | memoryview):
-            items = getattr(texts, name)()
-            return items if isinstance(items, list) else _refuse(texts)
-    if hasattr(texts, "keys"):
-        return _refuse(texts, ", such as a list of its values or of one column")
-    if isinstance(texts, set | frozenset):
-        return _refuse(texts, " in an order, such as a list")
-    if isinstance(texts, io.IOBase) or hasattr(texts, "readline"):
-        return _refuse(texts, ", such as file.read().splitlines()")
-    if isinstance(texts, bytes | bytearray | memoryview):
-        return _refuse(texts, ", such as what decode('utf-8') gives")
-    if isinstance(texts, os.PathLike):
-        return _refuse(texts, ", such as path.read_text('utf-8').splitlines()")
-    if not isinstance(texts, Iterable):
-        return _refuse(texts)
+            if isinstance(items := getattr(texts, name)(), list):
+                return items
+            raise TextError(f"texts is {described(texts)}; wanted a str, or a list or another iterable of str")
+    if not isinstance(texts, Iterable) or isinstance(texts, _OTHERS) or hasattr(texts, "keys"):
+        raise TextError(f"texts is {described(texts)}; wanted a str, or a list or another iterable of str")
     return texts
 
 
@@ -113,10 +108,6 @@ def needing_package(package: str) -> Iterator[None]:
         raise MissingPackageError(
             f"this needs {error.name or error}; install it with pip install '{package}'"
         ) from error
-
-
-def _refuse(texts: object, hint: str = "") -> NoReturn:
-    raise TextError(f"texts is {described(texts)}; wanted a str or an iterable of str{hint}")
 
 
 def described(value: object) -> str:

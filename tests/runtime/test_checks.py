@@ -86,7 +86,7 @@ def test_columns_of_pandas(tiny: Encoder) -> None:
     for missing in (None, float("nan"), pandas.NA):
         with pytest.raises(TextError, match=r"texts\[1\] is (NoneType|float|NAType)"):
             tiny.encode(pandas.Series(["a", missing]))
-    with pytest.raises(TextError, match="texts is DataFrame .* a list of its values or of one column"):
+    with pytest.raises(TextError, match="texts is DataFrame .*; wanted a str, or a list"):
         tiny.encode(pandas.DataFrame({"t": TEXTS}))
 
 
@@ -114,25 +114,16 @@ def test_columns_of_datasets(tiny: Encoder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "hint"),
+    "texts",
     [
-        ({"text": "number"}, "a list of its values"),
-        (UserDict({"text": "number"}), "a list of its values"),
-        ({"a", "b"}, "in an order, such as a list"),
-        (frozenset({"a", "b"}), "in an order, such as a list"),
-        (io.StringIO("a\nb\n"), r"file\.read\(\)\.splitlines\(\)"),
-        (io.BytesIO(b"a\nb\n"), r"file\.read\(\)\.splitlines\(\)"),
-        (b"text", r"wanted a str or an iterable of str, such as what decode\('utf-8'\) gives"),
-        (bytearray(b"text"), r"such as what decode\('utf-8'\) gives"),
-        (memoryview(b"text"), r"such as what decode\('utf-8'\) gives"),
-        (Path("file.txt"), r"such as path.read_text\('utf-8'\).splitlines\(\)"),
-        (np.array("text"), "texts is ndarray"),
-        (7, "texts is int 7"),
+        *({"text": "number"}, UserDict({"text": "number"}), {"a", "b"}, frozenset({"a", "b"}), 7, np.array("text")),
+        *(io.StringIO("a\nb\n"), io.BytesIO(b"a\nb\n"), b"text", bytearray(b"text"), memoryview(b"text")),
+        Path("file.txt"),
     ],
 )
-def test_what_holds_no_texts_in_order_is_refused(tiny: Encoder, texts: Any, hint: str) -> None:
+def test_what_holds_no_texts_in_order_is_refused(tiny: Encoder, texts: Any) -> None:
     for embed in (tiny.encode, tiny.encode_query, tiny.encode_iter, tiny.token_count):
-        with pytest.raises(TextError, match=hint) as caught:
+        with pytest.raises(TextError, match=f"texts is {type(texts).__name__} .*; wanted a str, or a list") as caught:
             embed(texts)
         assert "\n" not in str(caught.value)
 
@@ -140,7 +131,7 @@ def test_what_holds_no_texts_in_order_is_refused(tiny: Encoder, texts: Any, hint
 def test_open_files_are_refused(tiny: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("a\nb\n")
-    with path.open() as file, pytest.raises(TextError, match=r"such as file\.read\(\)\.splitlines\(\)"):
+    with path.open() as file, pytest.raises(TextError, match="wanted a str, or a list"):
         tiny.encode(file)
 
 

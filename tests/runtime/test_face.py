@@ -94,7 +94,6 @@ def test_older_names_still_work() -> None:
 
     assert whiten_runtime.Encoder is whiten.Encoder
     assert whiten_runtime.VectorWhitener is whiten.VectorWhitener
-    assert whiten_runtime.DriftMonitor is whiten.DriftMonitor
     assert whiten_runtime.WhitenError is whiten.WhitenError
     assert whiten_export.Whitening is whiten.Whitening
     with pytest.raises(AttributeError):

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.corpus import sentences
+from whiten import BundleError, DriftMonitor, Encoder, UsageError
 from whiten_export.commands.export import export
-from whiten_runtime import BundleError, DriftMonitor, Encoder, UsageError
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.main import whiten
 from whiten_whitening.drift import expected_iso_score
