@@ -19,14 +19,15 @@ from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import (
     WARNED_RATIO,
     Method,
+    Shrinkage,
     WhiteningMap,
     WhiteningSpec,
+    check_for_sif,
     check_sample_count,
     fit_map,
     fit_sif,
 )
 from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.shrinkage import Shrinkage, check_for_sif
 
 SourceName = Literal["bundle", "target", "none"]
 """Source of a whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""

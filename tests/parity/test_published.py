@@ -25,7 +25,7 @@ from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.prompts import DOCUMENT
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_whitening.selection import Choice
+from whiten_whitening.choosing import Choice
 
 pytestmark = pytest.mark.slow
 

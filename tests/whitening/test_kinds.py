@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from support.vector_sets import anisotropic
+from whiten_whitening.choosing import check_kinds, likeliest_weight
 from whiten_whitening.isotropy import Spread, average_cosine
-from whiten_whitening.kinds import check_kinds, likeliest_weight
 from whiten_whitening.maps import WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from whiten_whitening.linalg import eigh, svd
+from whiten_whitening.moments import eigh, svd
 
 
 @pytest.mark.parametrize("decompose", [eigh, svd])

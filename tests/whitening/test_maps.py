@@ -17,10 +17,10 @@ from whiten_whitening.maps import (
     fit_map,
     fit_sif,
     scale_factors,
+    shrinkage_weight,
     spectrum,
 )
 from whiten_whitening.moments import Moments
-from whiten_whitening.shrinkage import shrinkage_weight
 
 METHODS: tuple[Method, ...] = ("pca", "zca", "cholesky", "zca-cor", "pca-cor")
 

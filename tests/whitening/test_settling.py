@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from whiten_whitening.choosing import COMPARED, SETTLED, Halves, enough_to_tell, movement, vectors_needed
 from whiten_whitening.maps import WhiteningSpec, fit_map
-from whiten_whitening.sample import row_keys
-from whiten_whitening.settling import COMPARED, SETTLED, Halves, enough_to_tell, movement, vectors_needed
+from whiten_whitening.moments import row_keys
 
 WIDTH = 24
 

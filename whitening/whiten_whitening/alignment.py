@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError
-from whiten_whitening.linalg import svd
 from whiten_whitening.maps import WhiteningMap
-from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.moments import Float64Array, Moments, svd
 from whiten_whitening.similarity import cosines
 
 LEAST_RATIO = 2
@@ -28,17 +27,12 @@ _ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Fidelity:
-    """Holds how well vectors of an old map are found again by vectors of a new one.
+    """Holds how well vectors of an old map are found again by vectors of a new one."""
 
-    Attributes:
-        median_cosine: median cosine of a text's vectors under both maps.
-        self_recall: share of texts whose new vector is nearest, by cosine, to their own old vector among all old ones.
-        sentences: number of texts that this was measured on.
-    """
-
-    median_cosine: float
+    median_cosine: float  # median cosine of a text's vectors under both maps
+    # share of texts whose new vector is nearest, by cosine, to their own old vector among all old ones
     self_recall: float
-    sentences: int
+    sentences: int  # number of texts that this was measured on
 
 
 def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moments: Moments) -> WhiteningMap:
@@ -49,9 +43,6 @@ def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moment
         mean: mean of the old map, [d].
         weight: W of the old map, [d, k].
         moments: moments of the vectors, on which the two maps are brought together.
-
-    Raises:
-        UsageError: the maps have different shapes, or there are fewer than two vectors per dimension.
     """
     if weight.shape != fitted.weight.shape:
         raise UsageError(
@@ -70,11 +61,7 @@ def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moment
 
 
 def fidelity(old: NDArray[np.floating], new: NDArray[np.floating]) -> Fidelity:
-    """Measure how well the new vectors of texts find their old vectors, both [n, k].
-
-    Raises:
-        UsageError: there are fewer than 2 texts.
-    """
+    """Measure how well the new vectors of texts find their old vectors, both [n, k]."""
     if len(old) < 2:
         raise UsageError(f"{len(old)} texts cannot show whether vectors are found again; give 2 or more")
     stored, asked = (_unit(rows.astype(np.float64)) for rows in (old, new))

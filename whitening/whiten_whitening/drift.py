@@ -14,8 +14,8 @@ from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.vectors import check_no_codes
 from whiten_whitening.isotropy import HURTFUL_COSINE, Spread, average_cosine, iso_score
+from whiten_whitening.maps import read_map
 from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.stored import read_map
 
 Verdict = Literal["close", "drifting", "far", "hurts", "too few"]
 
@@ -34,17 +34,11 @@ _NULL = 1e-6
 
 @dataclass(frozen=True)
 class Bounds:
-    """Holds the bounds of a verdict; `benchmarks/drift/table.md` has the measurements that they were chosen from.
+    """Holds the bounds of a verdict; `benchmarks/drift/table.md` has the measurements that they were chosen from."""
 
-    Attributes:
-        shift: largest mean shift.
-        ratio: largest factor by which the variance may differ from the expected variance, up or down.
-        isotropy: smallest IsoScore, relative to the expected IsoScore.
-    """
-
-    shift: float
-    ratio: float
-    isotropy: float
+    shift: float  # largest mean shift
+    ratio: float  # largest factor by which the variance may differ from the expected variance, up or down
+    isotropy: float  # smallest IsoScore, relative to the expected IsoScore
 
 
 CLOSE, DRIFTING = Bounds(shift=0.05, ratio=1.25, isotropy=0.5), Bounds(shift=0.3, ratio=2.0, isotropy=0.0)

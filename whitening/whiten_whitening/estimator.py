@@ -13,9 +13,16 @@ from safetensors.numpy import save
 from whiten_runtime.checks import path_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.replacing import replace_file
-from whiten_whitening.maps import Method, WhiteningMap, WhiteningSpec, check_sample_count, fit_map
+from whiten_whitening.maps import (
+    Method,
+    Shrinkage,
+    WhiteningMap,
+    WhiteningSpec,
+    check_sample_count,
+    fit_map,
+    parse_shrinkage,
+)
 from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.shrinkage import Shrinkage, parse_shrinkage
 
 _ROWS_AT_ONCE = 4096
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_whitening.linalg import eigh
-from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.moments import Float64Array, Moments, eigh
 
 HURTFUL_COSINE = 0.37
 """Mean cosine of vectors under a map from which the map does them harm: they share a direction that it leaves in.
@@ -21,14 +20,10 @@ _SAME = 0.99
 
 @dataclass(frozen=True)
 class Spread:
-    """Holds how evenly vectors use their space.
+    """Holds how evenly vectors use their space."""
 
-    Attributes:
-        iso_score: IsoScore of the covariance.
-        average_cosine: share of the mean in the second moment, |μ|² / (|μ|² + tr Σ); close to the mean cosine of pairs.
-    """
-
-    iso_score: float
+    iso_score: float  # IsoScore of the covariance
+    # share of the mean in the second moment, |μ|² / (|μ|² + tr Σ); close to the mean cosine of pairs
     average_cosine: float
 
     @classmethod
@@ -43,10 +38,6 @@ class Spread:
 
         A whitening is meant to spread vectors evenly around 0. Where their IsoScore falls, or they still share a
         direction under a map that rescales others, similarities are measurably worse than without the map.
-
-        Args:
-            after: spread under the map.
-            rescales: whether the map divides directions by their spread; one that centres and rotates does not.
         """
         falls = after.iso_score < _SAME * self.iso_score
         return falls or (rescales and after.average_cosine >= HURTFUL_COSINE)

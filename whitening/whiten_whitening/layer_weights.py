@@ -42,7 +42,6 @@ def learn_weights(first: Float64Array, second: Float64Array, scores: Float64Arra
 
     The search moves weight from one layer to another, from equal weights and from the best layer alone, on vectors as
     they are and on centred ones.
-    are and on centred ones.
 
     Args:
         first: vectors of each pair's first sentence by layer, [layers, n, d].

@@ -6,16 +6,85 @@ to k and exponents below 1 follow Su et al., arXiv 2103.15316, section 3.2.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
-from whiten_runtime.bundle.manifest import NESTED_METHODS
+from whiten_runtime.bundle.bundle import WHITENING_FILE
+from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
 from whiten_runtime.checks import whole_number
-from whiten_runtime.errors import UsageError
-from whiten_whitening.linalg import eigh
-from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.shrinkage import Shrinkage, check_shrinkage, shrinkage_weight
+from whiten_runtime.errors import BundleError, UsageError
+from whiten_whitening.moments import Float64Array, Moments, eigh
+
+Shrinkage = str | float
+
+ESTIMATORS = ("none", "ledoit-wolf", "oas")
+
+
+def check_shrinkage(shrinkage: Shrinkage) -> None:
+    """Raise UsageError unless it is one of `ESTIMATORS` or a number from 0 to 1."""
+    number = isinstance(shrinkage, int | float) and not isinstance(shrinkage, bool) and 0 <= shrinkage <= 1
+    if not number and shrinkage not in ESTIMATORS:
+        raise UsageError(f"shrinkage is {shrinkage!r}; wanted {', '.join(ESTIMATORS)}, or a number from 0 to 1")
+
+
+def parse_shrinkage(text: str) -> Shrinkage:
+    """Parse the name of an estimator, or a number."""
+    try:
+        value: Shrinkage = float(text)
+    except ValueError:
+        value = text
+    check_shrinkage(value)
+    return value
+
+
+def check_for_sif(shrinkage: Shrinkage) -> None:
+    """Raise UsageError for an estimator that needs more than is known after common components are removed."""
+    if shrinkage == "ledoit-wolf":
+        raise UsageError(
+            "shrinkage 'ledoit-wolf' needs the vectors' fourth moment, which is not known once common components are "
+            "taken away (sif); use oas, or a number"
+        )
+
+
+def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> float:
+    """Return α, from 0 to 1."""
+    if not isinstance(shrinkage, str):
+        return float(shrinkage)
+    return {"none": lambda _: 0.0, "ledoit-wolf": ledoit_wolf, "oas": oas}[shrinkage](moments)
+
+
+def ledoit_wolf(moments: Moments) -> float:
+    """Return the α of Ledoit & Wolf, "A well-conditioned estimator for large-dimensional covariance matrices" (2004).
+
+    Section 3.3, exact from moments: Σᵢ |xᵢxᵢᵀ - S|² = Σᵢ |xᵢ|⁴ - n |S|² for centred xᵢ and S = Σᵢ xᵢxᵢᵀ / n.
+    """
+    if not np.isfinite(moments.fourth):
+        check_for_sif("ledoit-wolf")
+    n, d = moments.n, len(moments.mean)
+    S = moments.scatter / n
+    square, scale = float(np.square(S).sum()), float(np.trace(S)) / d
+    spread = square - d * scale**2
+    noise = min((moments.fourth / n - square) / n, spread)
+    return noise / spread if noise > 0 else 0.0
+
+
+def oas(moments: Moments) -> float:
+    """Return the α of the oracle approximating shrinkage.
+
+    Chen et al., "Shrinkage algorithms for MMSE covariance estimation" (2010), eq. 23, in the form that scikit-learn
+    uses: without the terms of order 1/d.
+    """
+    n, d = moments.n, len(moments.mean)
+    S = moments.scatter / n
+    square, trace = float(np.square(S).mean()), (float(np.trace(S)) / d) ** 2
+    denominator = (n + 1) * (square - trace / d)
+    return 1.0 if denominator <= 0 else min((square + trace) / denominator, 1.0)
+
 
 Method = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor"]
 
@@ -84,32 +153,20 @@ class WhiteningSpec:
 
 @dataclass(frozen=True)
 class WhiteningMap:
-    """Holds the affine map y = (x - mean) W, and the statistics that it was fitted on.
+    """Holds the affine map y = (x - mean) W, and the statistics that it was fitted on."""
 
-    Attributes:
-        mean: mean that is subtracted, [d].
-        weight: W, [d, k].
-        spec: whitening that W was computed by; None if the map only removes common components.
-        alpha: weight of the shrinkage that was applied.
-        corpus_mean: mean of the vectors, [d]. If common components are removed, this and the following attributes are
-            of the vectors without them.
-        covariance: covariance of the vectors, before shrinkage, [d, d].
-        eigenvalues: all d eigenvalues of the covariance, descending.
-        rank: number of eigenvalues above the floor.
-        n_samples: number of vectors that the map was fitted on.
-        common_components: number of directions that are removed before whitening.
-    """
-
-    mean: Float64Array
-    weight: Float64Array
-    spec: WhiteningSpec | None
-    alpha: float
+    mean: Float64Array  # mean that is subtracted, [d]
+    weight: Float64Array  # W, [d, k]
+    spec: WhiteningSpec | None  # whitening that W was computed by; None if the map only removes common components
+    alpha: float  # weight of the shrinkage that was applied
+    # mean of the vectors, [d]. If common components are removed, this and the following attributes are of the vectors
+    # without them
     corpus_mean: Float64Array
-    covariance: Float64Array
-    eigenvalues: Float64Array
-    rank: int
-    n_samples: int
-    common_components: int = 0
+    covariance: Float64Array  # covariance of the vectors, before shrinkage, [d, d]
+    eigenvalues: Float64Array  # all d eigenvalues of the covariance, descending
+    rank: int  # number of eigenvalues above the floor
+    n_samples: int  # number of vectors that the map was fitted on
+    common_components: int = 0  # number of directions that are removed before whitening
 
 
 def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sentences") -> str | None:
@@ -120,9 +177,6 @@ def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sen
 
     Returns:
         A warning, or None.
-
-    Raises:
-        UsageError: too few: n <= d + 1 without shrinkage, and fewer than four per kept dimension.
     """
     dimension = spec.dimension or width
     if n <= width + 1 and n < WARNED_RATIO * dimension and spec.beta > 0:
@@ -146,20 +200,7 @@ def fit_map(
     what: str = "sentences",
     rounding: float = FLOAT32_ROUNDING,
 ) -> WhiteningMap:
-    """Fit a whitening. Columns of pca and pca-cor come by descending eigenvalue, their largest entry positive.
-
-    Args:
-        moments: moments of at least 2 vectors of d coordinates.
-        spec: whitening to fit; None for pca in full.
-        floor: eigenvalues below floor · λ_max are raised to it; below `NULL_EIGENVALUE` · λ_max, directions go to 0.
-            The -cor methods do the same with Θ, and a constant coordinate goes to 0.
-        what: name of the vectors' items, for messages.
-        rounding: relative rounding error of the vectors; a coordinate that varies no more than that around its mean is
-            constant.
-
-    Raises:
-        UsageError: fewer than 2 vectors, all of them equal, or more dimensions to keep than there are.
-    """
+    """Fit a whitening. Columns of pca and pca-cor come by descending eigenvalue, their largest entry positive."""
     spec = spec or WhiteningSpec()
     width = len(moments.mean)
     left = width - spec.common_components
@@ -210,13 +251,6 @@ def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
 
     Both are linear: (x (I - uuᵀ) - m) W = (x - m) (I - uuᵀ) W, where m is the mean of the remaining vectors, which has
     no component along u.
-
-    Args:
-        moments: moments of at least 2 weighted averages.
-        spec: whitening to fit; None for the map x (I - uuᵀ) alone, with mean 0.
-
-    Raises:
-        UsageError: as in `fit_map`.
     """
     basis = moments.common_components(1)
     keep = np.eye(len(basis)) - basis @ basis.T
@@ -268,3 +302,31 @@ def _triangular(root: Float64Array) -> Float64Array:
     """
     lower = np.asarray(np.linalg.qr(root.T, mode="r")).T
     return np.asarray(np.tril(lower * np.where(np.diag(lower) < 0, -1, 1)))
+
+
+@dataclass(frozen=True)
+class StoredMap:
+    """Holds the map y = (x - mean) W of a bundle."""
+
+    mean: Float64Array  # mean that is subtracted, [d]
+    weight: Float64Array  # W, [d, k]
+    corpus_mean: Float64Array  # mean of the corpus's vectors before whitening, [d]
+    covariance: Float64Array  # covariance of the corpus's vectors before whitening, [d, d]
+
+
+def read_map(root: Path, manifest: Manifest) -> StoredMap:
+    """Read the map of a bundle."""
+    if manifest.whitening is None or WHITENING_FILE not in manifest.files:
+        raise BundleError(f"{root}: has no whitening; whiten refit gives it one")
+    try:
+        arrays: dict[str, NDArray[np.float64]] = load_file(root / WHITENING_FILE)
+        found = tuple(arrays[name] for name in ("mean", "W", "corpus_mean", "covariance"))
+    except (OSError, SafetensorError, KeyError) as error:
+        raise BundleError(f"{root / WHITENING_FILE}: is damaged or too old ({error}); export the model again") from None
+    d, k = manifest.unwhitened_width, manifest.dimension
+    shapes = [array.shape for array in found]
+    if shapes != [(d,), (d, k), (d,), (d, d)] or not all(np.isfinite(array).all() for array in found):
+        raise BundleError(
+            f"{root / WHITENING_FILE}: holds shapes {shapes} or no numbers, unlike its manifest; export again"
+        )
+    return StoredMap(*found)

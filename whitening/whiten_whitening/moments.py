@@ -4,15 +4,40 @@ Merging of mean and scatter: Chan, Golub & LeVeque, "Updating formulae and a pai
 higher sums follow from Σ (z + e)(...) with Σ z = 0, where z is centred and e is the old centre minus the new one.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
-from whiten_whitening.linalg import Float64Array, eigh
+Float64Array = NDArray[np.float64]
 
-__all__ = ["Float64Array", "Moments"]
+# OpenBLAS gives other bits of eigenvectors and singular vectors with other numbers of threads, so one thread computes
+# them; products do not change.
+
+
+def eigh(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return eigenvalues, ascending [d], and eigenvectors in columns [d, d], of a symmetric matrix [d, d]."""
+    with threadpool_limits(1, "blas"):
+        values, vectors = np.linalg.eigh(matrix)
+    return values, vectors
+
+
+def svd(matrix: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Return U [m, m], singular values, descending, and Vᵀ [n, n], of a matrix [m, n]."""
+    with threadpool_limits(1, "blas"):
+        left, values, right = np.linalg.svd(matrix)
+    return left, values, right
+
+
+def cholesky(matrix: Float64Array) -> Float64Array:
+    """Return the lower triangular L of a positive definite matrix L Lᵀ [d, d]."""
+    with threadpool_limits(1, "blas"):
+        lower = np.linalg.cholesky(matrix)
+    return np.asarray(lower, np.float64)
+
 
 _ROWS_AT_ONCE = 1024
 """Rows that are copied to float64 at a time: the copy stays in the processor's cache."""
@@ -23,24 +48,15 @@ class Moments:
     """Holds sums over n vectors x, exact to rounding however the vectors were split; z = x - mean.
 
     Merging in the same order gives the same bits.
-
-    Attributes:
-        n: number of vectors seen.
-        mean: mean of the vectors, [d].
-        scatter: Σ z zᵀ, [d, d].
-        third: Σ |z|² z, [d]; NaN where it is not known.
-        fourth: Σ |z|⁴; NaN where it is not known.
-        directions: Σ x / |x| over the nonzero vectors, [d].
-        nonzero: number of nonzero vectors.
     """
 
-    n: int
-    mean: Float64Array
-    scatter: Float64Array
-    third: Float64Array
-    fourth: float
-    directions: Float64Array
-    nonzero: int
+    n: int  # number of vectors seen
+    mean: Float64Array  # mean of the vectors, [d]
+    scatter: Float64Array  # Σ z zᵀ, [d, d]
+    third: Float64Array  # Σ |z|² z, [d]; NaN where it is not known
+    fourth: float  # Σ |z|⁴; NaN where it is not known
+    directions: Float64Array  # Σ x / |x| over the nonzero vectors, [d]
+    nonzero: int  # number of nonzero vectors
 
     @classmethod
     def empty(cls, width: int) -> "Moments":
@@ -139,12 +155,7 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> "Moments":
-        """Restore the moments that `to_arrays` returned.
-
-        Raises:
-            KeyError: an array is missing.
-            ValueError: the shapes of the arrays do not match, or numbers are not finite.
-        """
+        """Restore the moments that `to_arrays` returned."""
         mean, scatter, third, directions, fourth = (
             np.asarray(arrays[name], np.float64) for name in ("mean", "scatter", "third", "directions", "fourth")
         )
@@ -156,3 +167,47 @@ class Moments:
         if not all(np.isfinite(array).all() for array in (mean, scatter, third, directions, fourth)):
             raise ValueError("moments that are not finite")
         return cls(int(counts[0]), mean, scatter, third, float(fourth[0]), directions, int(counts[1]))
+
+
+SAMPLE_SIZE = 4096
+
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Holds the vectors with the smallest keys, at most `SAMPLE_SIZE`; since keys are hashes, the sample is random."""
+
+    keys: Keys  # keys of the vectors, ascending, [m]
+    vectors: NDArray[np.float32]  # vectors of the sample, float32 [m, d]
+
+    @classmethod
+    def empty(cls, width: int) -> "Sample":
+        """Return a sample of no vectors."""
+        return cls(np.empty(0, np.uint64), np.empty((0, width), np.float32))
+
+    def add(self, keys: Keys, vectors: NDArray[np.float32]) -> "Sample":
+        """Return the sample of the earlier vectors and these."""
+        if len(self.keys) == SAMPLE_SIZE:
+            smaller = keys < self.keys[-1]
+            keys, vectors = keys[smaller], vectors[smaller]
+        if not len(keys):
+            return self
+        joined = np.concatenate([self.keys, keys])
+        order = np.argsort(joined, kind="stable")[:SAMPLE_SIZE]
+        return Sample(joined[order], np.concatenate([self.vectors, vectors])[order])
+
+
+def text_keys(texts: Iterable[str]) -> Keys:
+    """Return the keys of texts: 8 bytes of each text's hash."""
+    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def row_keys(start: int, count: int) -> Keys:
+    """Return the keys of rows `start` to `start + count`: SplitMix64 of their numbers (Steele et al., 2014)."""
+    with np.errstate(over="ignore"):
+        keys = (np.arange(start + 1, start + count + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(keys ^ (keys >> np.uint64(31)))

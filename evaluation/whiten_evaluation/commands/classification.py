@@ -24,8 +24,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import Method
-from whiten_whitening.shrinkage import parse_shrinkage
+from whiten_whitening.maps import Method, parse_shrinkage
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
 

@@ -31,9 +31,8 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import Method
+from whiten_whitening.maps import Method, parse_shrinkage
 from whiten_whitening.moments import Float64Array
-from whiten_whitening.shrinkage import parse_shrinkage
 
 
 @dataclass(frozen=True)

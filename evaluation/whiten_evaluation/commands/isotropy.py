@@ -22,8 +22,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import Method, WhiteningSpec
-from whiten_whitening.shrinkage import parse_shrinkage
+from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
 _FIGURES = ("clouds.svg", "isoscore.svg")
 

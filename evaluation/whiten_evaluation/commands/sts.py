@@ -23,8 +23,7 @@ from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import Method
-from whiten_whitening.shrinkage import parse_shrinkage
+from whiten_whitening.maps import Method, parse_shrinkage
 
 tasks_option = option(
     "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"

@@ -19,8 +19,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.info import isotropy_in_words
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_whitening.maps import Method, WhiteningSpec
-from whiten_whitening.shrinkage import parse_shrinkage
+from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
 _NOT_FOR_VECTORS = (
     *("layers", "pooling", "corpus", "max_sentences", "all_sentences", "precision", "max_length", "revision"),

@@ -32,11 +32,10 @@ from whiten_runtime.files.replacing import check_file_place, check_folder_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
+from whiten_whitening.choosing import Choice, choose_by_rules, soft_weight
 from whiten_whitening.isotropy import average_cosine, iso_score
-from whiten_whitening.maps import Method
+from whiten_whitening.maps import Method, parse_shrinkage
 from whiten_whitening.moments import Moments
-from whiten_whitening.selection import Choice, choose_by_rules, soft_weight
-from whiten_whitening.shrinkage import parse_shrinkage
 
 _out_option = option(
     "-o",

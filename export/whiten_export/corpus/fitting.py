@@ -15,10 +15,9 @@ from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.reporter import Bar, Reporter
+from whiten_whitening.choosing import SETTLED, Halves, enough_to_tell, movement, vectors_needed
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
-from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.sample import Keys, row_keys, text_keys
-from whiten_whitening.settling import SETTLED, Halves, enough_to_tell, movement, vectors_needed
+from whiten_whitening.moments import Float64Array, Keys, Moments, row_keys, text_keys
 
 Advance = Callable[[int], object]
 Window = tuple[Keys, NDArray[np.float32]]

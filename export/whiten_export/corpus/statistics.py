@@ -12,8 +12,7 @@ from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.replacing import replace_file
-from whiten_whitening.moments import Moments
-from whiten_whitening.sample import Sample
+from whiten_whitening.moments import Moments, Sample
 
 FORMAT = 1
 

@@ -13,8 +13,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.alignment import Fidelity, align, fidelity
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec
-from whiten_whitening.stored import StoredMap, read_map
+from whiten_whitening.maps import StoredMap, WhiteningMap, WhiteningSpec, read_map
 
 
 @dataclass(frozen=True)

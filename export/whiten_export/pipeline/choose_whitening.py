@@ -31,11 +31,10 @@ from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.kinds import check_kinds
+from whiten_whitening.choosing import Choice, check_kinds, choose_by_pairs, choose_by_rules, soft_weight
 from whiten_whitening.layer_weights import learn_weights
 from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.selection import Choice, choose_by_pairs, choose_by_rules, soft_weight
 
 _LAST_LATIN = "\u024f"
 """Last letter of the block Latin Extended-B."""

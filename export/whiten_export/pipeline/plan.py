@@ -20,9 +20,8 @@ from whiten_runtime.files.replacing import check_folder_place
 from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import check_sample_count
-from whiten_whitening.selection import Choice, fine_tuned
-from whiten_whitening.shrinkage import check_for_sif
+from whiten_whitening.choosing import Choice, fine_tuned
+from whiten_whitening.maps import check_for_sif, check_sample_count
 
 _FOR_FITTING = ("corpus", "column", "max_sentences", "all_sentences", "shrinkage")
 """Choices that mean nothing where no whitening is fitted."""

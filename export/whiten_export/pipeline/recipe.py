@@ -9,8 +9,7 @@ from whiten_runtime.bundle.manifest import Outputs, Precision, Target, VectorTyp
 from whiten_runtime.checks import instance_of, one_of, path_of, whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_whitening.maps import Method, WhiteningSpec
-from whiten_whitening.shrinkage import Shrinkage
+from whiten_whitening.maps import Method, Shrinkage, WhiteningSpec
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
-from whiten_whitening.settling import SETTLED
+from whiten_whitening.choosing import SETTLED
 
 WIDTH = 12
 

@@ -19,9 +19,8 @@ from whiten_runtime.inference.nearest import Nearest
 from whiten_runtime.inference.vectors import check_no_codes
 from whiten_whitening.codes.io import FORMAT, Codes, read_tensors, write_tensors
 from whiten_whitening.codes.levels import Bits, Bytes, nearest_levels, pack, rotation, unpack
-from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, WARNED_RATIO, spectrum
+from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, WARNED_RATIO, StoredMap, read_map, spectrum
 from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.stored import StoredMap, read_map
 
 _ROWS_AT_ONCE = 4096
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import LARGEST_PAIR
-from whiten_whitening.linalg import cholesky
+from whiten_whitening.moments import cholesky
 
 Float32Array = NDArray[np.float32]
 Columns = tuple[NDArray[np.int8], Float32Array]
