@@ -1,6 +1,6 @@
 """Pool hidden states in a graph: tokens to one vector a layer, the average of the layers, then the modules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -123,12 +123,8 @@ class _Pooler:
         self._builder, self._dense = builder, hidden.pooler
         self._weights: dict[PoolingMode, ir.Value] = {}
         for mode in pooling_modes(pooling):
-            if hidden.weights is not None:
-                self._weights[mode] = hidden.weights
-            elif mode == "max":
-                self._weights[mode] = _pooled(builder, prompts_apart)
-            else:
-                self._weights[mode] = _token_weights(builder, "cls" if mode == "pooler" else mode, prompts_apart)
+            weights = hidden.weights
+            self._weights[mode] = _token_weights(builder, mode, prompts_apart) if weights is None else weights
 
     def __call__(self, state: ir.Value) -> ir.Value:
         parts = [self._pool(mode, weights, state) for mode, weights in self._weights.items()]
@@ -168,31 +164,65 @@ def _pooled(builder: GraphBuilder, prompts_apart: bool) -> ir.Value:
     return builder.cast(mask, ir.DataType.FLOAT)
 
 
-def _token_weights(builder: GraphBuilder, mode: PoolingMode, prompts_apart: bool) -> ir.Value:
-    """Append `reference.token_weights` in float32."""
-    pooled = _pooled(builder, prompts_apart)
-    count = builder.op("ReduceSum", pooled, builder.integers(1), keepdims=1)
-    if mode == "mean":
-        return builder.op("Div", pooled, builder.op("Max", count, builder.scalar(1)))
-    if mode == "mean_sqrt_len":
-        return builder.op("Div", pooled, builder.op("Sqrt", builder.op("Max", count, builder.scalar(1))))
-    axis = builder.constant("whiten.axis", np.int64(1))
-    if mode == "weightedmean":
-        tokens = pooled
-        if prompts_apart:
-            mask = builder.op("Min", builder.input("attention_mask"), builder.constant("whiten.token", np.int64(1)))
-            tokens = builder.cast(mask, ir.DataType.FLOAT)
-        positions = builder.op("Mul", pooled, builder.op("CumSum", tokens, axis))
-        total = builder.op("ReduceSum", positions, builder.integers(1), keepdims=1)
-        return builder.op("Div", positions, builder.op("Max", total, builder.scalar(1)))
-    order = builder.op("CumSum", pooled, axis)
-    wanted = count if mode == "last" else builder.scalar(1)
-    chosen = builder.op("Mul", pooled, builder.cast(builder.op("Equal", order, wanted), ir.DataType.FLOAT))
-    if mode != "cls_avg":
-        return chosen
-    mean = builder.op("Div", pooled, builder.op("Max", count, builder.scalar(1)))
-    both = builder.op("Add", chosen, mean)
+def _mean(builder: GraphBuilder, pooled: ir.Value, count: ir.Value, prompts_apart: bool) -> ir.Value:
+    return builder.op("Div", pooled, builder.op("Max", count, builder.scalar(1)))
+
+
+def _mean_sqrt_len(builder: GraphBuilder, pooled: ir.Value, count: ir.Value, prompts_apart: bool) -> ir.Value:
+    return builder.op("Div", pooled, builder.op("Sqrt", builder.op("Max", count, builder.scalar(1))))
+
+
+def _weighted_mean(builder: GraphBuilder, pooled: ir.Value, count: ir.Value, prompts_apart: bool) -> ir.Value:
+    axis, tokens = builder.constant(_AXIS, np.int64(1)), pooled
+    if prompts_apart:
+        mask = builder.op("Min", builder.input("attention_mask"), builder.constant("whiten.token", np.int64(1)))
+        tokens = builder.cast(mask, ir.DataType.FLOAT)
+    positions = builder.op("Mul", pooled, builder.op("CumSum", tokens, axis))
+    total = builder.op("ReduceSum", positions, builder.integers(1), keepdims=1)
+    return builder.op("Div", positions, builder.op("Max", total, builder.scalar(1)))
+
+
+def _first(builder: GraphBuilder, pooled: ir.Value, count: ir.Value, prompts_apart: bool) -> ir.Value:
+    order = builder.op("CumSum", pooled, builder.constant(_AXIS, np.int64(1)))
+    return _chosen(builder, pooled, order, builder.scalar(1))
+
+
+def _last(builder: GraphBuilder, pooled: ir.Value, count: ir.Value, prompts_apart: bool) -> ir.Value:
+    order = builder.op("CumSum", pooled, builder.constant(_AXIS, np.int64(1)))
+    return _chosen(builder, pooled, order, count)
+
+
+def _chosen(builder: GraphBuilder, pooled: ir.Value, order: ir.Value, wanted: ir.Value) -> ir.Value:
+    return builder.op("Mul", pooled, builder.cast(builder.op("Equal", order, wanted), ir.DataType.FLOAT))
+
+
+def _first_and_mean(builder: GraphBuilder, pooled: ir.Value, count: ir.Value, prompts_apart: bool) -> ir.Value:
+    first = _first(builder, pooled, count, prompts_apart)
+    both = builder.op("Add", first, _mean(builder, pooled, count, prompts_apart))
     return builder.op("Mul", both, builder.scalar(0.5))
+
+
+_AXIS = "whiten.axis"
+
+_WEIGHTS: Mapping[PoolingMode, Callable[[GraphBuilder, ir.Value, ir.Value, bool], ir.Value]] = {
+    "mean": _mean,
+    "cls": _first,
+    "last": _last,
+    "cls_avg": _first_and_mean,
+    "mean_sqrt_len": _mean_sqrt_len,
+    "weightedmean": _weighted_mean,
+    "pooler": _first,
+}
+"""What appends the weights of the tokens that `reference.WEIGHTS` defines, from what is pooled and its count."""
+
+
+def _token_weights(builder: GraphBuilder, mode: PoolingMode, prompts_apart: bool) -> ir.Value:
+    """Append the weights of the tokens in float32; 1 for each where a pooling is no weighted sum."""
+    pooled = _pooled(builder, prompts_apart)
+    if mode not in _WEIGHTS:
+        return pooled
+    count = builder.op("ReduceSum", pooled, builder.integers(1), keepdims=1)
+    return _WEIGHTS[mode](builder, pooled, count, prompts_apart)
 
 
 def _attend_to_prompts(model: ir.Model) -> None:

@@ -192,33 +192,42 @@ class Head:
         return Normalize()(vectors) if self.normalize else vectors
 
 
-def token_weights(attention_mask: NDArray[np.int64], mode: PoolingMode) -> Float64Array:
-    """Return the weight of each token in a pooling that is a weighted sum, [batch_size, sequence_length].
+@dataclass(frozen=True)
+class Tokens:
+    """Describes the tokens of a batch that are pooled, float64 [batch_size, sequence_length] each."""
 
-    A text without a token to pool has zeros.
-    """
-    pooled = (attention_mask == 1).astype(np.float64)
-    count = np.maximum(pooled.sum(axis=1, keepdims=True), 1)
-    order = np.cumsum(pooled, axis=1)
-    first = pooled * (order == 1)
-    weights: Float64Array
-    match mode:
-        case "mean":
-            weights = pooled / count
-        case "cls":
-            weights = first
-        case "last":
-            weights = pooled * (order == order[:, -1:])
-        case "cls_avg":
-            weights = (first + pooled / count) / 2
-        case "mean_sqrt_len":
-            weights = pooled / np.sqrt(count)
-        case "weightedmean":
-            positions = pooled * np.cumsum(attention_mask > 0, axis=1)
-            weights = positions / np.maximum(positions.sum(axis=1, keepdims=True), 1)
-        case _:
-            raise UsageError(f"pooling '{mode}' is not a weighted sum over the tokens")
-    return weights
+    pooled: Float64Array  # 1 for a token that is pooled, else 0
+    order: Float64Array  # number of pooled tokens up to this one
+    position: NDArray[np.int64]  # number of tokens up to this one, those of a prompt included
+    count: Float64Array  # number of pooled tokens of a text, at least 1, [batch_size, 1]
+
+    @classmethod
+    def of(cls, attention_mask: NDArray[np.int64]) -> "Tokens":
+        """Return the tokens of a mask that is 1 for a token, 2 for one that is left out, and 0 for padding."""
+        pooled = (attention_mask == 1).astype(np.float64)
+        count = np.maximum(pooled.sum(axis=1, keepdims=True), 1)
+        return cls(pooled, np.cumsum(pooled, axis=1), np.cumsum(attention_mask > 0, axis=1), count)
+
+    @property
+    def first(self) -> Float64Array:
+        """Return 1 for the first token that is pooled, else 0."""
+        return self.pooled * (self.order == 1)
+
+
+def _position_weights(tokens: Tokens) -> Float64Array:
+    positions = tokens.pooled * tokens.position
+    return np.asarray(positions / np.maximum(positions.sum(axis=1, keepdims=True), 1))
+
+
+WEIGHTS: Mapping[PoolingMode, Callable[[Tokens], Float64Array]] = {
+    "mean": lambda tokens: tokens.pooled / tokens.count,
+    "cls": lambda tokens: tokens.first,
+    "last": lambda tokens: tokens.pooled * (tokens.order == tokens.order[:, -1:]),
+    "cls_avg": lambda tokens: (tokens.first + tokens.pooled / tokens.count) / 2,
+    "mean_sqrt_len": lambda tokens: tokens.pooled / np.sqrt(tokens.count),
+    "weightedmean": _position_weights,
+}
+"""Definition of each pooling that is a weighted sum over the tokens: zeros for a text without one."""
 
 
 def weighted_sums(states: Sequence[NDArray[Any]], weights: Float64Array) -> Float64Array:
@@ -228,12 +237,14 @@ def weighted_sums(states: Sequence[NDArray[Any]], weights: Float64Array) -> Floa
 
 def pool(states: Sequence[NDArray[Any]], attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
     """Pool each state [batch_size, sequence_length, d]; the results of several modes are concatenated."""
-    parts = []
+    tokens, parts = Tokens.of(attention_mask), []
     for mode in pooling_modes(pooling):
         if mode == "max":
             parts.append(np.stack([_maximum(state.astype(np.float64), attention_mask == 1) for state in states]))
+        elif mode in WEIGHTS:
+            parts.append(weighted_sums(states, WEIGHTS[mode](tokens)))
         else:
-            parts.append(weighted_sums(states, token_weights(attention_mask, mode)))
+            raise UsageError(f"pooling '{mode}' is not a weighted sum over the tokens")
     return np.concatenate(parts, axis=2)
 
 

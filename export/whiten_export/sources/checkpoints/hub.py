@@ -4,7 +4,6 @@ import glob
 import re
 from pathlib import Path
 
-from whiten_export.sources.checkpoints.steps import MODULES_FILE, weight_folders
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import check_revision
@@ -14,13 +13,9 @@ _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
 """README.md: its first lines name the licence."""
 
 _OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
-_CONFIGS = ("config.json", "adapter_config.json")
-_WEIGHTS = (
-    ("model*.safetensors", "adapter_model*.safetensors"),
-    ("pytorch_model*.bin", "adapter_model.bin"),
-    ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data"),
-)
-"""Weight files in the order of preference; the first kind that a module's folder has is downloaded."""
+_SAFETENSORS = ("model*.safetensors", "adapter_model*.safetensors")
+_PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
+_ONNX = ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data")
 
 
 def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry | None) -> Path:
@@ -54,7 +49,7 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool) -> Path:
-    """Download what describes a repository, then the weights that it says its modules have."""
+    """Download what describes a repository, and the weights: safetensors, else pickles, else an ONNX graph."""
     from huggingface_hub import snapshot_download
 
     described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]
@@ -68,25 +63,27 @@ def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool
 
     directory = fetch(revision)
     commit = directory.name if re.fullmatch(r"[0-9a-f]{40}", directory.name) else revision
-    folders: tuple[str, ...] = ()
-    if (directory / MODULES_FILE).is_file():
-        folders = weight_folders(directory)
-    elif any((directory / name).is_file() for name in _CONFIGS):
-        folders = ("",)
-    for rank, names in enumerate(_WEIGHTS):  # those that are there may be a part of them: an interrupted download
-        if wanting := [folder for folder in folders if not _has_weights(directory / folder, _WEIGHTS[:rank])]:
-            prefixes = [f"{glob.escape(folder)}/" if folder else "" for folder in wanting]
-            fetch(commit, *(prefix + name for prefix in prefixes for name in names))
-    if not folders or not _has_weights(directory / folders[0]):
-        raise WhitenError(
-            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, "
-            "or, if the hub is out of reach, complete the cache"
-        )
-    return directory
+    described = {path.parent for path in directory.rglob("*.json")}
+    if described:
+        fetch(commit, *_SAFETENSORS, *(f"*/{name}" for name in _SAFETENSORS))
+    # Folders that hold pickles or a graph already may hold a part of them, left by an interrupted download.
+    if without := sorted(folder for folder in described if not _has(folder, _SAFETENSORS)):
+        places = [folder.relative_to(directory).as_posix() for folder in without]
+        prefixes = ["" if place == "." else glob.escape(f"{place}/") for place in places]
+        fetch(commit, *(prefix + name for prefix in prefixes for name in _PICKLES))
+    in_torch = any(_has(folder, (*_SAFETENSORS, *_PICKLES)) for folder in described)
+    if described and not in_torch:
+        fetch(commit, *_ONNX)
+    if in_torch or (described and _has(directory, _ONNX)):
+        return directory
+    raise WhitenError(
+        f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, or, if the hub is out of "
+        "reach, complete the cache"
+    )
 
 
-def _has_weights(folder: Path, kinds: tuple[tuple[str, ...], ...] = _WEIGHTS) -> bool:
-    return any(True for names in kinds for name in names for _ in folder.glob(name))
+def _has(folder: Path, names: tuple[str, ...]) -> bool:
+    return any(True for name in names for _ in folder.glob(name))
 
 
 def is_hub_id(model: str) -> bool:

@@ -1,6 +1,5 @@
 """List the modules of a folder of sentence-transformers in order; a Router is replaced by the modules of one route."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ MODULES_FILE = "modules.json"
 
 _OURS = "sentence_transformers."
 _ROUTERS = ("Router", "Asym")
-_WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout", *_ROUTERS)
 
 
 @dataclass(frozen=True)
@@ -55,25 +53,6 @@ def read_steps(root: Path, route: str | None) -> tuple[str | None, list[Step]]:
     if not found:
         raise WhitenError(f"{path}: route '{chosen}' has no module")
     return chosen, found
-
-
-def weight_folders(root: Path) -> tuple[str, ...]:
-    """Return the paths of the folders that may hold weights: those of all modules and routes but Pooling and the like.
-
-    What the folders hold, and whether the modules are supported, is not checked.
-    """
-    return tuple(dict.fromkeys(_weight_folders(root)))
-
-
-def _weight_folders(root: Path) -> Iterator[str]:
-    for step in _listed(root):
-        folder, kind = Path(step.get("path", "")), _last_part(step["type"])
-        if kind not in _WITHOUT_WEIGHTS:
-            yield "" if folder == Path() else folder.as_posix()
-        if kind in _ROUTERS and (router := _read_router(root / folder)) is not None:
-            for name, class_path in router.types.items():
-                if _last_part(class_path) not in _WITHOUT_WEIGHTS:
-                    yield (folder / name).as_posix()
 
 
 def _listed(root: Path) -> list[dict[str, Any]]:
