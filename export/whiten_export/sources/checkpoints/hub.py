@@ -77,8 +77,8 @@ def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool
     if in_torch or (described and _has(directory, _ONNX)):
         return directory
     raise WhitenError(
-        f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, or, if the hub is out of "
-        "reach, complete the cache"
+        f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, or, if "
+        "the hub is out of reach, complete the cache"
     )
 
 
