@@ -211,7 +211,7 @@ class Tokens:
     @property
     def first(self) -> Float64Array:
         """Return 1 for the first token that is pooled, else 0."""
-        return self.pooled * (self.order == 1)
+        return np.asarray(self.pooled * (self.order == 1))
 
 
 def _position_weights(tokens: Tokens) -> Float64Array:
