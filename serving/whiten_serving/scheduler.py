@@ -155,26 +155,26 @@ class BatchRun:
 class Counters:
     """Counts since the scheduler was made."""
 
-    texts: int = 0
-    tokens: int = 0
-    padding: int = 0
+    texts: int = 0  # that were computed
+    tokens: int = 0  # of these texts, without padding
+    padding: int = 0  # tokens of padding that were computed
     batches: int = 0
-    failed: int = 0
-    rejected: int = 0
-    departed: int = 0
-    late: int = 0
+    failed: int = 0  # batches that onnxruntime failed on, whose texts were then computed one by one
+    rejected: int = 0  # requests refused because too much waited
+    departed: int = 0  # requests cancelled before they were computed
+    late: int = 0  # requests whose deadline passed before they were computed
 
 
 @dataclass(frozen=True)
 class Stats:
     """Describes a scheduler at one moment."""
 
-    lanes: int
+    lanes: int  # batches that can run at once
     lanes_busy: int
-    queue_requests: int
+    queue_requests: int  # requests of which texts wait
     queue_tokens: int
-    queue_seconds: float
-    tokens_per_second: float
+    queue_seconds: float  # time that the waiting work takes at the rate of the last batches; 0 before the first one
+    tokens_per_second: float  # that rate, of all lanes
     counted: Counters = field(default_factory=Counters)
 
 

@@ -29,7 +29,6 @@ class Measure(click.ParamType):  # type: ignore[type-arg]
         self._units, self._example, self._least, self._most = units, example, least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number in the first unit."""
         found = None if isinstance(value, bool) else _NUMBER.fullmatch(str(value).strip())
         factor = self._units.get(found[2].lower()) if found else None
         number = float(found[1]) * factor if found and factor else -1.0

@@ -124,7 +124,6 @@ class Answered:
         self._service, self._endpoint = service, endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         call: Call = scope[_CALL]
         call.route, call.dialect = self._endpoint.path, self._endpoint.dialect
         try:
@@ -183,7 +182,6 @@ class Observed:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -18,12 +18,10 @@ _ERRORS = {"openai": openai.ErrorAnswer, "tei": tei.ErrorAnswer, "ollama": ollam
 
 
 async def live(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /live: the process runs."""
     return PlainTextResponse("live\n")
 
 
 async def ready(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /ready and TEI's and SageMaker's probes: requests are welcome, for the model of the path if any."""
     if "model" in request.path_params:
         service.models.get(request.path_params["model"])
     check_serving(service)
@@ -31,19 +29,16 @@ async def ready(service: Service, request: Request, call: Call) -> Response:
 
 
 async def metrics(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /metrics."""
     return Response(service.metrics.page(), headers={"content-type": service.metrics.content_type})
 
 
 async def about(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /."""
     names = ", ".join(service.models.names)
     text = f"whiten {version()}: embeddings by {names}; routes: /openapi.json, options: /info, metrics: /metrics\n"
     return PlainTextResponse(text)
 
 
 async def info(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /info: what TEI says of its model, and what is peculiar to this server; the first one by default."""
     name = request.path_params.get("model") or request.query_params.get("model") or service.models.names[0]
     served = service.models.get(name)
     manifest, settings, scheduler = served.manifest, service.settings, served.embeds.batcher.scheduler

@@ -80,7 +80,6 @@ _PROMPT = msgspec.json.Decoder(PromptRequest)
 
 
 async def embed(service: Service, request: Request, call: Call) -> Response:
-    """Answer POST /api/embed."""
     asked = await service.parsed(request, call, _EMBED)
     served = service.models.get(asked.model)
     with service.models.using(served):
@@ -94,7 +93,6 @@ async def embed(service: Service, request: Request, call: Call) -> Response:
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:
-    """Answer POST /api/embeddings, whose vectors are as the bundle gives them."""
     asked = await service.parsed(request, call, _PROMPT)
     service.inputs.check([asked.prompt], "prompt")
     served = service.models.get(asked.model)
@@ -117,12 +115,10 @@ def _context(options: Options | None) -> int | None:
 
 
 async def tags(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /api/tags."""
     return answer(json_of({"models": [_listed(served) for served in service.models]}))
 
 
 async def about(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /api/version."""
     return answer(json_of({"version": version()}))
 
 

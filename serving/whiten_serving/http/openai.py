@@ -108,7 +108,6 @@ _DTYPES = ("precision", "encoding_dtype", "embed_dtype", "output_dtype", "embedd
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:
-    """Answer POST /v1/embeddings."""
     asked = await service.parsed(request, call, _DECODER)
     served = service.models.get(request.path_params.get("deployment") or asked.model)
     with service.models.using(served):
@@ -173,12 +172,10 @@ def _encoded(index: int, row: NDArray[Any]) -> dict[str, object]:
 
 
 async def models(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /v1/models."""
     return answer(json_of({"object": "list", "data": [_described(served) for served in service.models]}))
 
 
 async def model(service: Service, request: Request, call: Call) -> Response:
-    """Answer GET /v1/models/{id}."""
     return answer(json_of(_described(service.models.named(request.path_params["id"]))))
 
 

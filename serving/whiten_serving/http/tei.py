@@ -95,18 +95,15 @@ _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 
 
 async def embed(service: Service, request: Request, call: Call) -> Response:
-    """Answer POST /embed."""
     return await _embed(service, request, call, await service.parsed(request, call, _EMBED))
 
 
 async def similarity(service: Service, request: Request, call: Call) -> Response:
-    """Answer POST /similarity: cosines, as TEI gives them."""
     asked = await service.parsed(request, call, _SIMILARITY)
     return await _similarity(service, request, call, asked, asked.inputs)
 
 
 async def root(service: Service, request: Request, call: Call) -> Response:
-    """Answer POST / and /invocations: vectors, or cosines if the inputs are a sentence and others."""
     asked = await service.parsed(request, call, _EMBED)
     if not bytes(asked.inputs).lstrip().startswith(b"{"):
         return await _embed(service, request, call, asked)
@@ -181,7 +178,6 @@ def _wanted(texts: list[str], parameters: EmbedParameters) -> Wanted:
 
 
 async def tokenize(service: Service, request: Request, call: Call) -> Response:
-    """Answer POST /tokenize."""
     asked = await service.parsed(request, call, _TOKENIZE)
     served = _model(service, request, asked.model)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
