@@ -112,7 +112,6 @@ def recipes(
         "fp32": bert(),
         "fp16": bert(precision="fp16"),
         "int8": bert(precision="int8"),
-        "both": bert(outputs="both"),
         "lookup": bert(layers=(0,), precision="int8"),
         "int8-vectors": bert(vectors="int8"),
         "cls": lambda: Recipe.of(
@@ -122,10 +121,9 @@ def recipes(
             str(checkpoint("gpt2")), pooling="last", layers=(-1,), whitening="pca", dim=16, corpus=corpus
         ),
         "sif": lambda: Recipe.of(str(words), pooling="sif", corpus=corpus),
-        # Prompts, of which one goes around nothing; two Dense; left out of the pooling; Precompiled and Unigram.
+        # Prompts, of which one goes around nothing; two Dense; left out of the pooling.
         "embeddinggemma": lambda: Recipe.of(published("embeddinggemma")),
         "instructor": lambda: Recipe.of(published("instructor")),
-        "multilingual-e5-base": lambda: Recipe.of(published("multilingual-e5-base")),
     }
 
 

@@ -16,7 +16,8 @@ const tried = async (call) => {
 };
 
 let encoder;
-const opened = await tried(async () => { encoder = await open(bundle, options); });
+const fetch = async (address) => new Response(readFileSync(bundle + new URL(address).pathname));
+const opened = await tried(async () => { encoder = await (web ? open('http://bundle.invalid/', { fetch, threads: 1 }) : open(bundle, options)); });
 const results = opened ? [opened] : [];
 for (const [method, ...given] of encoder ? calls : []) results.push(await tried(() => encoder[method](...given)));
 process.stdout.write(JSON.stringify(results));

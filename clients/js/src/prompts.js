@@ -1,16 +1,11 @@
 // Prompts: instructions that a model was trained to read before a text, or around it.
 
-import { shown } from './checks.js';
-import { UsageError } from './errors.js';
+import { UsageError, shown } from './errors.js';
 
 const TEXT = '{text}';
+const NAMES = { query: ['query'], document: ['document', 'passage', 'corpus'] };
 
-/**
- * Return the prompt to apply; an empty string for none.
- * @param manifest of the bundle
- * @param {string|null} [promptName] name of a prompt; null for the default one
- * @param {string|null} [prompt] the prompt itself, in place of a name
- */
+/** Return the prompt to apply, an empty string for none: by name, the words themselves, or else the default one. */
 export function resolvePrompt(manifest, promptName = null, prompt = null) {
   if (prompt !== null && promptName !== null) throw new UsageError(`prompt and promptName '${promptName}' were both given; leave one out`);
   const name = promptName ?? manifest.default_prompt_name;
@@ -26,17 +21,10 @@ export function resolvePrompt(manifest, promptName = null, prompt = null) {
   return found;
 }
 
-const NAMES = { query: ['query'], document: ['document', 'passage', 'corpus'] };
-
-/**
- * Return the options of `encode` for queries or documents: the first prompt of their names that the bundle has, else
- * none; but a default template, as every text of such a model stands in one.
- */
+/** Return the options of `encode` for queries or documents: the bundle's prompt for them, else its default template, else none. */
 export function optionsFor(task, manifest, options) {
   const { route } = manifest;
-  if (route !== task && (route === 'query' || route === 'document')) {
-    throw new UsageError(`this bundle holds the route ${route}; export one with --route ${task} for this`);
-  }
+  if (route !== task && (route === 'query' || route === 'document')) throw new UsageError(`this bundle holds the route ${route}; export one with --route ${task} for this`);
   if ((options.promptName ?? options.prompt ?? null) !== null) return options;
   const name = NAMES[task].find((one) => Object.hasOwn(manifest.prompts, one)) ?? null;
   const usual = resolvePrompt(manifest, name);

@@ -1,0 +1,85 @@
+// Read a bundle: whiten.json, and files whose size and SHA-256 are compared with it.
+
+import { BundleError, WhitenError, shown } from './errors.js';
+
+const FORMAT_VERSION = 1;
+const HASH = /("manifest_sha256"\s*:\s*")([0-9a-f]{64})"/;
+const DEFAULTS = { input: 'text', include_prompt: true, prompts: {}, default_prompt_name: null, truncation_side: 'right', route: null,
+  matryoshka_dimensions: [], vectors: 'float32' };
+const ALTERED = 'the copy is incomplete or was altered: copy the bundle again';
+
+/** Reads the files of a bundle; `source` has `where(name)`, `read(name, bytes)` and perhaps `digest(name)`. */
+export class Bundle {
+  constructor(source, manifest) {
+    Object.assign(this, { source, manifest });
+  }
+
+  /** Read whiten.json. */
+  static async open(source) {
+    const [where, bytes] = [source.where('whiten.json'), await source.read('whiten.json')];
+    const text = new TextDecoder().decode(bytes);
+    const fields = parsed(text, where);
+    if (fields.format_version !== FORMAT_VERSION) {
+      const advice = fields.format_version > FORMAT_VERSION ? 'upgrade whiten' : 'export the model again';
+      throw new BundleError(`${where}: bundle format ${shown(fields.format_version)}, but this version of whiten reads format ${FORMAT_VERSION}; ${advice}`);
+    }
+    const stated = HASH.exec(text)?.[2];
+    if (stated && stated !== (await sha256(new TextEncoder().encode(text.replace(HASH, `$1${'0'.repeat(64)}"`))))) throw new BundleError(`${where}: its SHA-256 is not manifest_sha256; ${ALTERED}`);
+    if ((fields.input ?? 'text') !== 'text') throw new BundleError(`${where}: this bundle takes vectors, not texts; use whiten in Python for it`);
+    return new Bundle(source, Object.freeze({ ...DEFAULTS, ...fields }));
+  }
+
+  /** Return the content of a file that the manifest lists. */
+  async bytes(name) {
+    const record = this.#record(name);
+    const bytes = await this.source.read(name, record.bytes);
+    if (bytes.length !== record.bytes || (await sha256(bytes)) !== record.sha256) throw this.#altered(name);
+    return bytes;
+  }
+
+  /** Return the parsed content of a file of JSON. */
+  async json(name) {
+    return parsed(new TextDecoder().decode(await this.bytes(name)), this.source.where(name));
+  }
+
+  /** Compare a file that onnxruntime reads by itself. */
+  async check(name) {
+    if ((await this.source.digest(name)) !== this.#record(name).sha256) throw this.#altered(name);
+  }
+
+  /** Return the arrays of float32 of a file of safetensors: { name: { shape, data } }. */
+  async arrays(name) {
+    const bytes = (await this.bytes(name)).slice(); // aligned
+    const size = Number(new DataView(bytes.buffer).getBigUint64(0, true));
+    const header = parsed(new TextDecoder().decode(bytes.subarray(8, 8 + size)), this.source.where(name));
+    const found = Object.entries(header).filter(([, { dtype }]) => dtype === 'F32' || dtype === 'F64');
+    return Object.fromEntries(found.map(([key, { dtype, shape, data_offsets: [start, end] }]) => {
+      const content = bytes.slice(8 + size + start, 8 + size + end).buffer;
+      return [key, { shape, data: dtype === 'F32' ? new Float32Array(content) : new Float64Array(content) }];
+    }));
+  }
+
+  #record(name) {
+    const record = this.manifest.files?.[name];
+    if (!record) throw new BundleError(`${this.source.where('whiten.json')}: does not list ${name}; export the model again`);
+    return record;
+  }
+
+  #altered(name) {
+    return new BundleError(`${this.source.where(name)}: size or SHA-256 differ from whiten.json; ${ALTERED}`);
+  }
+}
+
+function parsed(text, where) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new BundleError(`${where}: not JSON (${error.message}); ${ALTERED}`);
+  }
+}
+
+async function sha256(bytes) {
+  if (!globalThis.crypto?.subtle) throw new WhitenError('hashes cannot be checked, as this page is not a secure context; serve it by https or from localhost');
+  const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}

@@ -1,0 +1,178 @@
+"""Test the JavaScript client in Node: the vectors of Python's Encoder, and what it refuses in one line."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.corpus import sentences
+from support.edge import TEXTS, Call, difference
+from whiten_runtime import Encoder
+
+pytestmark = pytest.mark.slow
+
+Bundles = Callable[[str], Path]
+OTHER_IDS = ("𠀀", "Σ")
+"""Parts of texts of which @huggingface/tokenizers 0.2 makes other ids: beyond the basic plane, and final sigma."""
+PLAIN = [text for text in TEXTS if not any(part in text for part in OTHER_IDS)]
+
+
+def test_int8_vectors_of_minilm_are_those_of_python(minilm_int8_bundle: Path, client: Call) -> None:
+    texts = sentences(200)
+    (vectors,) = client(minilm_int8_bundle, ("encode", texts))
+    with Encoder(minilm_int8_bundle) as encoder:
+        assert difference(vectors, encoder.encode(texts)) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "lookup", "cls", "last", "sif", "embeddinggemma"])
+def test_vectors_and_proof(name: str, bundle: Bundles, client: Call) -> None:
+    path = bundle(name)
+    texts = PLAIN if name in ("fp32", "fp16", "int8", "lookup") else TEXTS[:40]
+    vectors, alone, proof = client(path, ("encode", texts), ("encode", texts[0]), ("verify",))
+    with Encoder(path) as encoder:
+        want = encoder.encode(texts)
+        assert difference(vectors, want) <= 1e-5
+        assert difference([alone], want[:1]) <= 1e-5
+        assert abs(proof["minCosine"] - encoder.verify().min_cosine) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "options"),
+    [
+        ("fp32", "encode", {"truncateDim": 8, "normalize": True}),
+        ("embeddinggemma", "encode", {"promptName": "query"}),
+        ("embeddinggemma", "encode", {"prompt": "around {text}, {text} $& and $1"}),
+        ("embeddinggemma", "encodeQuery", {}),
+        ("embeddinggemma", "encodeDocument", {}),
+        ("instructor", "encode", {"prompt": "Represent the sentence for retrieval: "}),
+    ],
+    ids=str,
+)
+def test_options(name: str, method: str, options: dict[str, Any], bundle: Bundles, client: Call) -> None:
+    names = {"truncateDim": "truncate_dim", "normalize": "normalize_embeddings", "promptName": "prompt_name"}
+    methods = {"encode": "encode", "encodeQuery": "encode_query", "encodeDocument": "encode_document"}
+    path, texts = bundle(name), TEXTS[:40]
+    (vectors,) = client(path, (method, texts, options))
+    with Encoder(path) as encoder:
+        want = getattr(encoder, methods[method])(texts, **{names.get(key, key): one for key, one in options.items()})
+        plain = encoder.encode(texts)
+    assert difference(vectors, want) <= 1e-5
+    assert want.shape != plain.shape or difference(vectors, plain) > 1e-3  # the options change something
+
+
+def test_int8_vectors(bundle: Bundles, client: Call) -> None:
+    path = bundle("int8-vectors")
+    vectors, codes = client(path, ("encode", PLAIN), ("encode", PLAIN, {"precision": "int8"}))
+    assert vectors == codes
+    with Encoder(path) as encoder:
+        assert (np.asarray(codes) != encoder.encode(PLAIN, precision="int8")).mean() < 1e-3
+
+
+def write(bundle: Path, name: str, content: bytes) -> None:
+    (bundle / name).write_bytes(content)
+
+
+def altered(bundle: Path, name: str) -> None:
+    content = bytearray((bundle / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    write(bundle, name, content)
+
+
+def edited(bundle: Path, **changes: Any) -> None:
+    content = json.loads((bundle / "whiten.json").read_text("utf-8")) | changes
+    content.pop("manifest_sha256", None)
+    write(bundle, "whiten.json", json.dumps(content).encode())
+
+
+def with_other_ids(bundle: Path) -> None:
+    """Swap the ids of two words of the probes, and give the file's new hash."""
+    import hashlib
+
+    content = json.loads((bundle / "tokenizer.json").read_text("utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary["the"], vocabulary["a"] = vocabulary["a"], vocabulary["the"]
+    data = json.dumps(content).encode()
+    write(bundle, "tokenizer.json", data)
+    files = json.loads((bundle / "whiten.json").read_text("utf-8"))["files"]
+    files["tokenizer.json"] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    edited(bundle, files=files)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "altered graph": (partial(altered, name="onnx/model.onnx"), "BundleError", "size or SHA-256 differ"),
+    "altered tokenizer": (partial(altered, name="tokenizer.json"), "BundleError", "size or SHA-256 differ"),
+    "missing graph": (lambda b: (b / "onnx" / "model.onnx").unlink(), "BundleError", "model.onnx: missing"),
+    "no manifest": (lambda b: (b / "whiten.json").unlink(), "BundleError", "is not a whiten bundle"),
+    "manifest cut": (lambda b: write(b, "whiten.json", b'{"format_version": 1,'), "BundleError", "not JSON"),
+    "format 2": (lambda b: edited(b, format_version=2), "BundleError", "bundle format 2"),
+    "of vectors": (lambda b: edited(b, input="vectors"), "BundleError", "takes vectors, not texts"),
+    "other ids": (with_other_ids, "ParityError", "perhaps by other token ids; use whiten in Python"),
+    "other length": (lambda b: edited(b, max_seq_length=3), "ParityError", "get other vectors here than in Python"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_bundle(name: str, golden: Path, tmp_path: Path, client: Call) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(golden / "bundle-v1", bundle)
+    breaking, error, words = BROKEN[name]
+    breaking(bundle)
+    (found,) = client(bundle)
+    assert found["error"] == error
+    assert words in found["message"]
+    assert "\n" not in found["message"]
+
+
+CALLS: tuple[tuple[tuple[Any, ...], str], ...] = (
+    (("encode", 3), "texts is 3; wanted a string or an array"),
+    (("encode", ["a", None]), "texts[1] is null; wanted a string"),
+    (("encode", "a", {"promptName": "no such"}), "the bundle's prompts are: none"),
+    (("encode", "a", {"promptName": "x", "prompt": "y"}), "were both given"),
+    (("encode", "a", {"truncateDim": 0}), "truncateDim is 0; wanted a whole number from 1 to 32"),
+    (("encode", "a", {"precision": "int4"}), "precision is 'int4'; wanted float32"),
+    (("encode", "a", {"normalise": True}), "there is no option 'normalise'"),
+    (("encode", "word " * 200, {"truncate": False}), "tokens or more, but the bundle takes"),
+)
+
+
+def test_wrong_arguments(golden: Path, tmp_path: Path, client: Call) -> None:
+    found = client(golden / "bundle-v1", *(call for call, _ in CALLS), ("close",), ("encode", "a"))
+    for result, (call, words) in zip(found, CALLS, strict=False):
+        assert result["error"] == "UsageError", call
+        assert words in result["message"]
+    assert found[-1] == {"error": "WhitenError", "message": "this encoder was closed; open another"}
+    assert "threads is 0" in client(golden / "bundle-v1", threads=0)[0]["message"]
+    assert "is not a whiten bundle" in client(tmp_path / "nowhere")[0]["message"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Any:
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path))) as serving:
+        Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_address[1]}"
+        serving.shutdown()
+
+
+def test_bundles_at_an_address(golden: Path, tmp_path: Path, server: str, client: Call) -> None:
+    for name in ("whole", "altered"):
+        shutil.copytree(golden / "bundle-v1", tmp_path / name)
+    altered(tmp_path / "altered", "onnx/model.onnx")
+    assert client(f"{server}/whole", ("encode", "a text")) == client(golden / "bundle-v1", ("encode", "a text"))
+    for address, words in (
+        (f"{server}/altered", "SHA-256 differ"),
+        (f"{server}/nowhere", "the server says 404"),
+        ("http://127.0.0.1:9/x", "cannot be fetched"),
+    ):
+        (found,) = client(address)
+        assert (found["error"], words in found["message"]) == ("BundleError", True)
