@@ -126,3 +126,8 @@ def test_partition_score_equals_the_definition() -> None:
     sums = [sum(np.exp(direction @ vector) for vector in vectors) for direction in basis.T]
     assert partition_score(vectors) == pytest.approx(min(sums) / max(sums), rel=1e-9)
     assert 0 <= partition_score(1e4 * vectors) < 1e-9  # where exp alone would overflow
+
+
+def test_moments_of_a_covariance_have_it() -> None:
+    covariance = np.array([[2.0, 0.5], [0.5, 1.0]])
+    np.testing.assert_allclose(Moments.of_covariance(5, np.ones(2), covariance).covariance, covariance, rtol=1e-15)

@@ -5,16 +5,13 @@ from typing import Any
 from support.published.networks import SIZE, Network
 
 _DECODER = {
-    "attention_dropout": 0.0,
     "hidden_act": "silu",
     "hidden_size": SIZE,
-    "initializer_range": 0.02,
     "intermediate_size": SIZE,
     "max_position_embeddings": 32768,
     "num_attention_heads": 4,
     "num_hidden_layers": 2,
     "num_key_value_heads": 2,
-    "use_cache": True,
 }
 _LLAMA_IDS = {"bos_token_id": "<s>", "eos_token_id": "</s>"}
 _QWEN_IDS = {"bos_token_id": "<|endoftext|>", "eos_token_id": "<|endoftext|>"}
@@ -39,13 +36,10 @@ def llama() -> Network:
     config = {
         **_DECODER,
         "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
         "max_position_embeddings": 4096,
         "model_type": "llama",
         "num_key_value_heads": 4,
-        "pretraining_tp": 1,
         "rms_norm_eps": 1e-05,
-        "rope_scaling": None,
         "tie_word_embeddings": False,
     }
     return Network(config, _LLAMA_IDS | {"pad_token_id": "<unk>"}, saved_as="LlamaForCausalLM")
@@ -61,13 +55,11 @@ def qwen2(**more: Any) -> Network:
             "AutoModelForCausalLM": "modeling_qwen.Qwen2ForCausalLM",
         },
         "max_position_embeddings": 131072,
-        "max_window_layers": 21,
         "model_type": "qwen2",
         "rms_norm_eps": 1e-06,
         "rope_theta": 1000000.0,
         "sliding_window": 131072,
         "tie_word_embeddings": False,
-        "use_sliding_window": False,
         **more,
     }
     return Network(config, _QWEN_IDS, saved_as="Qwen2ForCausalLM", shard="200KB")
@@ -78,17 +70,13 @@ def qwen3(layers: int, dtype: str = "float32") -> Network:
     config = {
         **_DECODER,
         "architectures": ["Qwen3ForCausalLM"],
-        "attention_bias": False,
         "head_dim": 32,
-        "max_window_layers": 28,
         "model_type": "qwen3",
         "num_hidden_layers": layers,
         "rms_norm_eps": 1e-06,
-        "rope_scaling": None,
         "rope_theta": 1000000,
         "sliding_window": None,
         "tie_word_embeddings": True,
-        "use_sliding_window": False,
     }
     return Network(config, _QWEN_IDS, dtype=dtype)
 
@@ -99,9 +87,6 @@ def gemma3() -> Network:
         **_DECODER,
         "_sliding_window_pattern": 6,
         "architectures": ["Gemma3TextModel"],
-        "attention_bias": False,
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": None,
         "head_dim": 32,
         "hidden_activation": "gelu_pytorch_tanh",
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
@@ -112,7 +97,6 @@ def gemma3() -> Network:
         "query_pre_attn_scalar": 48,
         "rms_norm_eps": 1e-06,
         "rope_local_base_freq": 10000.0,
-        "rope_scaling": None,
         "rope_theta": 1000000.0,
         "sliding_window": 16,
         "use_bidirectional_attention": True,
@@ -130,7 +114,6 @@ def gpt2() -> Network:
         "model_type": "gpt2",
         "n_embd": SIZE,
         "n_head": 4,
-        "n_inner": None,
         "n_layer": 2,
         "n_positions": 64,
     }

@@ -63,18 +63,13 @@ class Network:
 
 
 _BERT = {
-    "attention_probs_dropout_prob": 0.1,
     "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
     "hidden_size": SIZE,
-    "initializer_range": 0.02,
     "intermediate_size": SIZE,
     "layer_norm_eps": 1e-12,
     "max_position_embeddings": MAX_LENGTH,
     "model_type": "bert",
-    "position_embedding_type": "absolute",
     "type_vocab_size": 2,
-    "use_cache": True,
 }
 
 
@@ -96,13 +91,12 @@ def xlm_roberta(layers: int = 2, heads: int = 4) -> Network:
     """Return XLM-R, whose positions begin after the pad id."""
     sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "max_position_embeddings": MAX_LENGTH + 2}
     config = {"architectures": ["XLMRobertaModel"], **_BERT, **sizes, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
-    return Network({**config, "model_type": "xlm-roberta", "output_past": True}, _FAIRSEQ_IDS)
+    return Network({**config, "model_type": "xlm-roberta"}, _FAIRSEQ_IDS)
 
 
 def mpnet(layers: int = 2) -> Network:
     """Return MPNet."""
-    dropped = ("type_vocab_size", "use_cache", "position_embedding_type")
-    config = {setting: value for setting, value in _BERT.items() if setting not in dropped} | {
+    config = {setting: value for setting, value in _BERT.items() if setting != "type_vocab_size"} | {
         "architectures": ["MPNetForMaskedLM"],
         "layer_norm_eps": 1e-5,
         "max_position_embeddings": MAX_LENGTH + 2,
@@ -119,18 +113,12 @@ def distilbert(layers: int = 2) -> Network:
     config = {
         "activation": "gelu",
         "architectures": ["DistilBertModel"],
-        "attention_dropout": 0.1,
         "dim": SIZE,
-        "dropout": 0.1,
         "hidden_dim": SIZE,
-        "initializer_range": 0.02,
         "max_position_embeddings": MAX_LENGTH,
         "model_type": "distilbert",
         "n_heads": 4,
         "n_layers": layers,
-        "output_past": True,
-        "sinusoidal_pos_embds": False,
-        "tie_weights_": True,
     }
     return Network(config, _BERT_IDS)
 
@@ -142,7 +130,6 @@ def t5_encoder(layers: int = 2) -> Network:
         "d_ff": SIZE,
         "d_kv": 8,
         "d_model": SIZE,
-        "dropout_rate": 0.1,
         "feed_forward_proj": "relu",
         "is_encoder_decoder": True,
         "layer_norm_epsilon": 1e-06,
@@ -151,7 +138,6 @@ def t5_encoder(layers: int = 2) -> Network:
         "num_decoder_layers": layers,
         "num_heads": 4,
         "num_layers": layers,
-        "output_past": True,
         "relative_attention_max_distance": 32,
         "relative_attention_num_buckets": 16,
     }
@@ -163,28 +149,19 @@ def modernbert(layers: int = 4, theta: float = 160000.0) -> Network:
     """Return ModernBERT: every third block attends to everything, the others to what is near."""
     config = {
         "architectures": ["ModernBertModel"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "classifier_pooling": "mean",
-        "decoder_bias": True,
         "global_attn_every_n_layers": 3,
         "global_rope_theta": theta,
         "hidden_activation": "gelu",
         "hidden_size": SIZE,
-        "initializer_cutoff_factor": 2.0,
-        "initializer_range": 0.02,
         "intermediate_size": SIZE,
         "layer_norm_eps": 1e-05,
         "local_attention": 16,
         "local_rope_theta": 10000.0,
         "max_position_embeddings": 8192,
-        "mlp_bias": False,
         "model_type": "modernbert",
-        "norm_bias": False,
         "norm_eps": 1e-05,
         "num_attention_heads": 4,
         "num_hidden_layers": layers,
-        "position_embedding_type": "absolute",
     }
     ids = {"pad": "[PAD]", "bos": "[CLS]", "cls": "[CLS]", "eos": "[SEP]", "sep": "[SEP]"}
     return Network(config, {f"{name}_token_id": token for name, token in ids.items()})
