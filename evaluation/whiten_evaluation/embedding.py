@@ -35,18 +35,11 @@ SourceName = Literal["bundle", "target", "none"]
 
 @dataclass(frozen=True)
 class WhiteningSource:
-    """Describes the whitening of an evaluation.
-
-    Attributes:
-        source: source of the whitening; see `SourceName`.
-        spec: specification of the whitening that is fitted, if `source` is "target".
-        dimension: number of leading coordinates to keep, if `source` is "bundle"; None for all. For "target", `spec`
-            holds the dimension.
-    """
+    """The whitening of an evaluation."""
 
     source: SourceName = "bundle"
-    spec: WhiteningSpec = field(default_factory=WhiteningSpec)
-    dimension: int | None = None
+    spec: WhiteningSpec = field(default_factory=WhiteningSpec)  # of the whitening that is fitted on "target"
+    dimension: int | None = None  # leading coordinates to keep of "bundle"; `spec` holds that of "target"
 
     @classmethod
     def parse(
@@ -57,18 +50,7 @@ class WhiteningSource:
         method: Method = "pca",
         shrinkage: Shrinkage = "none",
     ) -> "WhiteningSource":
-        """Make a source from options of a command line.
-
-        Args:
-            source: source of the whitening.
-            dimension: number of leading coordinates to keep; None for all.
-            beta: exponent of the whitening that is fitted, if `source` is "target".
-            method: method of that whitening.
-            shrinkage: shrinkage of the covariance that it is fitted on; see `WhiteningSpec`.
-
-        Raises:
-            UsageError: options exclude each other, such as a dimension for vectors that are not whitened.
-        """
+        """Make a source from options of a command line; refuse options that exclude each other."""
         if source == "target":
             return cls(source, WhiteningSpec(method, dimension, beta, shrinkage))
         for name, value, default in (("method", method, "pca"), ("beta", beta, 1), ("shrinkage", shrinkage, "none")):
@@ -86,37 +68,18 @@ class WhiteningSource:
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Holds distinct texts and their vectors.
+    """Distinct texts and their vectors."""
 
-    Attributes:
-        rows: row of each text in `vectors`.
-        vectors: vectors of the texts, float32 [m, d].
-        common: whether their common component is removed before a whitening (SIF).
-    """
-
-    rows: dict[str, int]
-    vectors: NDArray[np.float32]
-    common: bool = False
+    rows: dict[str, int]  # row of each text in `vectors`
+    vectors: NDArray[np.float32]  # [m, d]
+    common: bool = False  # whether their common component is removed before a whitening (SIF)
 
     def of(self, texts: Iterable[str]) -> Float64Array:
-        """Return the vectors of texts, float64 [n, d].
-
-        Raises:
-            KeyError: a text was not embedded.
-        """
+        """Return the vectors of texts, float64 [n, d]."""
         return np.asarray(self.vectors[[self.rows[text] for text in texts]], np.float64)
 
     def fit(self, texts: Iterable[str], spec: WhiteningSpec, what: str) -> WhiteningMap:
-        """Fit a whitening on texts; a repeated text counts as often as it occurs.
-
-        Args:
-            texts: texts to fit on, all of which were embedded.
-            spec: specification of the whitening.
-            what: name of the texts, for error messages.
-
-        Raises:
-            UsageError: too few texts for the dimensions, or all texts have the same vector.
-        """
+        """Fit a whitening on texts, named `what`; a repeated text counts as often as it occurs."""
         moments = Moments.of(self.of(texts))
         check_fit(moments.n, len(moments.mean), spec, what)
         try:
@@ -138,11 +101,7 @@ def _unusual(spec: WhiteningSpec) -> Iterator[str]:
 
 
 def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
-    """Check that n sentences are enough to fit a whitening on.
-
-    Raises:
-        UsageError: there are too few sentences, or `spec` keeps more dimensions than the vectors have.
-    """
+    """Check that n sentences are enough to fit a whitening on, and that it keeps no more dimensions than there are."""
     if spec.dimension is not None and spec.dimension > width:
         raise UsageError(f"dim is {spec.dimension}, but the vectors have {width} dimensions; wanted 1 to {width}")
     try:
@@ -161,15 +120,7 @@ def check_bundles(
 ) -> None:
     """Check all bundles before any of them is loaded.
 
-    Args:
-        bundles: directories of the bundles.
-        whitening: the whitening that is evaluated.
-        groups: sets of sentences on which a whitening may be fitted, by name, with their sizes.
-        prompt_name: name of the prompt that every text gets; None for each bundle's default.
-
-    Raises:
-        BundleError: a directory is not a bundle, or its bundle takes vectors.
-        UsageError: a bundle cannot be whitened this way or lacks the prompt, or a group has too few sentences for it.
+    `groups` are the sets of sentences on which a whitening may be fitted, by name, with their sizes.
     """
     for bundle in bundles:
         manifest = read_manifest(bundle)
@@ -201,21 +152,7 @@ def embed_texts(
     reporter: Reporter | None = None,
     prompt_name: str | None = None,
 ) -> TextVectors:
-    """Embed each distinct text once: before whitening, unless the bundle's own whitening is evaluated.
-
-    Args:
-        bundle: directory of a bundle of any precision that takes texts.
-        texts: texts to embed; a repeated text is embedded once.
-        whitening: the whitening that is evaluated.
-        options: options of the session.
-        reporter: told about progress.
-        prompt_name: name of the prompt that every text gets; None for the bundle's default.
-
-    Raises:
-        BundleError: not a bundle, or an incomplete one.
-        UsageError: `whitening.dimension` exceeds the bundle's, or the bundle cannot be truncated.
-        DataError: a vector is not finite.
-    """
+    """Embed each distinct text once: before whitening, unless the bundle's own whitening is evaluated."""
     manifest = read_manifest(bundle)
     own = whitening.source == "bundle"
     width = _kept(bundle, manifest, whitening.dimension) if own else None

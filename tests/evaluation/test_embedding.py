@@ -59,20 +59,6 @@ def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(
     assert worst(embed_texts(bundle, TEXTS, CUT).of(TEXTS), want) < ROUNDING
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"whitening": None, "matryoshka_dimensions": [16, 4]}, "cut to 16, 4"),
-        ({"whitening": None}, "whitening is none"),
-    ],
-)
-def test_other_dimensions_of_vectors_without_whitening_are_refused(
-    changed: Callable[..., Path], changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        check_bundles([changed(**changes)], CUT, {})
-
-
 def test_whitening_that_is_fitted_is_named_in_full() -> None:
     assert str(WhiteningSource.parse("target", None)) == "target"
     assert (

@@ -8,8 +8,7 @@ HEAVY = ("torch", "transformers", "sklearn", "scipy", "matplotlib", "onnx", "onn
 
 def test_commands_import_only_packages_of_the_runtime() -> None:
     program = (
-        "import sys, whiten_evaluation.commands.main, whiten_evaluation.commands.sweep\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+        f"import sys, whiten_evaluation.commands.sweep\nprint([name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

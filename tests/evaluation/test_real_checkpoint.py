@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from whiten_evaluation.sweep.results import Whitened
+from whiten_evaluation.sweep.search import Whitened
 from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
 from whiten_evaluation.tasks.sts_files import read_sts
 
@@ -19,9 +19,8 @@ WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {
 }
 
 
-@pytest.mark.slow
 def test_sts_scores_equal_those_of_other_implementations(shared_data: Path, tmp_path: Path) -> None:
-    plan = SweepPlan("minilm", read_sts(shared_data, TASKS), tmp_path, (1, 6), ("mean",), speed=False, corpus=())
+    plan = SweepPlan("minilm", read_sts(shared_data, TASKS), tmp_path, (1, 6), ("mean",), corpus=())
     sweep = run_sweep(plan)
     found = {(score.whitening, score.layers): score.tasks for score in sweep.scores}
     for (kind, layers), figures in WANTED.items():

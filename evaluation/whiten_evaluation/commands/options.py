@@ -1,22 +1,27 @@
-"""Define what the commands of `whiten eval` share: options, and tables for people, programs and spreadsheets."""
+"""Define what the commands of `whiten eval` share: options, the loop over bundles, and tables in three formats."""
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from functools import reduce
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from whiten_evaluation.embedding import SourceName
+from whiten_evaluation.embedding import SourceName, TextVectors, WhiteningSource, check_bundles, embed_texts
+from whiten_evaluation.tasks.sts_files import SUBSETS, StsData, parse_tasks, read_sts
 from whiten_runtime.commands import console
+from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import given_text, json_option, provider_option, quiet_option, threads_option
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
-from whiten_whitening.maps import Method
+from whiten_whitening.maps import Method, parse_shrinkage
 
 Cell = str | int | float | None
 
@@ -34,64 +39,148 @@ prompt_option = option(
     callback=given_text,
     help="Prompt of the bundle, such as query. Every text gets it. Without it, each bundle's default prompt.",
 )
+tasks_option = option(
+    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"
+)
 csv_option = option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 
 
+_WHITENING = (
+    heading("Whitening"),
+    option(
+        "--whitening",
+        "source",
+        type=click.Choice(get_args(SourceName)),
+        metavar="WHICH",
+        default="bundle",
+        show_default=True,
+        help="bundle, target or none. The bundle's own; target is fitted on each task's own sentences, as "
+        "WhiteningBERT does; or none.",
+    ),
+    option(
+        "--method",
+        type=click.Choice(get_args(Method)),
+        metavar="NAME",
+        default="pca",
+        show_default=True,
+        help=f"Method of --whitening target. One of {', '.join(get_args(Method))}. In full, they differ by a rotation "
+        "only.",
+    ),
+    option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
+    option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --whitening target."),
+    option(
+        "--shrinkage",
+        default="none",
+        show_default=True,
+        metavar="none|ledoit-wolf|oas|A",
+        help="Shrink the covariance of --whitening target. A is a weight from 0 to 1.",
+    ),
+)
+_RUNNING = (
+    heading("Output"),
+    json_option,
+    csv_option,
+    quiet_option,
+    heading("Execution"),
+    threads_option,
+    provider_option,
+)
+
+
 def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --whitening, --method, --dim, --beta and --shrinkage to a command, under a heading."""
-    options = (
-        heading("Whitening"),
-        option(
-            "--whitening",
-            "source",
-            type=click.Choice(get_args(SourceName)),
-            metavar="WHICH",
-            default="bundle",
-            show_default=True,
-            help="bundle, target or none. The bundle's own; target is fitted on each task's own sentences, as "
-            "WhiteningBERT does; or none.",
-        ),
-        option(
-            "--method",
-            type=click.Choice(get_args(Method)),
-            metavar="NAME",
-            default="pca",
-            show_default=True,
-            help=f"Method of --whitening target. One of {', '.join(get_args(Method))}. In full, they differ by a "
-            "rotation only.",
-        ),
-        option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
-        option(
-            "--beta",
-            type=float,
-            metavar="B",
-            default=1.0,
-            show_default=True,
-            help="Exponent of --whitening target.",
-        ),
-        option(
-            "--shrinkage",
-            default="none",
-            show_default=True,
-            metavar="none|ledoit-wolf|oas|A",
-            help="Shrink its covariance. It is that of --whitening target; A is a weight from 0 to 1.",
-        ),
-    )
-    return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
+    """Pass --whitening, --method, --dim, --beta and --shrinkage to a command as one `WhiteningSource`."""
+
+    @wraps(command)
+    def parsed(
+        *arguments: Any, source: SourceName, method: Method, dim: int | None, beta: float, shrinkage: str, **rest: Any
+    ) -> Any:
+        whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
+        return command(*arguments, whitening=whitening, **rest)
+
+    return reduce(lambda wrapped, one: one(wrapped), reversed(_WHITENING), parsed)
 
 
 def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of output and execution to a command, under their headings."""
-    options = (
-        heading("Output"),
-        json_option,
-        csv_option,
-        quiet_option,
-        heading("Execution"),
-        threads_option,
-        provider_option,
-    )
-    return reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
+    """Pass the bundles and the options of output and execution to a command as one `Run`; check them."""
+
+    @wraps(command)
+    def parsed(
+        *arguments: Any,
+        bundles: tuple[str, ...],
+        prompt_name: str | None,
+        threads: int | None,
+        providers: tuple[Provider, ...],
+        as_json: bool,
+        as_csv: bool,
+        **rest: Any,
+    ) -> Any:
+        if as_json and as_csv:
+            raise UsageError("--json and --csv both write to stdout; choose one")
+        run = Run(bundles, prompt_name, session_options(providers, threads), as_json, as_csv, ConsoleReporter())
+        return command(*arguments, run=run, **rest)
+
+    return bundles_argument(reduce(lambda wrapped, one: one(wrapped), reversed(_RUNNING), parsed))
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A bundle under evaluation."""
+
+    name: str  # as it was named: a directory, or a repository of the model hub
+    path: Path
+    embed: Callable[[WhiteningSource], TextVectors]  # embeds all texts of the evaluation
+    seconds: dict[str, float]  # "embed" and, once the next bundle has begun, "score"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The bundles of an evaluation, and how they are run and shown."""
+
+    bundles: tuple[str, ...]
+    prompt_name: str | None
+    options: SessionOptions
+    as_json: bool
+    as_csv: bool
+    reporter: ConsoleReporter
+
+    def over(
+        self, texts: Sequence[str], whitening: WhiteningSource, groups: Mapping[str, int], subject: str
+    ) -> Iterator[Embedded]:
+        """Yield the bundles, once all of them are known to fit the whitening and the groups that it is fitted on."""
+        paths = list(map(locate_bundle, self.bundles))
+        check_bundles(paths, whitening, groups, self.prompt_name)
+        for name, path in zip(self.bundles, paths, strict=True):
+            self.reporter.stage(f"{name}: {subject}")
+            started, seconds = time.monotonic(), {"embed": 0.0}
+
+            def embed(whitening: WhiteningSource, path: Path = path, spent: dict[str, float] = seconds) -> TextVectors:
+                before = time.monotonic()
+                vectors = embed_texts(path, texts, whitening, self.options, self.reporter, self.prompt_name)
+                spent["embed"] += time.monotonic() - before
+                return vectors
+
+            yield Embedded(name, path, embed, seconds)
+            seconds["score"] = time.monotonic() - started - seconds["embed"]
+
+    def read_sts(self, folder: Path, tasks: str | None = None) -> StsData:
+        """Read the similarity tasks, and warn of those that are absent."""
+        data = read_sts(folder, parse_tasks(tasks))
+        for line in data.missing():
+            self.reporter.warn(line)
+        return data
+
+    def show(
+        self, header: Sequence[str], rows: Sequence[Sequence[Cell]], document: object, more: str | None = None
+    ) -> None:
+        """Print a table for people with `more` below it, the document for programs, or exact numbers as csv."""
+        if self.as_json:
+            console.print_json(document)
+        elif self.as_csv:
+            stream = io.StringIO(newline="")
+            csv.writer(stream, lineterminator="\n").writerows([header, *rows])
+            click.echo(stream.getvalue(), nl=False)
+        else:
+            click.echo(table_text(header, rows) + (f"\n\n{more}" if more else ""))
 
 
 def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
@@ -99,47 +188,9 @@ def session_options(providers: Sequence[Provider], threads: int | None) -> Sessi
     return SessionOptions(tuple(providers) or (CPU_PROVIDER,), threads)
 
 
-def check_formats(as_json: bool, as_csv: bool) -> None:
-    """Check that only one document is printed to stdout.
-
-    Raises:
-        UsageError: both JSON and csv were requested.
-    """
-    if as_json and as_csv:
-        raise UsageError("--json and --csv both write to stdout; choose one")
-
-
 def table_text(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Return a table for people: numbers with two decimals, None as a dash."""
     return console.table(header, [[_shown(cell) for cell in row] for row in rows])
-
-
-def show(
-    header: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    document: object,
-    as_json: bool,
-    as_csv: bool,
-    more: str | None = None,
-) -> None:
-    """Print a table for people, the document for programs, or the table's exact numbers as csv.
-
-    Args:
-        header: names of the columns.
-        rows: cells; the table shows numbers with two decimals, and None as a dash (in csv, None is empty).
-        document: the document that --json prints.
-        as_json: print the document.
-        as_csv: print csv.
-        more: a second table for people, which is printed below the first.
-    """
-    if as_json:
-        console.print_json(document)
-    elif as_csv:
-        stream = io.StringIO(newline="")
-        csv.writer(stream, lineterminator="\n").writerows([header, *rows])
-        click.echo(stream.getvalue(), nl=False)
-    else:
-        click.echo(table_text(header, rows) + (f"\n\n{more}" if more else ""))
 
 
 def _shown(cell: Cell) -> str:

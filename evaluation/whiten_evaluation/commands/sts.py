@@ -1,94 +1,33 @@
-"""Implement `whiten eval sts`: the seven similarity tasks on bundles."""
+"""Implement `whiten eval sts`, `compare` and `codes`: the seven similarity tasks on bundles."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import click
 import msgspec
 
-from whiten_evaluation.commands.loop import Embed, Scored, run_evaluation
 from whiten_evaluation.commands.options import (
     Cell,
-    bundles_argument,
-    check_formats,
+    Run,
     data_option,
     prompt_option,
     running_options,
+    tasks_option,
     whitening_options,
 )
-from whiten_evaluation.embedding import SourceName, WhiteningSource
-from whiten_evaluation.tasks.sts import StsScores, averages, score_sts
-from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
-from whiten_runtime.commands.console import one_line_errors
-from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.ort.providers import Provider
-from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import Method, parse_shrinkage
-
-tasks_option = option(
-    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"
+from whiten_evaluation.embedding import WhiteningSource
+from whiten_evaluation.tasks.sts import (
+    LEVEL,
+    averages,
+    compare_bundles,
+    score_codes,
+    score_sts,
+    task_cosines,
 )
-
-
-class StsTexts:
-    """Reads the similarity tasks for the evaluations that use them."""
-
-    def __init__(self, folder: Path, tasks: tuple[str, ...], whitening: WhiteningSource) -> None:
-        self.whitening = whitening
-        self._folder = folder
-        self._tasks = tasks
-
-    def read(self, reporter: Reporter) -> tuple[str, ...]:
-        """Read the files, and warn of those that are absent."""
-        self.data = read_sts(self._folder, self._tasks)
-        for line in self.data.missing():
-            reporter.warn(line)
-        return self.data.texts
-
-    def subject(self) -> str:
-        """Return the number of sentences and the whitening."""
-        return f"{len(self.data.texts):,} sentences, whitening {self.whitening}"
-
-    def groups(self) -> dict[str, int]:
-        """Return the tasks with their numbers of sentences."""
-        return {task.name: len(task.texts) for task in self.data.tasks}
-
-    def more(self, scored: Sequence[Scored[Any]]) -> str | None:
-        """Return no second table."""
-        return None
-
-
-class StsEvaluation(StsTexts):
-    """Correlates cosines with people's scores, task by task."""
-
-    def score(self, bundle: Path, embed: Embed, reporter: Reporter) -> StsScores:
-        """Score all tasks."""
-        return score_sts(self.data, embed(self.whitening), self.whitening)
-
-    def table(self, scored: Sequence[Scored[StsScores]]) -> tuple[Sequence[str], list[list[Cell]]]:
-        """Return a row for each task, and their average where there are several."""
-        rows: list[list[Cell]] = []
-        for found in scored:
-            bundle, tasks = found.name, found.score.tasks
-            rows += [[bundle, task.name, task.pairs, task.mean, task.wmean, task.all] for task in tasks]
-            if len(tasks) > 1:
-                label = "average of the seven" if self.data.complete else f"average of these {len(tasks)}"
-                mean, pairs = averages(tasks), sum(task.pairs for task in tasks)
-                rows.append([bundle, label, pairs, mean["mean"], mean["wmean"], mean["all"]])
-        return ("bundle", "task", "pairs", "mean", "wmean", "all"), rows
-
-    def document(self, scored: Sequence[Scored[StsScores]], warnings: Sequence[str]) -> dict[str, Any]:
-        """Return the scores, also of sub-datasets, and the files that were read."""
-        data = self.data
-        return {
-            "whitening": str(self.whitening),
-            "sentences": len(data.texts),
-            "absent": data.absent,
-            "files": {f"{task.name} {subset.name}": str(subset.file) for task in data.tasks for subset in task.subsets},
-            "bundles": [
-                {"bundle": found.name, "seconds": found.seconds, **msgspec.to_builtins(found.score)} for found in scored
-            ],
-        }
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.checks import needing
+from whiten_runtime.commands.console import one_line_errors, say
+from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.errors import UsageError
 
 
 @command(
@@ -98,37 +37,161 @@ class StsEvaluation(StsTexts):
         "whiten eval sts bundles/minilm-l0-l1 --data sts/ --whitening target --csv",
     ),
 )
-@bundles_argument
+@one_line_errors
 @heading("Data")
 @data_option
 @tasks_option
 @prompt_option
 @whitening_options
 @running_options
-@one_line_errors
-def sts(
-    bundles: tuple[str, ...],
-    data: Path,
-    tasks: str | None,
-    method: Method,
-    shrinkage: str,
-    source: SourceName,
-    dim: int | None,
-    beta: float,
-    prompt_name: str | None,
-    threads: int | None,
-    providers: tuple[Provider, ...],
-    as_json: bool,
-    as_csv: bool,
-) -> None:
+def sts(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> None:
     """Correlate cosines with people's scores of similarity.
 
     The tasks are STS-B, SICK-R and STS12 to STS16, the score is Spearman's correlation, times 100. mean averages
     the sub-datasets of a task alike, as WhiteningBERT's tables do; wmean weighs them by their pairs; all takes them
     as one.
     """
-    check_formats(as_json, as_csv)
-    evaluation = StsEvaluation(
-        data, parse_tasks(tasks), WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
-    )
-    run_evaluation(evaluation, bundles, providers, threads, as_json, as_csv, prompt_name)
+    found = run.read_sts(data, tasks)
+    groups = {task.name: len(task.texts) for task in found.tasks}
+    subject = f"{len(found.texts):,} sentences, whitening {whitening}"
+    rows: list[list[Cell]] = []
+    scored = []
+    for bundle in run.over(found.texts, whitening, groups, subject):
+        scores = score_sts(found, bundle.embed(whitening), whitening)
+        scored.append((bundle, scores))
+        rows += [[bundle.name, task.name, task.pairs, task.mean, task.wmean, task.all] for task in scores.tasks]
+        if len(scores.tasks) > 1:
+            label = "average of the seven" if found.complete else f"average of these {len(scores.tasks)}"
+            mean, pairs = averages(scores.tasks), sum(task.pairs for task in scores.tasks)
+            rows.append([bundle.name, label, pairs, mean["mean"], mean["wmean"], mean["all"]])
+    document = {
+        "whitening": str(whitening),
+        "sentences": len(found.texts),
+        "absent": found.absent,
+        "files": {f"{task.name} {subset.name}": str(subset.file) for task in found.tasks for subset in task.subsets},
+        "bundles": [
+            {"bundle": bundle.name, "seconds": bundle.seconds, **msgspec.to_builtins(scores)}
+            for bundle, scores in scored
+        ],
+    }
+    run.show(("bundle", "task", "pairs", "mean", "wmean", "all"), rows, document)
+
+
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval compare bundles/base bundles/base-int8 --data sts/",
+        "whiten eval compare bundles/base ORG/NAME --data sts/ --tasks STS-B --json",
+    ),
+)
+@one_line_errors
+@heading("Data")
+@data_option
+@tasks_option
+@prompt_option
+@heading("Intervals")
+@option(
+    "--resamples",
+    type=click.IntRange(min=100),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Resamples of the paired bootstrap.",
+)
+@option("--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Seed of the bootstrap.")
+@whitening_options
+@running_options
+def compare(data: Path, tasks: str | None, resamples: int, seed: int, whitening: WhiteningSource, run: Run) -> None:
+    """Compare bundles on the similarity tasks, each with the first.
+
+    Differences have 95 % intervals. These are those of a paired bootstrap over the pairs of sentences; a star marks
+    those without 0.
+    """
+    if len(run.bundles) < 2:
+        raise UsageError(f"one bundle, '{run.bundles[0]}', was given; name two or more to compare")
+    with needing("eval"):
+        import scipy.stats  # noqa: F401
+    found = run.read_sts(data, tasks)
+    groups = {task.name: len(task.texts) for task in found.tasks}
+    bundles, similarities = [], []
+    for bundle in run.over(found.texts, whitening, groups, f"{len(found.texts):,} sentences, whitening {whitening}"):
+        vectors = bundle.embed(whitening)
+        width = (whitening.source == "target" and whitening.spec.dimension) or vectors.vectors.shape[1]
+        bundles.append((bundle.name, read_manifest(bundle.path), width))
+        similarities.append([task_cosines(task, vectors, whitening) for task in found.tasks])
+    compared = compare_bundles(found, bundles, similarities, resamples, seed)
+    rows: list[list[Cell]] = []
+    for row in compared:
+        cells: list[Cell] = [row.bundle, row.space, row.precision, row.dimension, row.bytes / 1e6]
+        cells += [*(task.mean for task in row.tasks), row.average]
+        behind = row.difference
+        marks = (
+            [None, None, None, ""]
+            if behind is None
+            else [
+                behind.value,
+                behind.low,
+                behind.high,
+                "*" if behind.certain else "",
+            ]
+        )
+        rows.append([*cells, *marks])
+    names = [task.name for task in found.tasks]
+    last = (f"average of {len(names)}", "difference", f"{LEVEL:.0%} from", "to", "")
+    document = {
+        "whitening": str(whitening),
+        "absent": found.absent,
+        "resamples": resamples,
+        "seed": seed,
+        "bundles": compared,
+    }
+    run.show(("bundle", "space", "precision", "dim", "MB", *names, *last), rows, document)
+    if len({row.space for row in compared}) > 1:
+        say("the bundles are of different spaces: their scores can be compared, their vectors cannot")
+
+
+@command(
+    section="Evaluate",
+    examples=(
+        "whiten eval codes bundles/minilm-l0-l1 --data sts/",
+        "whiten eval codes bundles/minilm-l0-l1 --data sts/ --bytes 64 --csv",
+    ),
+)
+@one_line_errors
+@heading("Data")
+@data_option
+@tasks_option
+@prompt_option
+@heading("Codes")
+@option(
+    "--bytes",
+    "sizes",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="B",
+    help="Bytes of a code. Repeatable. [default: 16, 32, 48, 64, 96, 128 and 192, as far as the vectors need them]",
+)
+@running_options
+def codes(data: Path, tasks: str | None, sizes: tuple[int, ...], run: Run) -> None:
+    """Score codes of a few bytes a vector on the STS tasks.
+
+    Beside them stand float32, int8 with a scale for each vector, and signs. mean is that of the tasks, each as
+    whiten eval sts has it; float32 is the difference to the whole vectors. Both texts of a pair are coded. Kinds
+    with a * in the column front have the best score in as few bytes.
+    """
+    found, whitening = run.read_sts(data, tasks), WhiteningSource()
+    rows: list[list[Cell]] = []
+    scored = []
+    for bundle in run.over(found.texts, whitening, {}, f"{len(found.texts):,} sentences"):
+        if read_manifest(bundle.path).whitening is None:
+            run.reporter.warn(
+                f"{bundle.path}: has no whitening and stores no moments, so only kinds that need none are scored; "
+                "whiten refit BUNDLE --corpus FILE --whitening pca --beta 0 --out OTHER stores them"
+            )
+        scores = score_codes(bundle.path, found, bundle.embed(whitening), sizes)
+        scored.append({"bundle": bundle.name, "codes": scores})
+        for one in sorted(scores, key=lambda one: -one.bytes):
+            own: list[Cell] = [one.name, one.dims, one.bytes, one.spearman, one.spearman - scores[0].spearman]
+            rows.append([bundle.name, *own, "*" if one.front else ""])
+    header = ("bundle", "code", "dims", "bytes", "mean", "float32", "front")
+    run.show(header, rows, {"sentences": len(found.texts), "absent": found.absent, "bundles": scored})

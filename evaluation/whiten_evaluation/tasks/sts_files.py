@@ -1,5 +1,6 @@
 """Read the seven semantic textual similarity tasks, in the layouts in which they are distributed."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.tasks.finding import files_below
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.pairs import read_pairs
 
@@ -36,20 +36,12 @@ _TRAINING = re.compile(r"train|trial", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Subset:
-    """Holds the n pairs of sentences of a sub-dataset.
+    """The n pairs of sentences of a sub-dataset."""
 
-    Attributes:
-        name: name of the sub-dataset, such as "MSRpar".
-        first: first sentence of each pair.
-        second: second sentence of each pair.
-        scores: similarity of each pair as scored by people, [n].
-        file: file that the pairs were read from.
-    """
-
-    name: str
+    name: str  # such as "MSRpar"
     first: tuple[str, ...]
     second: tuple[str, ...]
-    scores: NDArray[np.float64]
+    scores: NDArray[np.float64]  # similarity of each pair as scored by people, [n]
     file: Path
 
     @property
@@ -60,7 +52,7 @@ class Subset:
 
 @dataclass(frozen=True)
 class Task:
-    """Holds a task with all its sub-datasets."""
+    """A task with all its sub-datasets."""
 
     name: str
     subsets: tuple[Subset, ...]
@@ -70,23 +62,13 @@ class Task:
         """Return the sentences of all sub-datasets; repeated sentences are kept."""
         return tuple(text for subset in self.subsets for text in subset.texts)
 
-    @property
-    def pairs(self) -> int:
-        """Return the number of pairs in all sub-datasets."""
-        return sum(len(subset.scores) for subset in self.subsets)
-
 
 @dataclass(frozen=True)
 class StsData:
-    """Holds the tasks that were found in a directory.
+    """The tasks that were found in a directory."""
 
-    Attributes:
-        tasks: complete tasks, in the order of `SUBSETS`.
-        absent: requested tasks that are not complete, each with the names of the sub-datasets that were not found.
-    """
-
-    tasks: tuple[Task, ...]
-    absent: Mapping[str, tuple[str, ...]]
+    tasks: tuple[Task, ...]  # complete tasks, in the order of `SUBSETS`
+    absent: Mapping[str, tuple[str, ...]]  # incomplete tasks, with the names of the sub-datasets that were not found
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -107,11 +89,7 @@ class StsData:
 
 
 def parse_tasks(text: str | None) -> tuple[str, ...]:
-    """Parse names of tasks such as "stsb,sts12"; None means all seven. Case, - and _ do not matter.
-
-    Raises:
-        UsageError: there is no such task.
-    """
+    """Parse names of tasks such as "stsb,sts12"; None means all seven. Case, - and _ do not matter."""
     if text is None:
         return tuple(SUBSETS)
     known = {_plain(name): name for name in SUBSETS}
@@ -128,14 +106,6 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
     Layouts: WhiteningBERT's (`sts12.MSRpar-test.csv`, `sts-b-test.csv`, `sickr-test.csv`), SemEval's
     (`STS.input.MSRpar.txt` and `STS.gs.MSRpar.txt` in a folder named after the year, or `STS2016.input...`; pairs
     without a score are left out), the STS benchmark's `sts-test.csv`, SICK's `SICK_test_annotated.txt` and `SICK.txt`.
-
-    Args:
-        directory: directory to search.
-        names: tasks of `SUBSETS` to look for.
-
-    Raises:
-        UsageError: there is no such directory, or it holds none of these tasks.
-        DataError: a file cannot be read, or does not have the expected layout.
     """
     if not directory.is_dir():
         raise UsageError(f"data '{directory}' is not a directory; name the folder of the STS files")
@@ -154,6 +124,15 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
             "sts12.MSRpar-test.csv or STS12-en-test/STS.input.MSRpar.txt"
         )
     return StsData(tuple(tasks), absent)
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """Yield all files outside hidden folders, shallow ones first, in an order independent of the file system."""
+    found: list[Path] = []
+    for folder, folders, names in os.walk(directory, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found.extend(Path(folder, name) for name in names)
+    yield from sorted(found, key=lambda path: (len(path.parts), str(path)))
 
 
 def _plain(name: str) -> str:

@@ -1,16 +1,14 @@
-"""Test `whiten eval isotropy` with whitenings that are fitted on the texts, and its pictures."""
+"""Test `whiten eval isotropy` with whitenings that are fitted on the texts."""
 
 import json
 from functools import partial
 from pathlib import Path
 from typing import get_args
-from xml.etree import ElementTree
 
 import pytest
 
 from support.cli import invoke
 from support.corpus import sentences
-from whiten_evaluation.commands import isotropy as command
 from whiten_evaluation.commands.isotropy import isotropy
 from whiten_whitening.maps import Method
 
@@ -39,17 +37,6 @@ def test_methods_are_fitted_on_the_texts(tiny_bundle: Path, texts: Path) -> None
     assert "pca on these texts  4 " in rows[-1]
 
 
-def test_pictures_are_written(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
-    for folder in ("pictures", "again"):
-        options = ("--method", "zca", "--figures", tmp_path / folder)
-        assert run(tiny_bundle, tiny_bundle, "--input", texts, *options).exit_code == 0
-    for name in ("clouds.svg", "isoscore.svg"):
-        content = (tmp_path / "pictures" / name).read_bytes()
-        assert ElementTree.fromstring(content).tag.endswith("svg")
-        assert content == (tmp_path / "again" / name).read_bytes()
-    assert len(list((tmp_path / "pictures").iterdir())) == 2
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -62,21 +49,11 @@ def test_pictures_are_written(tiny_bundle: Path, texts: Path, tmp_path: Path) ->
         (["--method", "pca", "--shrinkage", "much"], "shrinkage is 'much'"),
     ],
 )
-def test_errors_are_one_line(tiny_bundle: Path, texts: Path, tmp_path: Path, options: list[str], message: str) -> None:
-    result = run(tiny_bundle, "--input", texts, "--figures", tmp_path / "pictures", *options)
+def test_errors_are_one_line(tiny_bundle: Path, texts: Path, options: list[str], message: str) -> None:
+    result = run(tiny_bundle, "--input", texts, *options)
     assert result.exit_code == 2
     assert message in result.stderr.splitlines()[-1]
     assert result.stdout == ""
-    assert not (tmp_path / "pictures").exists()
-
-
-def test_unwritable_folder_is_refused_before_embedding(
-    tiny_bundle: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "run_evaluation", pytest.fail)
-    result = run(tiny_bundle, "--input", texts, "--figures", texts / "pictures")
-    assert result.exit_code == 2
-    assert "cannot be written; choose another --out" in result.stderr
 
 
 def test_too_few_texts_to_fit_are_refused_before_embedding(tiny_bundle: Path, tmp_path: Path) -> None:

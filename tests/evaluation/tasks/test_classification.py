@@ -19,7 +19,6 @@ from whiten_evaluation.commands.classification import ALL_TASKS, classification
 from whiten_evaluation.embedding import TextVectors, WhiteningSource
 from whiten_evaluation.tasks.classification import classify, features
 from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
-from whiten_runtime.errors import DataError, UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -36,30 +35,27 @@ def one_thread() -> Iterator[None]:
 class Made:
     """Makes random samples of overlapping classes, with texts of 1 to 5 words."""
 
-    def __init__(self, width: int, classes: int, spread: float = 1.0, seed: int = 0) -> None:
-        self.random = np.random.default_rng(seed)
-        self.centres = self.random.normal(size=(classes, width))
-        self.width, self.classes, self.spread = width, classes, spread
-        self.rows: dict[str, int] = {}
-        self.stacked: list[np.ndarray] = []
+    def __init__(self, width: int, classes: int, spread: float = 1.0) -> None:
+        self.random = np.random.default_rng(0)
+        self.centres, self.spread = self.random.normal(size=(classes, width)), spread
+        self.stacked: dict[str, np.ndarray] = {}
 
     def texts(self, labels: np.ndarray) -> tuple[str, ...]:
-        names = [
-            f"{len(self.rows) + n}" + " word" * count for n, count in enumerate(self.random.integers(0, 5, len(labels)))
-        ]
-        self.rows.update({name: len(self.rows) + n for n, name in enumerate(names)})
-        noise = self.random.normal(size=(len(labels), self.width))
-        self.stacked.extend((self.centres[labels] + 2 * noise) * self.spread)
+        noise = self.random.normal(size=(len(labels), self.centres.shape[1]))
+        counts = self.random.integers(0, 5, len(labels))
+        names = [f"{len(self.stacked) + n}" + " word" * count for n, count in enumerate(counts)]
+        self.stacked |= dict(zip(names, (self.centres[labels] + 2 * noise) * self.spread, strict=True))
         return tuple(names)
 
     def split(self, count: int, pairs: bool = False) -> Split:
-        labels = np.arange(count) % self.classes
+        labels = np.arange(count) % len(self.centres)
         second = self.texts(labels) if pairs else ()
         return Split(self.texts(labels), second, labels.astype(np.int64))
 
     @property
     def vectors(self) -> TextVectors:
-        return TextVectors(self.rows, np.array(self.stacked, np.float32))
+        rows = {text: row for row, text in enumerate(self.stacked)}
+        return TextVectors(rows, np.array(list(self.stacked.values()), np.float32))
 
 
 def best(x: np.ndarray, y: np.ndarray, powers: range) -> float:
@@ -96,19 +92,6 @@ def test_nested_folds_equal_scikit_learn(width: int, count: int, spread: float) 
     assert found.folds == pytest.approx([100 * accuracy for accuracy in accuracies])
     assert found.majority == 50
     assert (found.task, found.n, found.f1) == ("MR", count, None)
-
-
-def test_trec_chooses_c_by_folds_of_the_training_split() -> None:
-    made = Made(6, 4)
-    task = ClassificationTask("TREC", made.split(120), made.split(80), classes=tuple("ABCD"))
-    x, y = in_order(task.train, made.vectors)
-    strength = best(x, y, range(-1, 6))
-    assert task.test is not None
-    wanted = regression(strength).fit(x, y).score(made.vectors.of(task.test.texts), task.test.labels)
-    found = classify(task, made.vectors, WhiteningSource("none"))
-    assert found.strengths == (strength,)
-    assert found.accuracy == pytest.approx(100 * wanted)
-    assert found.n == 80
 
 
 def test_sst5_chooses_c_by_the_dev_split() -> None:
@@ -162,20 +145,6 @@ def test_target_whitening_is_fitted_on_all_splits() -> None:
     assert (found.accuracy, found.f1, found.strengths) == (wanted.accuracy, wanted.f1, wanted.strengths)
 
 
-@pytest.mark.parametrize(("samples", "test", "message"), [(22, None, "class 0 has 11"), (18, 4, "class 0 has 9")])
-def test_class_with_too_few_samples_is_refused(samples: int, test: int | None, message: str) -> None:
-    made = Made(2, 2)
-    task = ClassificationTask("MR", made.split(samples), None if test is None else made.split(test))
-    with pytest.raises(DataError, match=f"MR: {message} samples to learn from; wanted"):
-        classify(task, made.vectors, WhiteningSource("none"))
-
-
-def test_too_few_sentences_to_whiten_are_refused() -> None:
-    made = Made(30, 2)
-    with pytest.raises(UsageError, match="MR: 24 sentences cannot whiten 30 dimensions"):
-        classify(ClassificationTask("MR", made.split(24)), made.vectors, WhiteningSource("target"))
-
-
 run = partial(invoke, classification)
 
 
@@ -220,32 +189,22 @@ def test_command_scores_all_seven_tasks(tiny_bundle: Path, data: Path) -> None:
 def test_command_warns_of_absent_tasks(tiny_bundle: Path, data: Path, tmp_path: Path) -> None:
     for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "rt-polarity.pos"):
         (tmp_path / name).write_bytes((data / name).read_bytes())
-    result = run(tiny_bundle, tiny_bundle, "--data", tmp_path, "--tasks", "mrpc,MR", "--whitening", "none")
+    result = run(tiny_bundle, "--data", tmp_path, "--tasks", "mrpc,MR")
     assert result.exit_code == 0, result.stderr
-    warnings = [line for line in result.stderr.splitlines() if "warning" in line]
-    assert len(warnings) == 1
-    assert "MR (no rt-polarity.neg)" in warnings[0]
-    header, *rows = result.stdout.splitlines()
+    assert result.stderr.count("MR (no rt-polarity.neg)") == 1
+    header, row = result.stdout.splitlines()
     assert header.split() == ["bundle", "MRPC", "MRPC", "F1", "avg"]
-    assert len(rows) == 2
-    assert rows[0] == rows[1]
-    assert rows[0].split()[-1] == "-"
+    assert row.split()[-1] == "-"
     document = json.loads(run(tiny_bundle, "--data", tmp_path, "--tasks", "MRPC,MR", "--json").stdout)
     assert document["absent"] == {"MR": ["rt-polarity.neg"]}
     assert document["bundles"][0]["average"] is None
 
 
-@pytest.fixture
-def reviews(tmp_path: Path) -> Path:
-    """Write the files of CR alone, with more positive reviews than negative ones."""
+def test_cr_has_a_table_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
     texts = sentences(80)
     (tmp_path / "custrev.pos").write_text("\n".join(texts[:50]) + "\n", "utf-8")
     (tmp_path / "custrev.neg").write_text("\n".join(texts[50:]) + "\n", "utf-8")
-    return tmp_path
-
-
-def test_cr_has_a_table_of_its_own(tiny_bundle: Path, reviews: Path) -> None:
-    options = (tiny_bundle, "--data", reviews, "--tasks", "CR", "--whitening", "none")
+    options = (tiny_bundle, "--data", tmp_path, "--tasks", "CR", "--whitening", "none")
     result = run(*options)
     assert result.exit_code == 0, result.stderr
     first, own = result.stdout.rstrip("\n").split("\n\n")
@@ -260,25 +219,12 @@ def test_cr_has_a_table_of_its_own(tiny_bundle: Path, reviews: Path) -> None:
     assert "\n\n" not in run(*options, "--csv").stdout  # one table, which programs can read
 
 
-def test_without_the_files_of_cr_there_is_one_table(tiny_bundle: Path, data: Path) -> None:
-    assert "\n\n" not in run(tiny_bundle, "--data", data, "--tasks", "MR").stdout
-
-
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
         (["--tasks", "MR,STSB"], 2, "task 'STSB' is unknown; wanted some of MR,CR,SUBJ,MPQA,TREC,SST5,MRPC"),
-        (
-            ["--tasks", "CR"],
-            2,
-            "has none of the tasks that were asked for; wanted files of CR (no custrev.pos, no custrev.neg)",
-        ),
-        (["--json", "--csv"], 2, "choose one"),
-        (
-            ["--tasks", "MR", "--whitening", "target"],
-            2,
-            "MR: 24 sentences cannot whiten",
-        ),
+        (["--tasks", "CR"], 2, "none of the tasks that were asked for; wanted files of CR (no custrev.pos"),
+        (["--tasks", "MR", "--whitening", "target"], 2, "MR: 24 sentences cannot whiten"),
         (["--tasks", "MPQA"], 1, "MPQA: class 0 has 2 samples to learn from; wanted 12 or more"),
     ],
 )

@@ -23,13 +23,13 @@ def write(path: Path, *lines: str, encoding: str = "utf-8", ending: str = "\n") 
     [
         ("MR", "rt-polarity.pos", "rt-polarity.neg"),
         ("CR", "custrev.pos", "custrev.neg"),
-        ("CR", "CR/custrev.pos", "CR/custrev.neg"),
         ("SUBJ", "subj.objective", "subj.subjective"),
         ("MPQA", "a/b/mpqa.pos", "a/mpqa.neg"),
     ],
 )
 def test_read_tasks_with_one_file_per_class(tmp_path: Path, name: TaskName, ones: str, zeros: str) -> None:
     write(tmp_path / ones, "good one ", "", "fine", encoding="latin-1")
+    write(tmp_path / "x/y/z" / ones, "deeper files of the same name are not read")
     write(tmp_path / zeros, "très mauvais", encoding="latin-1", ending="\r\n")
     [task], absent = read_tasks(tmp_path, [name])
     assert absent == []
@@ -90,15 +90,6 @@ def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "empty") == []
 
 
-def test_shallowest_then_first_file_of_a_name_is_read(tmp_path: Path) -> None:
-    write(tmp_path / "a" / "a" / "mpqa.pos", "deep")
-    write(tmp_path / "z" / "mpqa.pos", "last")
-    write(tmp_path / "b" / "mpqa.pos", "first")
-    write(tmp_path / "z" / "mpqa.neg", "other")
-    [task], _ = read_tasks(tmp_path, ["MPQA"])
-    assert task.train.texts == ("first", "other")
-
-
 def test_absent_tasks_name_their_missing_files(tmp_path: Path) -> None:
     write(tmp_path / "rt-polarity.pos", "one class only")
     write(tmp_path / "TREC_10.label", "DESC:def What is it ?")
@@ -117,14 +108,11 @@ def test_absent_tasks_name_their_missing_files(tmp_path: Path) -> None:
     ("name", "bad", "lines", "number"),
     [
         ("TREC", "TREC.test", ["DESC:def What ?", "WHAT:def What ?"], 2),
-        ("TREC", "TREC.test", ["DESC:def"], 1),
         ("TREC", "TREC.train", ["DESC:def What ?", "", "DESC:def Who ?"], 2),
         ("SST5", "stsa.fine.dev", ["0 fine", "5 none"], 2),
-        ("SST5", "stsa.fine.dev", ["good"], 1),
         ("SST5", "stsa.fine.dev", ["good\t1", "2 bad"], 2),
         ("MRPC", "msr_paraphrase_test.txt", ["1\t7\t8\tA\tB"], 1),
         ("MRPC", "msr_paraphrase_test.txt", [PARAPHRASE_HEADER, "1\t7\t8\tA\tB", "1\t7\t8\tA"], 3),
-        ("MRPC", "msr_paraphrase_test.txt", [PARAPHRASE_HEADER, "2\t7\t8\tA\tB"], 2),
     ],
 )
 def test_malformed_lines_are_named(tmp_path: Path, name: TaskName, bad: str, lines: list[str], number: int) -> None:

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 from support.cli import invoke
 from support.corpus import sentences
 from support.sts import write_paper_layout
-from whiten_evaluation.commands.main import evaluate
+from whiten_evaluation.commands import evaluate
 from whiten_evaluation.embedding import WhiteningSource, embed_texts
 from whiten_evaluation.tasks.sts import score_sts
 from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
@@ -25,8 +25,7 @@ from whiten_export.pipeline.export_vectors import export_vectors
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.proof.reference import Head
 from whiten_runtime import Encoder, UsageError
-from whiten_whitening.maps import Method, WhiteningSpec, fit_map
-from whiten_whitening.moments import Moments
+from whiten_whitening.maps import Method
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +94,7 @@ def test_target_whitening_uses_dimension_and_beta(tiny_bundle: Path, data_folder
     every = vectors.of(texts)
     values, basis = np.linalg.eigh(np.cov(every.T))
     for dimension, beta in ((8, 1.0), (None, 0.5), (None, 0.0)):
-        whitening = WhiteningSource.parse("target", dimension, beta)
+        whitening = WhiteningSource.parse("target", dimension, beta, "pca")
         W = (basis * values ** (-beta / 2))[:, ::-1][:, :dimension]
         white = Head((every.mean(axis=0), W), False)(every)
         half = len(white) // 2
@@ -115,27 +114,6 @@ def test_full_whitening_scores_the_same_with_every_method(tiny_bundle: Path, dat
     """They differ by a rotation, which no cosine sees."""
     want = sts_mean(tiny_bundle, data_folder)
     assert sts_mean(tiny_bundle, data_folder, "--method", method) == pytest.approx(want, abs=0.02)
-
-
-def test_methods_with_correlations_differ_in_a_partial_whitening(tiny_bundle: Path, data_folder: Path) -> None:
-    found = {
-        method: sts_mean(tiny_bundle, data_folder, "--beta", 0.5, "--method", method) for method in ("zca", "zca-cor")
-    }
-    assert found["zca"] == pytest.approx(sts_mean(tiny_bundle, data_folder, "--beta", 0.5), abs=0.02)
-    assert abs(found["zca-cor"] - found["zca"]) > 0.05
-
-
-def test_shrinkage_is_used_by_the_fit(tiny_bundle: Path, data_folder: Path) -> None:
-    data = read_sts(data_folder, ("STS15",))
-    vectors = embed_texts(tiny_bundle, data.texts, WhiteningSource("target"))
-    fitted = fit_map(Moments.of(vectors.of(data.tasks[0].texts)), WhiteningSpec("zca", shrinkage=0.5))
-    want = []
-    for subset in data.tasks[0].subsets:
-        a, b = ((vectors.of(texts) - fitted.mean) @ fitted.weight for texts in (subset.first, subset.second))
-        want.append(100 * spearmanr(cosines(a, b), subset.scores).statistic)
-    found = sts_mean(tiny_bundle, data_folder, "--method", "zca", "--shrinkage", 0.5)
-    assert found == pytest.approx(np.mean(want), abs=1e-3)
-    assert abs(found - sts_mean(tiny_bundle, data_folder)) > 0.05
 
 
 def test_truncate_bundle_to_leading_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
@@ -167,15 +145,6 @@ def test_command_prints_table_json_and_csv(tiny_bundle: Path, data_folder: Path)
     assert float(table[-1]["all"]) == document["bundles"][0]["seven"]["all"]
 
 
-def test_absent_tasks_are_named_and_leave_no_average_of_seven(tiny_bundle: Path, tmp_path: Path) -> None:
-    write_paper_layout(tmp_path, ("STS-B", "STS15"))
-    result = run("sts", tiny_bundle, "--data", tmp_path, "--json")
-    assert result.exit_code == 0
-    assert "STS12 is absent: no file of it (MSRpar, " in result.stderr
-    assert json.loads(result.stdout)["bundles"][0]["seven"] is None
-    assert "average of the seven" not in run("sts", tiny_bundle, "--data", tmp_path).stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -183,11 +152,8 @@ def test_absent_tasks_are_named_and_leave_no_average_of_seven(tiny_bundle: Path,
         (["--json", "--csv"], "choose one"),
         (["--whitening", "none", "--dim", "8"], "needs a whitening"),
         (["--beta", "0.5"], "is for --whitening target"),
-        (["--whitening", "target", "--beta", "7"], "beta is 7.0"),
-        (["--whitening", "target", "--dim", "33"], "dim is 33"),
         (["--dim", "33"], "wanted 1 to 32"),
-        (["--method", "zca"], "method zca is for --whitening target"),
-        (["--shrinkage", "oas"], "shrinkage oas is for --whitening target"),
+        (["--whitening", "target", "--dim", "33"], "dim is 33"),
         (["--whitening", "target", "--shrinkage", "much"], "shrinkage is 'much'; wanted none, ledoit-wolf, oas"),
         (["--whitening", "target", "--method", "zca", "--dim", "8"], "dim 8 cannot be kept of zca"),
     ],
@@ -204,6 +170,8 @@ def test_too_few_sentences_to_whiten_are_refused(tiny_bundle: Path, tmp_path: Pa
     result = run("sts", tiny_bundle, "--data", tmp_path, "--whitening", "target")
     assert result.exit_code == 2
     assert "STS-B: 24 sentences cannot whiten 32 dimensions" in result.stderr
+    assert "STS12 is absent: no file of it (MSRpar, " in result.stderr
+    assert json.loads(run("sts", tiny_bundle, "--data", tmp_path, "--json").stdout)["bundles"][0]["seven"] is None
 
 
 @pytest.fixture(scope="module")
@@ -219,41 +187,35 @@ def other_bundles(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.Te
         model, options = {
             "int8": (checkpoint("bert", 4), {"precision": "int8", "dim": 32}),
             "normalised": (checkpoint("bert"), {"normalize": True}),
-            "both": (checkpoint("bert"), {"outputs": "both"}),
             "raw": (checkpoint("bert"), {"whitening": None, "normalize": True}),
             "sif": (words, {"pooling": "sif"}),
         }[name]
-        layers = (0,) if name == "sif" else (1, 4)
         if not (folder / name).exists():
             if name != "raw":
                 options["max_sentences"] = 600
+            layers = (0,) if name == "sif" else (1, 4)
             export_bundle(Recipe.of(str(model), layers=layers, **options), folder / name)
         return folder / name
 
     return make
 
 
-@pytest.mark.parametrize("name", ["int8", "normalised", "both", "raw", "sif"])
-@pytest.mark.parametrize("source", ["bundle", "target", "none"])
-def test_scores_of_other_kinds_of_bundles(
-    other_bundles: Callable[..., Path], data_folder: Path, name: str, source: str
-) -> None:
+@pytest.mark.parametrize("name", ["int8", "normalised", "raw", "sif"])
+def test_scores_of_other_kinds_of_bundles(other_bundles: Callable[..., Path], data_folder: Path, name: str) -> None:
     path = other_bundles(name)
     data = read_sts(data_folder, ("STS15",))
-    whitening = WhiteningSource(source)  # type: ignore[arg-type]
-    score = score_sts(data, embed_texts(path, data.texts, whitening), whitening).tasks[0].mean
-    if source == "bundle":
-        with Encoder(path) as encoder:
-            want = [
-                100 * spearmanr(cosines(encoder.encode(subset.first), encoder.encode(subset.second)), subset.scores)[0]
-                for subset in data.tasks[0].subsets
-            ]
-        assert score == pytest.approx(np.mean(want), abs=0.02)
-    elif name in ("normalised", "both", "raw"):  # the same network before whitening
-        same = score_sts(data, embed_texts(other_bundles("both"), data.texts, whitening), whitening).tasks[0].mean
-        assert score == pytest.approx(same, abs=0.02)
-    else:
-        assert 0 < score < 100
+    found = {}
+    for whitening in (WhiteningSource("bundle"), WhiteningSource("target"), WhiteningSource("none")):
+        vectors = embed_texts(path, data.texts, whitening)
+        found[whitening.source] = score_sts(data, vectors, whitening).tasks[0].mean
+    with Encoder(path) as encoder:
+        want = [
+            100 * spearmanr(cosines(encoder.encode(subset.first), encoder.encode(subset.second)), subset.scores)[0]
+            for subset in data.tasks[0].subsets
+        ]
+    assert found["bundle"] == pytest.approx(np.mean(want), abs=0.02)
+    assert (found["bundle"] == pytest.approx(found["none"], abs=0.02)) is (name == "raw")
+    assert 0 < found["target"] < 100
 
 
 def test_truncated_vectors_of_a_normalised_bundle_have_length_one(
@@ -277,12 +239,6 @@ def test_bundle_of_vectors_is_refused_before_embedding(tiny_bundle: Path, data_f
     assert "·" not in result.stderr  # no stage began
 
 
-def test_missing_bundle_is_refused(tmp_path: Path, data_folder: Path) -> None:
-    result = run("sts", tmp_path / "nowhere", "--data", data_folder)
-    assert result.exit_code == 1
-    assert "does not exist; make one with whiten-export" in result.stderr
-
-
 def test_isotropy_command_measures_before_and_after_whitening(
     tiny_bundle: Path, data_folder: Path, tmp_path: Path
 ) -> None:
@@ -297,7 +253,5 @@ def test_isotropy_command_measures_before_and_after_whitening(
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(read_sts(data_folder).texts), "utf-8")
     assert json.loads(run("isotropy", tiny_bundle, "--input", texts, "--json").stdout) == document
-    write_paper_layout(tmp_path / "some", ("STS-B",))
-    assert "STS16 is absent" in run("isotropy", tiny_bundle, "--data", tmp_path / "some").stderr
     assert run("isotropy", tiny_bundle).exit_code == 2
     assert run("isotropy", tiny_bundle, "--data", data_folder, "--column", "x").exit_code == 2

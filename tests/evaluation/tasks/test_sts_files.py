@@ -32,9 +32,7 @@ def test_read_layout_of_whiteningbert(tmp_path: Path, task: str) -> None:
     assert got(tmp_path, task) == list(content.values())
 
 
-@pytest.mark.parametrize(
-    "folder", ["STS14-en-test", "sts2014-test", "2014", "sts-14/test", "STS2015/sts2014-en", "semeval2014"]
-)
+@pytest.mark.parametrize("folder", ["STS14-en-test", "2014", "STS2015/sts2014-en"])
 def test_read_layout_of_semeval(tmp_path: Path, folder: str) -> None:
     for number, subset in enumerate(SUBSETS["STS14"]):
         write_semeval(tmp_path / folder, subset, rows(12, number))
@@ -98,23 +96,10 @@ def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
-def test_sentences_without_scores_are_not_read(tmp_path: Path) -> None:
-    """Some archives have the scores in a separate folder, with a copy of the sentences."""
-    for subset in SUBSETS["STS13"]:
-        write_semeval(tmp_path / "STS2013" / "test-gold", subset, PAIRS)
-        write_semeval(tmp_path / "STS2013" / "test", subset, PAIRS)
-        (tmp_path / "STS2013" / "test" / f"STS.gs.{subset}.txt").unlink()
-    assert got(tmp_path, "STS13") == [PAIRS] * 3
-
-
-def test_parse_names_of_tasks() -> None:
-    assert parse_tasks(None) == tuple(SUBSETS)
+def test_unknown_tasks_and_empty_directories_are_refused(tmp_path: Path) -> None:
     assert parse_tasks("sts12, stsb,SICK_R") == ("STS-B", "SICK-R", "STS12")
     with pytest.raises(UsageError, match="task 'sts17' is unknown; wanted some of STS-B"):
         parse_tasks("sts17")
-
-
-def test_empty_and_missing_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no complete task"):
         read_sts(tmp_path)
     with pytest.raises(UsageError, match="is not a directory"):
@@ -157,7 +142,7 @@ def test_malformed_semeval_files_are_refused(tmp_path: Path, sentences: str, sco
 
 def test_shared_files_have_the_published_numbers_of_pairs(shared_data: Path) -> None:
     data = read_sts(shared_data)
-    assert {task.name: task.pairs for task in data.tasks} == {
+    assert {task.name: sum(len(subset.scores) for subset in task.subsets) for task in data.tasks} == {
         "STS-B": 1379,
         "SICK-R": 4927,
         "STS12": 3108,

@@ -1,0 +1,175 @@
+"""Embed texts with every layer of a model at once, and keep the vectors on disk."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import write_array_header_2_0
+from numpy.typing import NDArray
+
+from whiten_export.graph.files import save_graph
+from whiten_export.graph.pooling import LAYERS_OUTPUT, layers_graph
+from whiten_export.proof.probe_texts import probe_texts
+from whiten_export.sources.base import TokenModel
+from whiten_export.writing.client_files import write_tokenizer
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.errors import ParityError, WhitenError
+from whiten_runtime.files.replacing import replacing, written_as
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.loading import load_graph
+from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+
+_GRAPH_FILE = "model.onnx"
+_CHECKED_TEXTS = 12
+_SPARE = 1.05
+_ELSEWHERE = "another --cache"
+
+
+@dataclass(frozen=True)
+class LayerGraph:
+    """A folder with a graph of all layers and its tokenizer."""
+
+    folder: Path
+    layers: tuple[int, ...]
+    poolings: tuple[Pooling, ...]
+    width: int  # dimensions of a vector, d
+    pad_token_id: int
+    max_seq_length: int
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the graph."""
+        return self.folder / _GRAPH_FILE
+
+    def embedder(self, options: SessionOptions) -> Embedder:
+        """Return an embedder of the graph."""
+        tokenizer = Tokenizer(self.folder / TOKENIZER_FILE, self.max_seq_length)
+        return load_graph(self.path, tokenizer, self.pad_token_id, options, LAYERS_OUTPUT)
+
+    def split(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Reshape rows of the graph's output to [texts, poolings, layers, d]."""
+        return rows.reshape(len(rows), len(self.poolings), len(self.layers), self.width)
+
+
+@dataclass(frozen=True)
+class LayerVectors:
+    """Vectors of distinct texts in all layers, mapped from a file."""
+
+    graph: LayerGraph
+    rows: dict[str, int]
+    table: NDArray[np.float32]  # [texts, poolings, layers, d]
+
+    def of(self, pooling: Pooling, texts: Sequence[str] | None = None) -> NDArray[np.float32]:
+        """Read the vectors of some texts, or of all, into memory: [layers, n, d]."""
+        rows = slice(None) if texts is None else np.array([self.rows[text] for text in texts], np.intp)
+        return np.ascontiguousarray(np.moveaxis(self.table[rows, self.graph.poolings.index(pooling)], 0, 1))
+
+
+def open_graph(
+    model: TokenModel,
+    name: str,
+    layers: tuple[int, ...],
+    poolings: tuple[Pooling, ...],
+    length: int,
+    cache: Path,
+    options: SessionOptions,
+    report: Reporter,
+) -> LayerGraph:
+    """Return the graph of all layers from the cache; make and check it if it is not there."""
+    config = sorted(model.client_config.items())
+    made_of = (model.record.weights_sha256, model.record.revision, config, model.tokenizer.json)
+    parts = repr((version("whiten"), made_of, layers, poolings, length))
+    key = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    folder = cache / f"{name.replace('/', '--')}-{key}"
+    width, pad = model.record.hidden_size, model.tokenizer.pad_token_id
+    graph = LayerGraph(folder / "graph", layers, poolings, width, pad, length)
+    if graph.path.is_file():
+        return graph
+    report.stage(f"making a graph of {model.record.model_type}, layers {', '.join(map(str, layers))}")
+    with written_as(folder, _ELSEWHERE):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".graph-") as temporary:
+            made = replace(graph, folder=Path(temporary) / "graph")
+            made.folder.mkdir()
+            write_layers(model, made)
+            report.stage("checking every layer against the reference")
+            with report.bar("poolings", len(poolings)) as advance:
+                check_layers(model, made, options, advance)
+            shutil.rmtree(graph.folder, ignore_errors=True)
+            made.folder.rename(graph.folder)
+    return graph
+
+
+def write_layers(model: TokenModel, graph: LayerGraph) -> None:
+    """Write the graph and the tokenizer into the graph's folder."""
+    write_tokenizer(graph.folder, model.tokenizer, graph.max_seq_length)
+    hidden = model.hidden_states(graph.layers, "+".join(graph.poolings))
+    save_graph(layers_graph(hidden, graph.layers, graph.poolings, graph.width), graph.path)
+
+
+def check_layers(
+    model: TokenModel, graph: LayerGraph, options: SessionOptions, advance: Callable[[int], object]
+) -> None:
+    """Raise a ParityError if a layer or pooling differs from the model's reference on a dozen texts."""
+    texts = probe_texts(min(graph.max_seq_length, 64))[1 : _CHECKED_TEXTS + 1]
+    with graph.embedder(options) as embedder:
+        tokenizer = embedder.tokenizer
+        ids = [tokenizer.cut(row) for row in tokenizer.tokenize(list(texts))]
+        got = graph.split(embedder.embed(texts, embedder.whole(LAYERS_OUTPUT)))
+    for index, pooling in enumerate(graph.poolings):
+        reference = model.reference(graph.layers, pooling)
+        wanted = np.stack([_alone(reference.pooled, model.tokenizer.plain(row), graph) for row in ids], axis=1)
+        advance(1)
+        for number, layer in enumerate(graph.layers):
+            agreement = compare(got[:, index, number], wanted[number])
+            if not GATES["fp32"].passes(agreement):
+                raise ParityError(
+                    f"layer {layer} with {pooling} pooling is not what {reference.name} computes: {agreement}; wanted "
+                    f"{GATES['fp32']}; no vectors were kept"
+                )
+
+
+def _alone(pooled: Callable[..., np.ndarray], ids: Sequence[int], graph: LayerGraph) -> np.ndarray:
+    if not ids:
+        return np.zeros((len(graph.layers), graph.width))
+    row = np.asarray([ids], np.int64)
+    return pooled(row, np.ones_like(row))[:, 0]
+
+
+def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOptions, report: Reporter) -> LayerVectors:
+    """Open the vectors of distinct texts; embed the texts first if their file is not in the cache."""
+    order = sorted(texts, key=lambda text: (-len(text), text))  # neighbours of similar length need little padding
+    digest = hashlib.sha256(repr(order).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    path = graph.folder.parent / f"texts-{digest}.npy"
+    shape = (len(order), len(graph.poolings), len(graph.layers), graph.width)
+    if not path.is_file():
+        _check_room(path.parent, 4 * int(np.prod(shape)))
+        report.stage(f"embedding {len(order):,} sentences, {len(graph.layers)} layers at once, in {path}")
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        with (
+            graph.embedder(options) as embedder,
+            report.bar("texts", len(order)) as advance,
+            replacing(path, _ELSEWHERE) as file,
+        ):
+            write_array_header_2_0(file, header)
+            for _, rows in embedder.windows(order, embedder.whole(LAYERS_OUTPUT), advance):
+                file.write(np.ascontiguousarray(rows, "<f4").data)
+    return LayerVectors(graph, {text: row for row, text in enumerate(order)}, np.load(path, mmap_mode="r"))
+
+
+def _check_room(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < size * _SPARE:
+        raise WhitenError(
+            f"{folder}: the vectors of all layers take {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free; "
+            "name another --cache, fewer --layers or one --pooling"
+        )
