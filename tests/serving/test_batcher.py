@@ -171,8 +171,8 @@ def test_generators_and_columns_are_texts(tiny: Encoder) -> None:
     [
         (["a", 3], r"texts\[1\] is int 3; wanted a str"),
         ([b"a"], r"texts\[0\] is bytes b'a'; wanted a str"),
-        (None, "texts is NoneType None; wanted a str or an iterable of str"),
-        ({"a": 1}, "wanted a str or an iterable of str, such as a list of its values"),
+        (None, "texts is NoneType None; wanted a str, or a list"),
+        ({"a": 1}, "wanted a str, or a list or another iterable of str"),
     ],
 )
 def test_what_is_no_text_is_refused_at_once(tiny: Encoder, texts: Any, message: str) -> None:
