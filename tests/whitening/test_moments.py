@@ -1,13 +1,14 @@
-"""Test streamed moments and isotropy against plain loops and the definitions of the papers."""
+"""Test moments, their isotropy, and decompositions that do not depend on the number of threads."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from support.vector_sets import anisotropic
 from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
-from whiten_whitening.moments import Moments
+from whiten_whitening.moments import Moments, eigh, svd
 
 
 def merged(vectors: np.ndarray, sizes: list[int]) -> Moments:
@@ -131,3 +132,13 @@ def test_partition_score_equals_the_definition() -> None:
 def test_moments_of_a_covariance_have_it() -> None:
     covariance = np.array([[2.0, 0.5], [0.5, 1.0]])
     np.testing.assert_allclose(Moments.of_covariance(5, np.ones(2), covariance).covariance, covariance, rtol=1e-15)
+
+
+@pytest.mark.parametrize("decompose", [eigh, svd])
+def test_bits_do_not_depend_on_the_number_of_threads(decompose) -> None:  # type: ignore[no-untyped-def]
+    matrix = np.cov(np.random.default_rng(0).normal(size=(500, 200)).T)
+    found = []
+    for threads in (1, 2, 4):
+        with threadpool_limits(threads, "blas"):
+            found.append([part.tobytes() for part in decompose(matrix)])
+    assert found[0] == found[1] == found[2]
