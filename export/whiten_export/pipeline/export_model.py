@@ -21,13 +21,14 @@ from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, decide, weigh_layers
 from whiten_export.pipeline.describe import describe_export
 from whiten_export.pipeline.lower_precision import lower_precision
-from whiten_export.pipeline.plan import Plan, make_plan, without_whitening
+from whiten_export.pipeline.plan import Plan, check_place, choose, open_source, without_whitening
 from whiten_export.pipeline.prove import compare_tokenizers, prove
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import QuantizationRecord
 from whiten_runtime.checks import instance_of, path_of
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
@@ -65,53 +66,18 @@ def export_bundle(
     options = SessionOptions.on_device(recipe.source.device)
     if recipe.graph.target == "cuda":
         fusions()  # a missing package is reported before the work
-    plan = make_plan(recipe, out, replace, report)
-    choice = plan.recipe.graph
-    record = plan.model.record
+    if out is not None:
+        check_place(out, replace)
+    checkpoint, model = open_source(recipe, report)
+    plan = choose(recipe, checkpoint, model, out, replace, report)
     with staged(plan.target, replace) as stage:
-        write_tokenizer(stage, plan.model.tokenizer, plan.max_seq_length)
-        compare_tokenizers(plan, stage)
-        if plan.reference is not None:
-            check_reference(plan.reference, _origin(plan, stage), plan.recipe.whitening.dim or plan.width)
-        report.stage(
-            f"making a graph of {record.model_type}, layers {', '.join(map(str, plan.layers))} of "
-            f"{record.num_hidden_layers}, {plan.width} wide"
-        )
-        graph = _graph(plan, stage / _WORK / ("layers" if plan.weighs else "") / MODEL_NAME)
-        tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
-        if plan.weighs:
-            paths = stage / _WORK / "layers" / MODEL_NAME, stage / _WORK / MODEL_NAME
-            plan, graph = weigh_layers(plan, graph, paths, tokenizer, options, report)
-        decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
-        fitted = decision.fitted
-        if fitted is None and plan.recipe.whitening.method == "auto":
-            plan = without_whitening(plan)
-            choice = plan.recipe.graph
-        affine = (fitted.mean, fitted.weight) if fitted is not None else None
-        both = choice.outputs == "both" and affine is not None
-        if choice.outputs == "both" and not both:
-            report.warn("there is no whitening, so the graph gives one vector a text, not both")
-        if choice.target == "cuda":
-            report.stage("fusing operators for CUDA")
-            if not fuse_for_cuda(graph, plan.max_seq_length):
-                report.warn(f"no attention of this {record.model_type} network could be fused: CUDA runs it as it is")
-        set_head(graph, affine, bool(choice.normalize), both, choice.vectors)
-        dimension = plan.width if fitted is None else fitted.weight.shape[1]
-        quantization = None
-        if choice.precision != "fp32":
-            report.stage(f"turning the weights into {choice.precision}")
-            # After the fit, so that vectors of all precisions can be compared.
-            graph, quantization = lower_precision(plan, graph, tokenizer, stage / _WORK, options, report)
-        if choice.target == "cpu":
-            sum_residuals(graph)  # after all passes that look for Add
-        save_graph(graph, stage / MODEL_FILE)
-        config, length = plan.model.client_config, plan.max_seq_length
-        write_client_files(stage, config, dimension, length, plan.prompts, plan.similarity_fn_name)
-        if fitted is not None:
-            if choice.precision != "fp32":
-                shift = _precision_shift(plan, stage, tokenizer, options)
-                fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
-            write_whitening(stage, fitted)
+        tokenizer = write_own_tokenizer(plan, stage)
+        graph = build(plan, stage, report)
+        plan, graph = weigh(plan, graph, stage, tokenizer, options, report)
+        plan, decision = fit_whitening(plan, stage, tokenizer, options, report)
+        fold(plan, graph, decision, report)
+        graph, quantization = lower(plan, graph, stage, tokenizer, options, report)
+        write(plan, graph, decision, stage, tokenizer, options)
         opset = graph.graph.opset_imports[""]
         del graph
         gc.collect()  # graphs and networks refer to themselves, and keep files mapped as long as they live
@@ -120,20 +86,96 @@ def export_bundle(
     return Export(plan.target, manifest)
 
 
-def _origin(plan: Plan, stage: Path) -> Origin:
-    """Return the origin of the vectors that will be fitted on."""
-    return Origin.of(describe_export(plan, Decision(None, None, None), OPSET, stage))
+def write_own_tokenizer(plan: Plan, stage: Path) -> Tokenizer:
+    """Write the bundle's tokenizer, compare it with the checkpoint's own, and return it."""
+    write_tokenizer(stage, plan.model.tokenizer, plan.max_seq_length)
+    compare_tokenizers(plan, stage)
+    if plan.reference is not None:
+        origin = Origin.of(describe_export(plan, Decision(None, None, None), OPSET, stage))
+        check_reference(plan.reference, origin, plan.recipe.whitening.dim or plan.width)
+    return plan.tokenizer(stage / TOKENIZER_FILE)
 
 
-def _graph(plan: Plan, path: Path) -> ir.Model:
+def build(plan: Plan, stage: Path, report: Reporter) -> ir.Model:
     """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
+    record = plan.model.record
+    report.stage(
+        f"making a graph of {record.model_type}, layers {', '.join(map(str, plan.layers))} of "
+        f"{record.num_hidden_layers}, {plan.width} wide"
+    )
     hidden = plan.model.hidden_states(plan.layers, plan.pooling)
-    graph = pool_graph(hidden, plan.composition, plan.model.record.hidden_size, plan.weighs)
+    graph = pool_graph(hidden, plan.composition, record.hidden_size, plan.weighs)
     del hidden
     fold_positions(graph, plan.max_seq_length)
-    graph = reopen_graph(graph, path)
+    graph = reopen_graph(graph, _unweighed(stage) if plan.weighs else stage / _WORK / MODEL_NAME)
     gc.collect()  # the network's weights
     return graph
+
+
+def weigh(
+    plan: Plan, graph: ir.Model, stage: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
+) -> tuple[Plan, ir.Model]:
+    """Return the plan and the graph with the weights of layers that suit the pairs, if they are to be learned."""
+    if not plan.weighs:
+        return plan, graph
+    return weigh_layers(plan, graph, (_unweighed(stage), stage / _WORK / MODEL_NAME), tokenizer, options, report)
+
+
+def fit_whitening(
+    plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
+) -> tuple[Plan, Decision]:
+    """Return the whitening, fitted with the graph of the working folder, and the plan without one where none suits."""
+    decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
+    if decision.fitted is None and plan.recipe.whitening.method == "auto":
+        plan = without_whitening(plan)
+    return plan, decision
+
+
+def fold(plan: Plan, graph: ir.Model, decision: Decision, report: Reporter) -> None:
+    """Fold whitening and normalisation into the graph, after the operators that CUDA has fused."""
+    choice, fitted = plan.recipe.graph, decision.fitted
+    affine = (fitted.mean, fitted.weight) if fitted is not None else None
+    both = choice.outputs == "both" and affine is not None
+    if choice.outputs == "both" and not both:
+        report.warn("there is no whitening, so the graph gives one vector a text, not both")
+    if choice.target == "cuda":
+        report.stage("fusing operators for CUDA")
+        if not fuse_for_cuda(graph, plan.max_seq_length):
+            kind = plan.model.record.model_type
+            report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
+    set_head(graph, affine, bool(choice.normalize), both, choice.vectors)
+
+
+def lower(
+    plan: Plan, graph: ir.Model, stage: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
+) -> tuple[ir.Model, QuantizationRecord | None]:
+    """Return the graph in its precision; after the fit, so that vectors of all precisions can be compared."""
+    choice, quantization = plan.recipe.graph, None
+    if choice.precision != "fp32":
+        report.stage(f"turning the weights into {choice.precision}")
+        graph, quantization = lower_precision(plan, graph, tokenizer, stage / _WORK, options, report)
+    if choice.target == "cpu":
+        sum_residuals(graph)  # after all passes that look for Add
+    return graph, quantization
+
+
+def write(
+    plan: Plan, graph: ir.Model, decision: Decision, stage: Path, tokenizer: Tokenizer, options: SessionOptions
+) -> None:
+    """Write the graph, the whitening, and the files of other programs."""
+    save_graph(graph, stage / MODEL_FILE)
+    fitted, config, length = decision.fitted, plan.model.client_config, plan.max_seq_length
+    dimension = plan.width if fitted is None else fitted.weight.shape[1]
+    write_client_files(stage, config, dimension, length, plan.prompts, plan.similarity_fn_name)
+    if fitted is not None:
+        if plan.recipe.graph.precision != "fp32":
+            shift = _precision_shift(plan, stage, tokenizer, options)
+            fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
+        write_whitening(stage, fitted)
+
+
+def _unweighed(stage: Path) -> Path:
+    return stage / _WORK / "layers" / MODEL_NAME
 
 
 def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions) -> Float64Array:

@@ -9,7 +9,7 @@ from whiten_export.pipeline.compose import Composed, compose, unwhitened
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.base import TokenModel
-from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
 from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_export.writing.staging import check_target
 from whiten_runtime.bundle.manifest import Manifest, Pooling, Similarity
@@ -90,20 +90,30 @@ class Plan:
         return Prompts(own.prompts, own.default_prompt_name, self.composition.include_prompt)
 
 
-def make_plan(recipe: Recipe, out: Path | None, replace: bool, report: Reporter) -> Plan:
-    """Resolve every choice of a recipe, and report mistakes before any long work."""
-    if out is not None:
-        check_target(out, replace)
-        check_folder_place(out, "another --out")
-    source, whitening = recipe.source, recipe.whitening
+def check_place(out: Path, replace: bool) -> None:
+    """Check, before any work, that a bundle may be written to a directory."""
+    check_target(out, replace)
+    check_folder_place(out, "another --out")
+
+
+def open_source(recipe: Recipe, report: Reporter) -> tuple[Checkpoint, TokenModel]:
+    """Find the model of a recipe, and read everything about it but its weights."""
+    source = recipe.source
     report.stage(f"finding {source.model}")
     checkpoint = resolve(source.model, source.revision, source.trust_remote_code, source.route)
     source = dataclasses.replace(source, pooling=source.pooling or checkpoint.pooling)
     if source.pooling == "sif":
-        check_for_sif(whitening.shrinkage)
-    model = open_model(checkpoint, source, report)
+        check_for_sif(recipe.whitening.shrinkage)
+    return checkpoint, open_model(checkpoint, source, report)
+
+
+def choose(
+    recipe: Recipe, checkpoint: Checkpoint, model: TokenModel, out: Path | None, replace: bool, report: Reporter
+) -> Plan:
+    """Resolve every choice of a recipe, and report mistakes before any long work."""
     record = model.record
     composed = compose(recipe, checkpoint, model)
+    source = composed.recipe.source
     recipe, whitening = composed.recipe, composed.recipe.whitening
     layers = composed.composition.layers
     count, width = record.num_hidden_layers, composed.composition.width(record.hidden_size)
