@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.arguments import (
+from whiten_runtime.inference.embedder import (
     SENTENCE_EMBEDDING,
     EncodeArguments,
     Texts,
@@ -20,9 +20,9 @@ from whiten_runtime.inference.arguments import (
 )
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY
 from whiten_runtime.inference.quantize import as_tensors
-from whiten_runtime.inference.tuned import session_options
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name
 from whiten_runtime.text_bundle import TextBundle
+from whiten_runtime.tuned import session_options
 
 
 class Encoder(TextBundle):

@@ -163,7 +163,7 @@ def test_item_that_is_not_a_text_is_named(tiny: Encoder, bad: object) -> None:
 
 @pytest.mark.parametrize("bad", [None, 7, b"bytes"])
 def test_argument_that_holds_no_texts_is_refused(tiny: Encoder, bad: object) -> None:
-    with pytest.raises(TextError, match="wanted a str or an iterable of str"):
+    with pytest.raises(TextError, match="wanted a str, or a list or another iterable of str"):
         tiny.encode(bad)  # type: ignore[arg-type]
 
 

@@ -14,8 +14,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
-from whiten_runtime.inference.nearest import Nearest
-from whiten_runtime.inference.vectors import row_cosines
+from whiten_runtime.inference.vectors import Nearest, row_cosines
 
 _ROWS_AT_ONCE = 4096
 

@@ -9,7 +9,7 @@ from whiten_runtime.commands.console import json_option, one_line_errors, print_
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.tuned import Choice, choice_path, write_choice
+from whiten_runtime.tuned import Choice, choice_path, write_choice
 from whiten_runtime.tuner import best
 from whiten_runtime.tuner import tune as tune_bundle
 

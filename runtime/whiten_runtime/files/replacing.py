@@ -3,7 +3,6 @@
 import errno
 import glob
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -184,12 +183,6 @@ def delete_abandoned(target: Path) -> None:
             with suppress(OSError):
                 found.unlink()
             os.close(lock)
-
-
-def is_partial_of(path: Path, target: Path) -> bool:
-    """Return whether a path is that of a hidden file which will replace `target`, or which a killed process left."""
-    named = re.fullmatch(rf"\.{re.escape(target.name)}{re.escape(PARTIAL)}[0-9a-f]{{8}}", path.name) is not None
-    return named and path.is_file() and not path.is_symlink() and path.parent.resolve() == target.parent.resolve()
 
 
 def flush(file: BinaryIO) -> None:

@@ -13,9 +13,8 @@ from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.batching import Schedule, pad_batch
-from whiten_runtime.inference.cpu_runner import CpuRunner
-from whiten_runtime.inference.cuda_graphs import enables_cuda_graph
-from whiten_runtime.inference.gpu_runner import GpuRunner, check_padding
+from whiten_runtime.inference.cpu import CpuRunner
+from whiten_runtime.inference.gpu import GpuRunner, check_padding, enables_cuda_graph
 from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, Runner
 from whiten_runtime.ort.providers import NVIDIA, provider_name
 from whiten_runtime.ort.session import SessionOptions, placement_of
@@ -113,7 +112,7 @@ class Engine:
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
     def check_padding(self, longest: int, precision: Precision, value: str = OUTPUT) -> None:
-        """Check that a padded text gets the same vector as the text alone; see `gpu_runner.check_padding`."""
+        """Check that a padded text gets the same vector as the text alone; see `gpu.check_padding`."""
         check_padding(self.run_batch, self._pad_token_id, longest, value, self.providers[0], precision)
 
     def record(self, longest: int, precision: Precision) -> None:

@@ -93,10 +93,6 @@ class Tokenizer:
         """Return the number of special tokens before every text, and of those after it."""
         return self._prefix, self._suffix
 
-    def token_id(self, token: str) -> int | None:
-        """Return the id of a token of the vocabulary, such as that of padding; None if there is no such token."""
-        return self._backend.token_to_id(token)
-
     def prompt_tokens(self, prompt: str) -> int:
         """Return the number of tokens that a prompt alone takes, truncated and without special tokens after it."""
         return len(self.cut(self.tokenize([prompt])[0])) - self._suffix if prompt else 0

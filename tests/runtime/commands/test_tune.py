@@ -11,7 +11,7 @@ from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke
 from whiten_runtime import tuner
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.inference.tuned import Rate, Setting
+from whiten_runtime.tuned import Rate, Setting
 from whiten_runtime.tuner import best, candidates, passages, providers_to_try
 
 DATA = Path(__file__).parents[2] / "data"

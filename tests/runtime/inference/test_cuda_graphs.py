@@ -12,10 +12,10 @@ from support.corpus import sentences
 from whiten_runtime import Encoder, ProviderError, UsageError, WhitenError, encoder
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.inference import cuda_graphs as recorded
 from whiten_runtime.inference import engine, runner
-from whiten_runtime.inference.cuda_graphs import device_of, graph_lengths, with_cuda_graph
+from whiten_runtime.inference import gpu as recorded
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.gpu import device_of, graph_lengths, with_cuda_graph
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 from whiten_runtime.ort.session import SessionOptions
 

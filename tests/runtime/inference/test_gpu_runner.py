@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.inference.batching import pad_batch
-from whiten_runtime.inference.gpu_runner import Turns, check_padding, run_in_parts
+from whiten_runtime.inference.gpu import Turns, check_padding, run_in_parts
 from whiten_runtime.inference.runner import Feed
 
 MEMORY = (

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from whiten_runtime.inference import nearest
-from whiten_runtime.inference.nearest import Nearest
-from whiten_runtime.inference.vectors import row_cosines, similarity_matrix
+from whiten_runtime.inference import vectors as nearest
+from whiten_runtime.inference.vectors import Nearest, row_cosines, similarity_matrix
 
 WHOLE = st.integers(-3, 3).map(float)
 

@@ -10,7 +10,7 @@ import pytest
 
 from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.inference.tuned import (
+from whiten_runtime.tuned import (
     FORMAT,
     Choice,
     Machine,

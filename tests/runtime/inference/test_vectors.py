@@ -13,8 +13,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 from whiten_runtime.bundle.manifest import Similarity
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference import vectors
-from whiten_runtime.inference.nearest import Nearest
 from whiten_runtime.inference.vectors import (
+    Nearest,
     comparable,
     norms,
     row_cosines,

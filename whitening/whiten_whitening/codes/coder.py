@@ -15,8 +15,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.checks import described, whole_number
 from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.nearest import Nearest
-from whiten_runtime.inference.vectors import check_no_codes
+from whiten_runtime.inference.vectors import Nearest, check_no_codes
 from whiten_whitening.codes.io import FORMAT, Codes, read_tensors, write_tensors
 from whiten_whitening.codes.levels import Bits, Bytes, nearest_levels, pack, rotation, unpack
 from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, WARNED_RATIO, StoredMap, read_map, spectrum

@@ -1,7 +1,4 @@
-"""Read and write the choice of `whiten tune`: provider, threads and token budget for one bundle on one machine.
-
-It is a file beside the bundle, BUNDLE.tuned.json, since the bundle's own files have hashes.
-"""
+"""Read and write the choice of `whiten tune`: provider, threads and token budget for one bundle on one machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
