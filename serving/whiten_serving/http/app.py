@@ -196,6 +196,7 @@ class Observed:
                 if self._service.state.draining and (b"connection", b"close") not in headers:
                     headers.append((b"connection", b"close"))
                 message["headers"] = headers
+                _describe_span(call)  # it ends with the answer
             await send(message)
 
         try:
@@ -210,7 +211,6 @@ class Observed:
             metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
         if self._service.settings.access_log != "off" and ACCESS.isEnabledFor(logging.INFO):
             ACCESS.info("%s", _line(call, scope["method"], seconds, self._service.settings.access_log == "json"))
-        _describe_span(call)
 
 
 def _line(call: Call, method: str, seconds: float, as_json: bool) -> str:
