@@ -17,7 +17,7 @@ from support.cli import ok
 
 COMMAND = "from whiten_runtime.commands import console; from whiten_scale.commands.embed_many import embed_many; "
 COMMAND += "console.run(embed_many)"
-MOMENTS = 20
+MOMENTS = 6
 LONGEST = 4.0
 """Seconds after which a process is killed, at most: the whole job takes longer."""
 

@@ -119,7 +119,7 @@ SERVED = """
 import json, sys, urllib.request
 import ray
 from ray import serve
-from whiten_scale.ray_serve import application
+from whiten_scale.ray import application
 
 address, bundle, port = sys.argv[1:]
 ray.init(address, log_to_driver=False)

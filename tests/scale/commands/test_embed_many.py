@@ -19,7 +19,6 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
 from whiten_scale import commands, plan, workers
-from whiten_scale.shard import embed_shard
 from whiten_whitening.codes.coder import Coder
 
 Contents = Callable[[Path], dict[str, bytes]]
@@ -191,16 +190,6 @@ def test_files_of_others_are_refused_by_name(tiny_bundle: Path, filled: Path, tm
     assert "notes.txt: is there, but no _plan.json; name an empty or new --out" in refused(*arguments, full)[1]
     (full / "notes.txt").rename(full / "_plan.json")
     assert "_plan.json: is no plan" in refused(*arguments, full)[1]
-
-
-@pytest.mark.usefixtures("in_process")
-def test_records_of_a_shard_are_those_of_the_plan_there(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
-    """The command that verifies need not repeat --per-shard."""
-    out = tmp_path / "out"
-    first = embed(tiny_bundle, filled, out)
-    again = json.loads(ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--verify", "--json").stdout)
-    assert (again["planned"], again["resumed"], again["key"]) == (first["planned"], first["planned"], first["key"])
-    assert first["planned"] > 1
 
 
 def test_the_plan_alone_in_json(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
@@ -408,17 +397,6 @@ def test_directories_that_are_links_are_followed_and_closed_ones_refused(
     assert (code, "cannot be read (Permission denied)" in said) == (1, True), said
 
 
-def test_directory_named_like_the_end_of_a_file_of_another_kind(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("json").mkdir()
-    Path("json/a.txt").write_text("one\n")
-    Path("json/meta.json").write_text("{}")
-    said = ok("embed-many", tiny_bundle, "--plan-only", "--out", "o", "--input", "json").stderr
-    assert "1 files of other kinds are left out: meta.json" in said
-
-
 @pytest.mark.usefixtures("in_process")
 def test_home_is_one_place(tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -459,18 +437,3 @@ def test_a_vector_that_is_too_long_for_float16(
     monkeypatch.setattr(Encoder, "encode", lambda self, texts, **options: np.full((len(texts), 32), 1e5, np.float32))
     arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--type", "float16")
     assert "beyond 65,504" in refused(*arguments)[1]
-
-
-def test_a_shard_can_be_embedded_by_any_engine(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
-    """The function that adapters for other engines call."""
-    from whiten_scale.places import Folder
-    from whiten_scale.plan import read_job
-    from whiten_scale.shard import VectorChoice, Vectors
-
-    out = Folder(str(tmp_path / "out"))
-    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--per-shard", 64, "--plan-only")
-    job, counts = read_job(out), list[int]()
-    assert job is not None
-    record = embed_shard(Vectors(tiny_bundle, VectorChoice()), job, 1, out, advance=counts.append)
-    assert sum(counts) == record.records == job.records(1)
-    assert embed_shard(Vectors(tiny_bundle, VectorChoice()), job, 1, out) == record
