@@ -115,7 +115,15 @@ def _regression(strengths: tuple[float, ...], folds: Any, x: Float64Array, class
 
     solver = "newton-cholesky" if classes == 2 and x.shape[1] <= _NEWTON_MOST else "lbfgs"
     return LogisticRegressionCV(
-        Cs=strengths, cv=folds, solver=solver, tol=_TOLERANCE, max_iter=100_000, scoring="accuracy", refit=refit
+        Cs=strengths,
+        l1_ratios=(0,),
+        cv=folds,
+        solver=solver,
+        tol=_TOLERANCE,
+        max_iter=100_000,
+        scoring="accuracy",
+        refit=refit,
+        use_legacy_attributes=False,
     )
 
 
