@@ -37,7 +37,7 @@ def test_unknown_family_must_pass_the_parity_gate(
     result = run(checkpoint("mobilebert"), "--layers", "0", "--whitening", "none", "--out", tmp_path / "b")
     assert result.exit_code == 1
     assert "warning: architecture 'mobilebert' has not been tried" in result.stderr
-    assert "error: the exported graph of this mobilebert network, layers 0" in result.stderr
+    assert "error: the bundle of this mobilebert network, layers 0" in result.stderr
     assert not (tmp_path / "b").exists()
 
 
