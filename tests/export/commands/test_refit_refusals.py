@@ -66,11 +66,3 @@ def test_a_tune_that_could_not_write_its_choice(golden: Path, tmp_path: Path, mo
     assert result.exit_code == 1
     assert f"{copy}.tuned.json: cannot be written (Permission denied); change its permissions" in result.stderr
     assert "or name another place for the bundle" in result.stderr
-
-
-def test_a_figure_of_codes_in_a_folder_that_is_not_there(golden: Path, tmp_path: Path) -> None:
-    out = tmp_path / "no" / "such" / "c.png"
-    result = invoke(whiten, "eval", "codes", golden / "bundle-v1", "--data", tmp_path, "--out", out)
-    assert result.exit_code == 2
-    assert f"'{out.parent}' is not a directory; create it first" in result.stderr
-    assert not (tmp_path / "no").exists()

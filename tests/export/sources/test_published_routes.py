@@ -9,7 +9,6 @@ import pytest
 from support.module_files import OLD, write_dense, write_json, write_modules, write_pooling, write_tensors
 from whiten_export.sources.checkpoints.module_files import read_static
 from whiten_export.sources.checkpoints.published import read_published
-from whiten_export.sources.checkpoints.steps import weight_folders
 from whiten_runtime import UsageError, WhitenError
 
 TABLE = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
@@ -46,10 +45,6 @@ def test_each_route_is_read_as_a_model_of_its_own(two_networks: Path) -> None:
     assert document.normalize
 
 
-def test_weights_of_all_routes_are_found(two_networks: Path) -> None:
-    assert weight_folders(two_networks) == ("query_0_StaticEmbedding", "document_0_Transformer", "document_2_Dense")
-
-
 def test_a_model_with_several_routes_needs_one_named(two_networks: Path) -> None:
     with pytest.raises(UsageError, match="has the routes query, document; name one with --route$"):
         read_published(two_networks)
@@ -82,7 +77,6 @@ def test_routes_may_follow_the_network(tmp_path: Path, kind: str, name: str) -> 
     published = read_published(tmp_path, "doc")
     assert (list(map(str, published.modules)), published.normalize) == (["Dense(4 -> 3, Tanh)"], True)
     assert published.files == (folder / "doc_0_Dense" / "model.safetensors",)
-    assert weight_folders(tmp_path) == ("", f"2_{kind}/query_0_Dense", f"2_{kind}/doc_0_Dense")
 
 
 def test_routes_may_share_modules(tmp_path: Path) -> None:
@@ -92,7 +86,6 @@ def test_routes_may_share_modules(tmp_path: Path) -> None:
     write_pooling(tmp_path, path="c_Pooling", pooling_mode="mean")
     assert read_published(tmp_path, "query").pooling == "cls"
     assert read_published(tmp_path, "document").pooling == "mean"
-    assert weight_folders(tmp_path) == ("a_Transformer",)
 
 
 @pytest.mark.parametrize(

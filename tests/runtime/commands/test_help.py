@@ -155,13 +155,9 @@ def test_results_go_to_out_by_either_spelling(path: tuple[str, ...]) -> None:
 
 
 def test_both_spellings_of_an_option_work() -> None:
-    arguments = ["bundle", "--input", "a", "--out", "b"]
-    for spelling in ("--dim", "--dims"):
-        context = COMMANDS["embed-many",].make_context("embed-many", [*arguments, spelling, "3"])
-        assert context.params["dims"] == 3
-    for spelling in ("-o", "--out", "--figures"):
+    for spelling in ("-o", "--out"):
         arguments = ["bundle", "--input", "a", spelling, "b"]
-        assert COMMANDS["eval", "isotropy"].make_context("isotropy", arguments).params["figures"].name == "b"
+        assert str(COMMANDS["embed-many",].make_context("embed-many", arguments).params["out"]) == "b"
 
 
 def test_the_brief_text_of_an_option_keeps_its_default() -> None:

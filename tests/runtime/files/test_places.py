@@ -60,8 +60,6 @@ def test_what_cannot_be_created_is_refused() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("eval", "codes", "BUNDLE", "--data", "TMP", "--out", "/proc/c.png"),
-        ("eval", "isotropy", "BUNDLE", "--input", "TEXTS", "--figures", NOWHERE),
         ("sweep", "minilm", "--data", "TMP", "--out", NOWHERE),
         ("embed", "BUNDLE", "--input", "TEXTS", "--out", "/proc/v.npy"),
         ("fit", "BUNDLE", "--corpus", "TEXTS", "-o", "/proc/s.safetensors"),
@@ -78,14 +76,4 @@ def test_commands_refuse_it_before_the_work(golden: Path, tmp_path: Path, option
     (line,) = refused.stderr.splitlines()
     assert f"{out}" in line
     assert "cannot be written" in line
-    assert "--figures" in line or "another --out" in line
-
-
-def test_figures_are_tried_where_they_will_be(golden: Path, tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("one\ntwo\n")
-    (tmp_path / "figures" / "isoscore.svg").mkdir(parents=True)
-    command = ("eval", "isotropy", golden / "bundle-v1", "--input", tmp_path / "t.txt")
-    refused = invoke(whiten, *command, "--figures", tmp_path / "figures")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "isoscore.svg' is a directory" in refused.stderr
-    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["isoscore.svg"]
+    assert "another --out" in line
