@@ -62,7 +62,7 @@ def test_encode_both_is_refused_by_bundles_with_one_output(make: Callable[..., E
 def test_output_missing_from_the_graph_is_refused(make: Callable[..., Encoder], tmp_path: Path) -> None:
     copy = copy_bundle(make(whitening=None)._bundle.path, tmp_path)
     edit_manifest(copy, lambda manifest: manifest.update(outputs="both"))
-    with pytest.raises(BundleError, match='outputs is "both", but the graph gives "whitened"'):
+    with pytest.raises(BundleError, match="outputs is 'both', but there is no whitening"):
         Encoder(copy)
 
 

@@ -56,13 +56,16 @@ def read_probes(bundle: Bundle) -> Probes:
         if rows.dtype != np.float64 or not np.isfinite(rows).all():
             what = f"{rows.dtype}" if rows.dtype != np.float64 else "not finite"
             raise BundleError(f"{bundle.path}: {name} of its probes are {what}; wanted finite float64: export it again")
-    wanted = (len(texts) if of_texts else len(probes.unwhitened), bundle.manifest.dimension)
-    unwhitened = (wanted[0], bundle.manifest.unwhitened_width)
-    if not wanted[0] or probes.embeddings.shape != wanted or probes.unwhitened.shape != unwhitened:
-        raise BundleError(
-            f"{bundle.path}: its probes hold vectors of shape {probes.embeddings.shape}, not {wanted}; "
-            "copy the bundle again"
-        )
+    count = len(texts) if of_texts else len(probes.unwhitened)
+    if not count:
+        raise BundleError(f"{bundle.path}: has no probes, so nothing can be proven; export the model again")
+    wanted = {"embeddings": bundle.manifest.dimension, "unwhitened": bundle.manifest.unwhitened_width}
+    for name, rows in (("embeddings", probes.embeddings), ("unwhitened", probes.unwhitened)):
+        if rows.shape != (count, wanted[name]):
+            raise BundleError(
+                f"{bundle.path}: {name} of its probes are of shape {rows.shape}, not {(count, wanted[name])}; "
+                "copy the bundle again"
+            )
     return probes
 
 

@@ -174,7 +174,7 @@ _WITHOUT_TORCH = """
 import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in ('torch', 'transformers', 'huggingface_hub', 'onnxscript'):
+        if name.split('.')[0] in ('torch', 'transformers', 'onnxscript'):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Refuse())
 from whiten_runtime.commands.main import main

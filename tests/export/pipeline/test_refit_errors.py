@@ -106,9 +106,9 @@ def test_probes_of_another_width_are_refused(tiny_bundle: Path, other_file: Path
     probes["unwhitened"] = np.ascontiguousarray(probes["unwhitened"][:, :7])
     rewrite_file(copy, "probes.safetensors", save(probes))
     result = run(whiten, "refit", copy, "--corpus", other_file, "--out", tmp_path / "new")
-    want = f"unwhitened_dimension is {width}, but probes.safetensors holds unwhitened of F64 [{count}, 7]"
+    want = f"unwhitened of its probes are of shape {(count, 7)}, not {(count, width)}"
     assert (result.exit_code, want in result.stderr) == (1, True), result.stderr
-    with pytest.raises(BundleError, match="its probes hold vectors of shape"):
+    with pytest.raises(BundleError, match="unwhitened of its probes are of shape"):
         read_probes(open_bundle(copy))
 
 

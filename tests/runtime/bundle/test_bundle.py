@@ -271,7 +271,7 @@ def test_invalid_tokenizer_is_refused(bundle: Path) -> None:
 
 def test_damaged_probes_are_refused(bundle: Path) -> None:
     rewrite_file(bundle, "probes.json", b'{"texts": ["only one"]}')
-    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes hold vectors of shape"):
+    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="of its probes are of shape"):
         encoder.verify()
     rewrite_file(bundle, "probes.safetensors", b"nonsense")
     with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes are damaged"):
