@@ -126,7 +126,7 @@ ray.init(address, log_to_driver=False)
 serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
 handle = serve.run(application(bundle, replicas=2))
 texts = ["A text.", "Another."]
-found = {"handle": handle.encode.remote(texts, normalize=True).result().tolist()}
+found = {"handle": handle.encode.remote(texts, normalize_embeddings=True).result().tolist()}
 request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/embeddings", json.dumps({"input": texts}).encode())
 request.add_header("content-type", "application/json")
 with urllib.request.urlopen(request) as answer:
