@@ -51,7 +51,6 @@ def test_vectors_and_proof(name: str, bundle: Bundles, client: Call) -> None:
         ("embeddinggemma", "encode", {"prompt": "around {text}, {text} $& and $1"}),
         ("embeddinggemma", "encodeQuery", {}),
         ("embeddinggemma", "encodeDocument", {}),
-        ("instructor", "encode", {"prompt": "Represent the sentence for retrieval: "}),
     ],
     ids=str,
 )

@@ -102,7 +102,7 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
     driver.send_signal(number)
     driver.wait(60)
     driver.stdout.close()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while any(Path(f"/proc/{pid}/exe").exists() for pid in workers):
         assert time.monotonic() < end
         time.sleep(0.1)

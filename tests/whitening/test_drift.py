@@ -156,7 +156,7 @@ def test_collapsed_directions_are_drift(bundle: Path) -> None:
 def test_lower_precision_is_not_drift(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     texts = sentences(3000)
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
-    for precision in ("fp32", "int8"):
+    for precision in ("fp32", "fp16"):
         options = ("--layers", "0,-1", "--precision", precision, "--dim", "16", "--corpus", str(tmp_path / "c.txt"))
         arguments = [str(checkpoint("bert")), *options, "--out", str(tmp_path / precision)]
         result = CliRunner().invoke(export, arguments, catch_exceptions=False)
