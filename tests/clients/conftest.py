@@ -11,7 +11,7 @@ import pytest
 from support.environments import PIP, kept
 
 HERE = Path(__file__).parent
-WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("runtime", "whitening"))
+WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("", "runtime", "whitening"))
 
 Runner = Callable[..., None]
 

@@ -1,10 +1,11 @@
 """Write a directory that appears complete or not at all: made beside its place, and renamed when it is whole."""
 
+import errno
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,13 +44,25 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
 
 def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
     """Check that a directory of a kind, by default a bundle, may be written to `target`."""
-    if not target.exists() and not target.is_symlink():
-        return
-    if not (target / kind.marker).is_file():
-        if not (target.is_dir() and not any(target.iterdir())):
-            raise UsageError(f"'{target}' exists and is not a {kind.name}; choose another --out")
-    elif not replace:
-        raise UsageError(f"{kind.name} '{target}' exists; replace it with --force, or choose another --out")
+    if _holds_kind(target, target, kind) and not replace:
+        raise _exists(target, kind)
+
+
+def _holds_kind(path: Path, target: Path, kind: Kind) -> bool:
+    """Return whether a directory of the kind is at `path`; refuse anything else, named `target`, but an empty one."""
+    try:
+        names = [entry.name for entry in path.iterdir()]  # one look: it may be replaced meanwhile
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        names = [path.name]
+    if names and kind.marker not in names:
+        raise UsageError(f"'{target}' exists and is not a {kind.name}; choose another --out")
+    return bool(names)
+
+
+def _exists(target: Path, kind: Kind) -> UsageError:
+    return UsageError(f"{kind.name} '{target}' exists; replace it with --force, or choose another --out")
 
 
 @contextmanager
@@ -70,27 +83,31 @@ def _publish(stage: Path, target: Path, replace: bool, kind: Kind) -> None:
     """Rename what is replaced out of the way, then the new directory into its place; of several processes, one wins."""
     old = _hidden(target)
     while True:
-        try:
-            if replace and target.exists():
-                check_target(target, replace, kind)
+        if replace:
+            with suppress(FileNotFoundError):
                 target.rename(old)
-        except FileNotFoundError:
-            continue  # another process has renamed it meanwhile
         try:
+            _holds_kind(old, target, kind)  # checked under its hidden name, which no other process replaces
             stage.rename(target)
-        except OSError:
-            if not target.exists():
-                if old.exists():
-                    old.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                _put_back(old, target)
                 raise
-            check_target(target, replace, kind)  # another process was faster: it is replaced only if that was asked for
-            shutil.rmtree(old, ignore_errors=True)
             if not replace:
-                raise
-            continue
-        shutil.rmtree(old, ignore_errors=True)
-        sync_folder(target.parent)
-        return
+                raise _exists(target, kind) from None
+            shutil.rmtree(old, ignore_errors=True)  # another process was faster: its directory is replaced next
+        except UsageError:
+            _put_back(old, target)
+            raise
+        else:
+            shutil.rmtree(old, ignore_errors=True)
+            sync_folder(target.parent)
+            return
+
+
+def _put_back(old: Path, target: Path) -> None:
+    if os.path.lexists(old) and not os.path.lexists(target):
+        old.rename(target)
 
 
 def _hidden(target: Path) -> Path:

@@ -114,6 +114,19 @@ def test_old_bundle_stays_where_the_new_one_cannot_be_renamed(tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["b[1]"]
 
 
+def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    def export() -> None:
+        with staged(tmp_path / "bundle", True) as stage:
+            _fill(stage)
+            (tmp_path / "bundle").mkdir()
+            (tmp_path / "bundle" / "precious").write_text("x")
+
+    with pytest.raises(UsageError, match="is not a bundle"):
+        export()
+    assert [path.name for path in (tmp_path / "bundle").iterdir()] == ["precious"]
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_slower_of_two_exports_replaces_only_with_force(tmp_path: Path, replace: bool) -> None:
     def race() -> None:
