@@ -37,7 +37,7 @@ Advance = Callable[[int], object]
 class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Holds what is stored of each text."""
 
-    type: StoredType = "float32"
+    vector_type: StoredType = "float32"
     normalize: bool = False
     truncate_dim: int | None = None
     prompt_name: str | None = None
@@ -46,14 +46,14 @@ class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Check what needs no bundle."""
-        if self.type not in get_args(StoredType):
-            raise UsageError(f"type is {self.type!r}; wanted {', '.join(get_args(StoredType))}")
-        if self.type == "codes" and (self.normalize or self.truncate_dim):
+        if self.vector_type not in get_args(StoredType):
+            raise UsageError(f"vector_type is {self.vector_type!r}; wanted {', '.join(get_args(StoredType))}")
+        if self.vector_type == "codes" and (self.normalize or self.truncate_dim):
             raise UsageError(
                 "codes are of whole vectors, whatever their norm; leave out --normalize and --truncate-dim"
             )
-        if self.type != "codes" and self.bytes is not None:
-            raise UsageError(f"--bytes is for --type codes, not {self.type}; leave it out")
+        if self.vector_type != "codes" and self.bytes is not None:
+            raise UsageError(f"--bytes is for --vector-type codes, not {self.vector_type}; leave it out")
 
     def shown(self) -> dict[str, str]:
         """Return the options by name, as they are written."""
@@ -69,13 +69,13 @@ class Vectors:
         self._choice = choice
         self._prompt = self.encoder._embedder.prompts.resolve(choice.prompt_name, choice.prompt)
         named = choice.prompt_name or (self.encoder.default_prompt_name if choice.prompt is None else None)
-        self._precision: Literal["float32", "int8"] = "int8" if choice.type == "int8" else "float32"
+        self._precision: Literal["float32", "int8"] = "int8" if choice.vector_type == "int8" else "float32"
         self._metadata = VectorMetadata.of(
             self.encoder.manifest, choice.normalize, choice.truncate_dim, named, self._precision
         )
-        self._coder = Coder.of(bundle, choice.bytes) if choice.type == "codes" else None
-        if choice.type == "float16" and self._metadata.dtype != np.dtype("<f4"):
-            raise UsageError("this bundle gives int8 vectors; take --type int8")
+        self._coder = Coder.of(bundle, choice.bytes) if choice.vector_type == "codes" else None
+        if choice.vector_type == "float16" and self._metadata.dtype != np.dtype("<f4"):
+            raise UsageError("this bundle gives int8 vectors; take --vector-type int8")
         self.window = self.encoder._engine.schedule.window
         self.of(["A text."])  # a type that the bundle cannot give is refused before the work
 
@@ -95,13 +95,13 @@ class Vectors:
         )
         if self._coder is not None:
             return self._coder.encode_codes(rows)
-        if choice.type != "float16":
+        if choice.vector_type != "float16":
             return np.ascontiguousarray(as_stored(rows, self._metadata))
         with np.errstate(over="ignore"):
             halves = rows.astype(np.float16)
         if not np.isfinite(halves).all():
             raise DataError(
-                "a coordinate is beyond 65,504, the largest of float16; take --type float32, or --normalize"
+                "a coordinate is beyond 65,504, the largest of float16; take --vector-type float32, or --normalize"
             )
         return halves
 
@@ -117,7 +117,7 @@ class Vectors:
             last = ("code", pyarrow.list_(pyarrow.uint8(), self._coder.bytes))
         else:
             metadata[KEY] = self._metadata.to_json()
-            number = np.dtype(np.float16) if self._choice.type == "float16" else self._metadata.dtype
+            number = np.dtype(np.float16) if self._choice.vector_type == "float16" else self._metadata.dtype
             last = ("embedding", pyarrow.list_(pyarrow.from_numpy_dtype(number), self._metadata.columns))
         places = [] if job.choice.id else [("file", pyarrow.string()), ("row", pyarrow.int64())]
         fields = [*(pyarrow.field(*one, nullable=False) for one in places), *job.carried]

@@ -1,4 +1,4 @@
-"""Test `--vectors int8` on the real checkpoint, and on folders of sentence-transformers."""
+"""Test `--vector-type int8` on the real checkpoint, and on folders of sentence-transformers."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ WHITENED = ("--layers", "1,6", "--whitening", "pca", "--max-sentences", "2000")
 @pytest.fixture(scope="module")
 def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(path: Path) -> None:
-        result = invoke(export, "minilm", *WHITENED, "--vectors", "int8", "--out", path)
+        result = invoke(export, "minilm", *WHITENED, "--vector-type", "int8", "--out", path)
         assert result.exit_code == 0, result.stderr
 
     return once(tmp_path_factory, "minilm-int8vectors", make)
@@ -65,7 +65,7 @@ def test_default_options_of_onnxruntime_give_the_same_steps(rounded: Path) -> No
 
 @pytest.mark.filterwarnings("ignore")
 def test_published_model_keeps_its_cosines(minilm_checkpoint: Path, tmp_path: Path) -> None:
-    result = invoke(export, "minilm", "--vectors", "int8", "--out", tmp_path / "b", "--json")
+    result = invoke(export, "minilm", "--vector-type", "int8", "--out", tmp_path / "b", "--json")
     assert result.exit_code == 0, result.stderr
     manifest = json.loads(result.stdout)["manifest"]
     assert (manifest["vectors"], manifest["normalize"], manifest["whitening"]) == ("int8", False, None)
@@ -84,7 +84,7 @@ def test_models_of_other_similarities_are_refused(tmp_path: Path, similarity: st
     folder = save_published("arctic-m", tmp_path / "model")
     settings = folder / "config_sentence_transformers.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"similarity_fn_name": similarity}))
-    result = invoke(export, folder, "--vectors", "int8", "--out", tmp_path / "b")
-    want = f"vectors int8 keep cosines alone, but 'model' is compared by {similarity}; leave vectors out"
+    result = invoke(export, folder, "--vector-type", "int8", "--out", tmp_path / "b")
+    want = f"vectors of int8 keep cosines alone, but 'model' is compared by {similarity}; leave vector-type out"
     assert (result.exit_code, want in result.stderr) == (2, True), result.stderr
     assert not (tmp_path / "b").exists()

@@ -160,7 +160,7 @@ _NOT_FOR_VECTORS = (
     "else not.",
 )
 @option(
-    "--vectors",
+    "--vector-type",
     type=click.Choice(get_args(VectorType)),
     default="float32",
     show_default=True,
@@ -232,7 +232,7 @@ def export(
             why = "would change nothing" if whitening == "none" else "has no model to look at"
             raise UsageError(f"--from-vectors with --whitening {whitening} {why}; name a method")
         spec = WhiteningSpec(whitening or "pca", dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
-        of_vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize), choices["vectors"])
+        of_vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize), choices["vector_type"])
         with needing("export"):
             from whiten_export.pipeline.export_vectors import export_vectors
         result = export_vectors(of_vectors, out, force, reporter)

@@ -192,7 +192,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     help="The new bundle's directory.",
 )
 @option(
-    "--vectors",
+    "--vector-type",
     type=click.Choice(get_args(VectorType)),
     metavar="|".join(get_args(VectorType)),
     help="Type of the vectors. int8: whole numbers from -127 to 127, one scale a vector. [default: as BUNDLE]",
@@ -219,7 +219,7 @@ def refit(
     out: Path,
     align_to: str | None,
     all_sentences: bool,
-    vectors: VectorType | None,
+    vector_type: VectorType | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -271,7 +271,7 @@ def refit(
         reporter.stage(choice.why)
         spec, record = choice.spec, ChoiceRecord(why=choice.why)
     assert spec is not None  # the rules always give a map
-    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds(), vectors)
+    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds(), vector_type)
     console.say_written(_summary(result.path, result.bytes, result.manifest))
     if as_json:
         console.print_json(

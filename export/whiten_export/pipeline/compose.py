@@ -65,10 +65,10 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Compos
         as_is = own is not None and source.layers is None and not whitening.named
         method = None if as_is else whitening.usual
     normalize = _normalizes(own, keeps and method is None, graph.normalize)
-    if graph.vectors == "int8" and own is not None and own.similarity_fn_name != "cosine":
+    if graph.vector_type == "int8" and own is not None and own.similarity_fn_name != "cosine":
         raise UsageError(
-            f"vectors int8 keep cosines alone, but '{checkpoint.name}' is compared by {own.similarity_fn_name}; leave "
-            "vectors out"
+            f"vectors of int8 keep cosines alone, but '{checkpoint.name}' is compared by {own.similarity_fn_name}; "
+            "leave vector-type out"
         )
     resolved = dataclasses.replace(
         recipe,
@@ -104,7 +104,7 @@ def _normalizes(own: Own | None, keeps: bool, asked: bool | None) -> bool:
 
 def _graph(graph: GraphChoice, normalize: bool) -> GraphChoice:
     """Return the choices with the normalisation decided; rounding to int8, with a scale of its own, takes its place."""
-    return dataclasses.replace(graph, normalize=normalize and graph.vectors == "float32")
+    return dataclasses.replace(graph, normalize=normalize and graph.vector_type == "float32")
 
 
 def _own(checkpoint: Checkpoint, count: int) -> Own | None:

@@ -136,7 +136,7 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         choice=decision.choice,
         normalize=bool(graph.normalize),
         outputs=graph.outputs if fitted else "whitened",
-        vectors=graph.vectors,
+        vectors=graph.vector_type,
         dimension=plan.width if fitted is None else fitted.weight.shape[1],
         max_seq_length=plan.max_seq_length,
         pad_token_id=plan.model.tokenizer.pad_token_id,

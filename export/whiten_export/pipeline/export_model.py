@@ -143,7 +143,7 @@ def fold(plan: Plan, graph: ir.Model, decision: Decision, report: Reporter) -> N
         if not fuse_for_cuda(graph, plan.max_seq_length):
             kind = plan.model.record.model_type
             report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
-    set_head(graph, affine, bool(choice.normalize), both, choice.vectors)
+    set_head(graph, affine, bool(choice.normalize), both, choice.vector_type)
 
 
 def lower(

@@ -70,11 +70,11 @@ def export_vectors(
     affine = fitted.mean, fitted.weight
     with staged(target, replace) as stage:
         graph = vectors_graph(width)
-        set_head(graph, affine, recipe.normalize, vectors=recipe.vectors)
+        set_head(graph, affine, recipe.normalize, vectors=recipe.vector_type)
         save_graph(graph, stage / MODEL_FILE)
         write_whitening(stage, fitted)
         probes = _probes(recipe, statistics.moments.n, Head.of(affine, recipe.normalize))
-        check_rounding(probes.embeddings, recipe.vectors)
+        check_rounding(probes.embeddings, recipe.vector_type)
         write_probes(stage, probes)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -94,7 +94,7 @@ def export_vectors(
             pooling=None,
             whitening=describe_whitening(fitted, statistics),
             normalize=recipe.normalize,
-            vectors=recipe.vectors,
+            vectors=recipe.vector_type,
             dimension=fitted.weight.shape[1],
             max_seq_length=0,
             pad_token_id=0,
@@ -118,7 +118,7 @@ def _bundle_name(name: str, recipe: VectorRecipe) -> str:
     parts = [name.replace("/", "-"), "vectors"]
     parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage, "pca")
     parts += ["norm"] if recipe.normalize else []
-    return "-".join([*parts, *([recipe.vectors] if recipe.vectors != "float32" else [])])
+    return "-".join([*parts, *([recipe.vector_type] if recipe.vector_type != "float32" else [])])
 
 
 def _statistics(recipe: VectorRecipe, report: Reporter) -> Statistics:

@@ -72,7 +72,7 @@ def prove(
     report.stage("computing the reference's vectors")
     choice = plan.recipe.graph
     expected = _expected(plan, decision.fitted, stage, report)
-    check_rounding(expected.finished, choice.vectors)
+    check_rounding(expected.finished, choice.vector_type)
     write_probes(stage, expected.probes)
     manifest = msgspec.structs.replace(describe_export(plan, decision, opset, stage), quantization=quantization)
     published = _compare_published(plan, expected, stage, report)
@@ -82,8 +82,8 @@ def prove(
     if choice.target == "cuda":
         options = _on_cuda(options, report)
     agreement = check_bundle(stage, expected, options)
-    if not gate_of(choice.precision, choice.vectors).passes(agreement):
-        raise failure(agreement, expected, choice.precision, choice.vectors, _named(plan))
+    if not gate_of(choice.precision, choice.vector_type).passes(agreement):
+        raise failure(agreement, expected, choice.precision, choice.vector_type, _named(plan))
     manifest = msgspec.structs.replace(manifest, parity=parity_record(expected.reference, agreement, options))
     manifest = with_model_card(stage, manifest)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())

@@ -96,11 +96,11 @@ class WhiteningChoice:
         return "pca" if self.method in (None, "auto", "default") else self.method  # type: ignore[return-value]
 
 
-def check_rounded(vectors: VectorType, normalize: bool) -> None:
+def check_rounded(vector_type: VectorType, normalize: bool) -> None:
     """Check the type of the finished vectors."""
-    one_of("vectors", vectors, get_args(VectorType))
-    if vectors == "int8" and normalize:
-        raise UsageError("vectors int8 have a scale of their own in place of the L2 norm; leave normalize out")
+    one_of("vector-type", vector_type, get_args(VectorType))
+    if vector_type == "int8" and normalize:
+        raise UsageError("vectors of int8 have a scale of their own in place of the L2 norm; leave normalize out")
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class GraphChoice:
         normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
             published does.
         outputs: "whitened"; "both", which outputs the vector before whitening too.
-        vectors: type in which the finished vectors can be stored without loss: "float32"; "int8", whole numbers from
-            -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
+        vector_type: type in which the finished vectors can be stored without loss: "float32"; "int8", whole numbers
+            from -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
 
     Raises:
         UsageError: choices that exclude each other.
@@ -124,13 +124,13 @@ class GraphChoice:
     target: Target = "cpu"
     normalize: bool | None = None
     outputs: Outputs = "whitened"
-    vectors: VectorType = "float32"
+    vector_type: VectorType = "float32"
 
     def __post_init__(self) -> None:
         one_of("precision", self.precision, get_args(Precision))
         one_of("outputs", self.outputs, get_args(Outputs))
         one_of("target", self.target, get_args(Target))
-        check_rounded(self.vectors, bool(self.normalize))
+        check_rounded(self.vector_type, bool(self.normalize))
         if (self.target, self.precision) == ("cuda", "int8"):
             raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
 
@@ -214,7 +214,7 @@ class VectorRecipe:
         column: column or key of the vectors.
         spec: whitening to fit.
         normalize: divide by the L2 norm inside the graph.
-        vectors: type in which the whitened vectors can be stored, as in `GraphChoice`.
+        vector_type: type in which the whitened vectors can be stored, as in `GraphChoice`.
 
     Raises:
         UsageError: choices that exclude each other.
@@ -225,12 +225,12 @@ class VectorRecipe:
     column: str | None = None
     spec: WhiteningSpec = field(default_factory=WhiteningSpec)
     normalize: bool = False
-    vectors: VectorType = "float32"
+    vector_type: VectorType = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", path_of("file", self.file))
         instance_of("spec", self.spec, WhiteningSpec, "WhiteningSpec(method='pca')")
-        check_rounded(self.vectors, self.normalize)
+        check_rounded(self.vector_type, self.normalize)
 
 
 def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published: bool = False) -> str:
@@ -250,8 +250,8 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published
         parts.append(graph.precision)
     if graph.target != "cpu":
         parts.append(graph.target)
-    if graph.vectors != "float32":
-        parts.append(f"{graph.vectors}vectors")
+    if graph.vector_type != "float32":
+        parts.append(f"{graph.vector_type}vectors")
     return "-".join(parts)
 
 

@@ -81,7 +81,7 @@ def refit_bundle(
     align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
     kinds: Mapping[str, Moments] | None = None,
-    vectors: VectorType | None = None,
+    vector_type: VectorType | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
@@ -96,7 +96,7 @@ def refit_bundle(
         align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
         choice: the choice of the whitening, where it was left to a rule.
         kinds: moments of kinds of text on which the new map is checked, from `embed_kinds`; None for no check.
-        vectors: type of the finished vectors, as in `GraphChoice`; None for that of the bundle.
+        vector_type: type of the finished vectors, as in `GraphChoice`; None for that of the bundle.
 
     Raises:
         UsageError: the whitening cannot be fitted on the statistics or aligned, they are not valid for the bundle, the
@@ -111,10 +111,11 @@ def refit_bundle(
     check_takes_texts(path, old)
     check_computes_as_recorded(options)
     probes = read_probes(bundle)
-    width, kind = old.unwhitened_width, vectors or old.vectors
+    width, kind = old.unwhitened_width, vector_type or old.vectors
     if kind == "int8" and old.similarity_fn_name != "cosine":
         raise UsageError(
-            f"vectors int8 keep cosines alone, but {path} is compared by {old.similarity_fn_name}; leave vectors out"
+            f"vectors of int8 keep cosines alone, but {path} is compared by {old.similarity_fn_name}; leave "
+            "vector-type out"
         )
     normalize = old.normalize and kind == "float32"
     if len(statistics.moments.mean) != width:

@@ -76,7 +76,8 @@ if TYPE_CHECKING:
 @option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
 @option("--truncate-dim", type=click.IntRange(min=1), metavar="K", help="Keep the first K coordinates only.")
 @option(
-    "--precision",
+    "--vector-type",
+    "precision",
     type=click.Choice(get_args(VectorPrecision)),
     metavar="|".join(get_args(VectorPrecision)),
     default="float32",
@@ -125,7 +126,7 @@ def embed(
     Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
 
     Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json beside it, .jsonl with
-    --header or another --precision than float32 in its first line.
+    --header or another --vector-type than float32 in its first line.
 
     A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many goes on where it was.
     """

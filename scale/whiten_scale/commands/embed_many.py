@@ -58,7 +58,7 @@ from whiten_scale.workers import Work, share_of
 )
 @heading("Vectors")
 @option(
-    "--type",
+    "--vector-type",
     "stored",
     type=click.Choice(get_args(StoredType)),
     metavar="TYPE",
@@ -115,7 +115,7 @@ def embed_many(
     if prompt is not None and prompt_name is not None:
         raise UsageError("--prompt and --prompt-name exclude each other; leave one out")
     choice = VectorChoice(
-        type=stored,
+        vector_type=stored,
         normalize=normalize,
         truncate_dim=truncate_dim,
         prompt_name=prompt_name,

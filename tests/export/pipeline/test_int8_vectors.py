@@ -1,4 +1,4 @@
-"""Test `--vectors int8` from the command line: export, refit, files, drift, and what is refused."""
+"""Test `--vector-type int8` from the command line: export, refit, files, drift, and what is refused."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ TEXTS = ["", *sentences(700)[600:]]
 
 @pytest.fixture
 def rounded(make: Callable[..., Path]) -> Path:
-    return make("--vectors", "int8")
+    return make("--vector-type", "int8")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def rounded(make: Callable[..., Path]) -> Path:
     ids=" ".join,
 )
 def test_vectors_are_the_float_ones_rounded(make: Callable[..., Path], options: tuple[str, ...]) -> None:
-    with Encoder(make(*options)) as plain, Encoder(make(*options, "--vectors", "int8")) as encoder:
+    with Encoder(make(*options)) as plain, Encoder(make(*options, "--vector-type", "int8")) as encoder:
         float_vectors, vectors = plain.encode(TEXTS), encoder.encode(TEXTS)
         assert vectors.dtype == np.float32
         exact = to_steps(float_vectors)
@@ -85,7 +85,7 @@ def test_precision_int8_is_what_the_graph_gives(rounded: Path) -> None:
 def test_a_file_of_precision_int8_is_that_of_the_bundle(rounded: Path, corpus_file: Path, tmp_path: Path) -> None:
     plain, asked = tmp_path / "plain.npy", tmp_path / "asked.npy"
     ok("embed", rounded, "--input", corpus_file, "--out", plain)
-    ok("embed", rounded, "--input", corpus_file, "--out", asked, "--precision", "int8")
+    ok("embed", rounded, "--input", corpus_file, "--out", asked, "--vector-type", "int8")
     assert plain.read_bytes() == asked.read_bytes()
     assert plain.with_name("plain.npy.json").read_bytes() == asked.with_name("asked.npy.json").read_bytes()
 
@@ -97,7 +97,7 @@ def test_every_operator_is_standard(rounded: Path) -> None:
 
 
 def test_both_outputs_of_which_one_is_rounded(make: Callable[..., Path]) -> None:
-    bundle = make("--vectors", "int8", "--outputs", "both")
+    bundle = make("--vector-type", "int8", "--outputs", "both")
     with Encoder(bundle) as encoder, Encoder(make("--whitening", "none")) as raw:
         white, unwhitened = encoder.encode_both(TEXTS)
         np.testing.assert_array_equal(as_int8(white), encoder.encode(TEXTS))
@@ -151,7 +151,7 @@ def test_statistics_are_those_of_unrounded_vectors(make: Callable[..., Path], ro
     for options in ((), ("--whitening", "none")):
         plain, other = (
             fit_bundle(bundle, Corpus((str(other_file),), None, None))
-            for bundle in (make(*options), make(*options, "--vectors", "int8"))
+            for bundle in (make(*options), make(*options, "--vector-type", "int8"))
         )
         np.testing.assert_allclose(other.moments.mean, plain.moments.mean, atol=1e-7)
         np.testing.assert_allclose(other.moments.covariance, plain.moments.covariance, atol=1e-7)
@@ -187,9 +187,9 @@ def test_refit_keeps_or_changes_the_type(
 ) -> None:
     for name, bundle, options, want in (
         ("kept", rounded, (), "int8"),
-        ("float", rounded, ("--vectors", "float32"), "float32"),
-        ("int8", make("--normalize"), ("--vectors", "int8"), "int8"),
-        ("bare", make("--whitening", "none", "--vectors", "int8"), (), "int8"),
+        ("float", rounded, ("--vector-type", "float32"), "float32"),
+        ("int8", make("--normalize"), ("--vector-type", "int8"), "int8"),
+        ("bare", make("--whitening", "none", "--vector-type", "int8"), (), "int8"),
     ):
         ok("refit", bundle, "--corpus", other_file, "--whitening", "pca", *options, "--out", tmp_path / name)
         manifest = read_manifest(tmp_path / name)
@@ -212,7 +212,7 @@ def test_the_command_says_so(rounded: Path) -> None:
 def test_vectors_from_elsewhere(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(1, 1, (4000, 20)).astype(np.float32)
     np.save(tmp_path / "v.npy", vectors)
-    options = ("--from-vectors", tmp_path / "v.npy", "--vectors", "int8")
+    options = ("--from-vectors", tmp_path / "v.npy", "--vector-type", "int8")
     result = run(export, "my-api", *options, "--out", tmp_path / "b")
     assert result.exit_code == 0, result.stderr
     assert "20 dimensions of int8" in result.stderr
@@ -233,7 +233,7 @@ def test_a_coordinate_that_outweighs_all_others_is_refused(tmp_path: Path) -> No
     vectors = np.random.default_rng(0).normal(size=(4000, 800)).astype(np.float32)
     vectors[:, 0] *= 1000
     np.save(tmp_path / "v.npy", vectors)
-    options = ("--from-vectors", tmp_path / "v.npy", "--whitening", "zca", "--beta", "0", "--vectors", "int8")
+    options = ("--from-vectors", tmp_path / "v.npy", "--whitening", "zca", "--beta", "0", "--vector-type", "int8")
     result = run(export, *options, "--out", tmp_path / "b")
     assert (result.exit_code, "rounding to int8 costs these vectors too much" in result.stderr) == (1, True)
     assert not (tmp_path / "b").exists()
@@ -241,12 +241,12 @@ def test_a_coordinate_that_outweighs_all_others_is_refused(tmp_path: Path) -> No
 
 def test_impossible_choices_are_refused() -> None:
     with pytest.raises(UsageError, match="leave normalize out"):
-        GraphChoice(normalize=True, vectors="int8")
+        GraphChoice(normalize=True, vector_type="int8")
     with pytest.raises(UsageError, match="leave normalize out"):
-        VectorRecipe(Path("v.npy"), normalize=True, vectors="int8")
-    with pytest.raises(UsageError, match="vectors is 'int4'; wanted float32 or int8"):
+        VectorRecipe(Path("v.npy"), normalize=True, vector_type="int8")
+    with pytest.raises(UsageError, match="vector-type is 'int4'; wanted float32 or int8"):
         GraphChoice(vectors="int4")  # type: ignore[arg-type]
-    recipe = Recipe.of("bert", whitening="pca", pooling="mean", precision="int8", vectors="int8")
+    recipe = Recipe.of("bert", whitening="pca", pooling="mean", precision="int8", vector_type="int8")
     assert bundle_name("bert", recipe, (1,)) == "bert-l1-pca-int8-int8vectors"
 
 
@@ -265,6 +265,6 @@ def test_refit_refuses_other_similarities(make: Callable[..., Path], other_file:
 
     copy = copy_bundle(make(), tmp_path)
     change_bundle(copy, similarity_fn_name="dot")
-    options = ("--corpus", other_file, "--vectors", "int8", "--out", tmp_path / "b")
+    options = ("--corpus", other_file, "--vector-type", "int8", "--out", tmp_path / "b")
     result = run(whiten, "refit", copy, *options)
     assert (result.exit_code, "int8 keep cosines alone" in result.stderr) == (2, True), result.stderr

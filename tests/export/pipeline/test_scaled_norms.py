@@ -56,6 +56,6 @@ def test_verify_refuses_a_wrong_scale(make: Callable[..., Path], tmp_path: Path,
 
 @pytest.mark.parametrize("factor", FACTORS)
 def test_length_of_int8_vectors_means_nothing(make: Callable[..., Path], tmp_path: Path, factor: float) -> None:
-    bundle = copy_bundle(make("--precision", "int8", "--vectors", "int8"), tmp_path)
+    bundle = copy_bundle(make("--precision", "int8", "--vector-type", "int8"), tmp_path)
     scale_initializer(bundle, "whitening.weight", factor)
     assert run(whiten, "verify", bundle).exit_code == 0

@@ -51,7 +51,7 @@ def test_subcommands_are_completed() -> None:
 @pytest.mark.parametrize(
     ("line", "want"),
     [
-        ("whiten embed bundle --pr", ["--prompt-name", "--prompt", "--precision", "--provider"]),
+        ("whiten embed bundle --pr", ["--prompt-name", "--prompt", "--provider"]),
         ("whiten export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
         ("whiten-export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
         ("whiten verify bundle --id", ["--identity", "--identity-provider"]),
@@ -63,7 +63,7 @@ def test_options_are_completed(line: str, want: list[str]) -> None:
 
 
 def test_values_are_completed() -> None:
-    assert complete("whiten embed bundle --precision u")[0] == ["plain,uint8", "plain,ubinary"]
+    assert complete("whiten embed bundle --vector-type u")[0] == ["plain,uint8", "plain,ubinary"]
     assert complete("whiten export minilm --whitening a")[0] == ["plain,auto"]
     assert complete("whiten transform bundle --input x")[0] == ["file,x"]
 

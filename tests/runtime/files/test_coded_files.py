@@ -58,7 +58,9 @@ def test_codes_keep_their_type_and_are_not_taken_for_vectors(tmp_path: Path, kin
 def test_embed_writes_codes(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, kind: str, precision: Any) -> None:
     out, texts = tmp_path / f"v.{kind}", ["a text", "another", ""]
     header = ["--header"] if kind == "jsonl" else []
-    result = ok("embed", tiny_bundle, *texts, "--out", out, "--precision", precision, "--normalize", "--json", *header)
+    result = ok(
+        "embed", tiny_bundle, *texts, "--out", out, "--vector-type", precision, "--normalize", "--json", *header
+    )
     assert json.loads(result.stdout)["precision"] == precision
     found = read_metadata(out)
     assert found is not None
@@ -68,7 +70,7 @@ def test_embed_writes_codes(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, ki
         assert (np.load(out) == want).mean() > 0.97
     with pytest.raises(DataError, match=precision):
         list(read_vectors(out))
-    _, *lines = ok("embed", tiny_bundle, *texts, "--precision", precision, "--normalize").stdout.splitlines()
+    _, *lines = ok("embed", tiny_bundle, *texts, "--vector-type", precision, "--normalize").stdout.splitlines()
     assert (np.array([json.loads(line)["embedding"] for line in lines]) == want).mean() > 0.97
 
 
@@ -80,7 +82,7 @@ def test_embed_without_moments_says_what_to_do(golden: Path, tmp_path: Path) -> 
 
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     change_bundle(bundle, whitening=None)
-    result = invoke(whiten, "embed", bundle, "a", "--precision", "int8", "--out", tmp_path / "v.npy")
+    result = invoke(whiten, "embed", bundle, "a", "--vector-type", "int8", "--out", tmp_path / "v.npy")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: this bundle stores no moments")
     assert result.stderr.count("\n") == 1
@@ -92,7 +94,7 @@ def test_similarity_of_codes_is_refused(tiny_bundle: Path, tmp_path: Path) -> No
     from whiten_runtime.commands.main import whiten
 
     file = tmp_path / "v.npy"
-    ok("embed", tiny_bundle, "a", "b", "--out", file, "--precision", "ubinary")
+    ok("embed", tiny_bundle, "a", "b", "--out", file, "--vector-type", "ubinary")
     result = invoke(whiten, "similarity", file, file)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "holds vectors of precision ubinary; wanted float32" in result.stderr
@@ -101,13 +103,13 @@ def test_similarity_of_codes_is_refused(tiny_bundle: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("precision", CODES)
 def test_lines_of_codes_begin_with_the_header(tiny_bundle: Path, tmp_path: Path, precision: Any) -> None:
     out, texts = tmp_path / "v.jsonl", ["a text", "another"]
-    ok("embed", tiny_bundle, *texts, "--out", out, "--precision", precision)
+    ok("embed", tiny_bundle, *texts, "--out", out, "--vector-type", precision)
     found = read_metadata(out)
     assert found is not None
     assert found.precision == precision
     assert len(out.read_text("utf-8").splitlines()) == 3
-    assert ok("embed", tiny_bundle, *texts, "--precision", precision).stdout == out.read_text("utf-8")
-    assert ok("embed", tiny_bundle, *texts, "--precision", precision, "--header").stdout == out.read_text("utf-8")
+    assert ok("embed", tiny_bundle, *texts, "--vector-type", precision).stdout == out.read_text("utf-8")
+    assert ok("embed", tiny_bundle, *texts, "--vector-type", precision, "--header").stdout == out.read_text("utf-8")
     result = invoke(whiten, "similarity", out, out)
     assert (result.exit_code, f"precision {precision}; wanted float32" in result.stderr) == (1, True)
 

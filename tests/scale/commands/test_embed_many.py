@@ -95,7 +95,7 @@ def test_files_and_rows_stand_for_ids(tiny_bundle: Path, filled: Path, tmp_path:
 def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables) -> None:
     got = {}
     for stored in ("float32", "float16", "int8", "codes"):
-        embed(tiny_bundle, filled / "d.parquet", tmp_path / stored, "--type", stored, "--verify")
+        embed(tiny_bundle, filled / "d.parquet", tmp_path / stored, "--vector-type", stored, "--verify")
         got[stored] = vectors_of(table_of(tmp_path / stored), "code" if stored == "codes" else "embedding")
     texts = list(read_texts(filled / "d.parquet", "text"))
     assert [got[one].dtype for one in got] == [np.float32, np.float16, np.int8, np.uint8]
@@ -167,8 +167,8 @@ def test_other_options_are_refused(tiny_bundle: Path, golden: Path, filled: Path
     out = tmp_path / "out"
     embed(tiny_bundle, filled, out)
     common = ("--input", filled, "--out", out, "--per-shard", 64)
-    code, said = refused("embed-many", tiny_bundle, *common, "--type", "float16", "--normalize")
-    assert (code, "(normalize: False -> True; type: float32 -> float16)" in said) == (2, True)
+    code, said = refused("embed-many", tiny_bundle, *common, "--vector-type", "float16", "--normalize")
+    assert (code, "(normalize: False -> True; vector_type: float32 -> float16)" in said) == (2, True)
     assert "(bundle: " in refused("embed-many", golden / "bundle-v1-int8", *common)[1]
     assert "(records of a shard: 64 -> 65)" in refused("embed-many", tiny_bundle, *common[:4], "--per-shard", 65)[1]
 
@@ -237,12 +237,12 @@ def test_the_second_of_two_jobs_that_start_at_once_is_refused(
 
     def while_another_starts(*arguments: Any) -> Any:
         monkeypatch.setattr(plan, "make_job", make_job)
-        ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--type", "float16", "--plan-only")
+        ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--vector-type", "float16", "--plan-only")
         return make_job(*arguments)
 
     monkeypatch.setattr(plan, "make_job", while_another_starts)
     code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
-    assert (code, "is of another job (type: float16 -> float32)" in said) == (2, True)
+    assert (code, "is of another job (vector_type: float16 -> float32)" in said) == (2, True)
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
 
 
@@ -327,14 +327,14 @@ REFUSED = [
     (("--shard", "0/3"), "--shard is '0/3'; wanted K/N, with K from 1 to N"),
     (("--shard", "4/3"), "--shard is '4/3'; wanted K/N, with K from 1 to N"),
     (("--prompt", "a", "--prompt-name", "b"), "exclude each other"),
-    (("--bytes", "2"), "--bytes is for --type codes, not float32"),
-    (("--type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
+    (("--bytes", "2"), "--bytes is for --vector-type codes, not float32"),
+    (("--vector-type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
     (("--id", "key"), "has no column 'key'"),
     (("--keep", "row"), "'row' is a column that is written itself"),
     (("--input", "nowhere"), "'nowhere' does not exist; check the path"),
     (("--prompt-name", "zz"), "zz"),
     (("--truncate-dim", 9999), "9999"),
-    (("--type", "codes", "--bytes", 9999), "9999"),
+    (("--vector-type", "codes", "--bytes", 9999), "9999"),
     (("--input", "s4://bucket/key"), "'s4://bucket/key' is no path or URL that fsspec knows"),
 ]
 
@@ -435,5 +435,5 @@ def test_a_vector_that_is_too_long_for_float16(
     tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Encoder, "encode", lambda self, texts, **options: np.full((len(texts), 32), 1e5, np.float32))
-    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--type", "float16")
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--vector-type", "float16")
     assert "beyond 65,504" in refused(*arguments)[1]
