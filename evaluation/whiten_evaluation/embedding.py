@@ -29,7 +29,7 @@ from whiten_whitening.maps import (
 )
 from whiten_whitening.moments import Float64Array, Moments
 
-SourceName = Literal["bundle", "target", "none"]
+SourceName = Literal["bundle", "task", "none"]
 """Source of a whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""
 
 
@@ -38,8 +38,8 @@ class WhiteningSource:
     """The whitening of an evaluation."""
 
     source: SourceName = "bundle"
-    spec: WhiteningSpec = field(default_factory=WhiteningSpec)  # of the whitening that is fitted on "target"
-    dimension: int | None = None  # leading coordinates to keep of "bundle"; `spec` holds that of "target"
+    spec: WhiteningSpec = field(default_factory=WhiteningSpec)  # of the whitening that is fitted on "task"
+    dimension: int | None = None  # leading coordinates to keep of "bundle"; `spec` holds that of "task"
 
     @classmethod
     def parse(
@@ -51,18 +51,18 @@ class WhiteningSource:
         shrinkage: Shrinkage = "none",
     ) -> "WhiteningSource":
         """Make a source from options of a command line; refuse options that exclude each other."""
-        if source == "target":
+        if source == "task":
             return cls(source, WhiteningSpec(method, dimension, beta, shrinkage))
-        for name, value, default in (("method", method, "pca"), ("beta", beta, 1), ("shrinkage", shrinkage, "none")):
+        for name, value, default in (("whitening", method, "pca"), ("beta", beta, 1), ("shrinkage", shrinkage, "none")):
             if value != default:
-                raise UsageError(f"{name} {value} is for --whitening target; leave it out")
+                raise UsageError(f"{name} {value} is for --fit-on task; leave it out")
         if source == "none" and dimension is not None:
-            raise UsageError(f"dim {dimension} needs a whitening, but --whitening is none; leave one out")
+            raise UsageError(f"dim {dimension} needs a whitening, but --fit-on is none; leave one out")
         return cls(source, dimension=dimension)
 
     def __str__(self) -> str:
-        if self.source == "target":
-            return f"target{''.join(f', {part}' for part in _unusual(self.spec))}"
+        if self.source == "task":
+            return f"task{''.join(f', {part}' for part in _unusual(self.spec))}"
         return f"{self.source}{f', {self.dimension} dimensions' if self.dimension else ''}"
 
 
@@ -132,7 +132,7 @@ def check_bundles(
             raise UsageError(f"{bundle}: {error}") from None
         if whitening.source == "bundle":
             _kept(bundle, manifest, whitening.dimension)
-        if whitening.source == "target":
+        if whitening.source == "task":
             if manifest.pooling == "sif":
                 check_for_sif(whitening.spec.shrinkage)
             for name, n in groups.items():

@@ -60,21 +60,21 @@ def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(
 
 
 def test_whitening_that_is_fitted_is_named_in_full() -> None:
-    assert str(WhiteningSource.parse("target", None)) == "target"
+    assert str(WhiteningSource.parse("task", None)) == "task"
     assert (
-        str(WhiteningSource.parse("target", 8, 0.5, "pca-cor", 0.3))
-        == "target, pca-cor, beta 0.5, shrinkage 0.3, 8 dimensions"
+        str(WhiteningSource.parse("task", 8, 0.5, "pca-cor", 0.3))
+        == "task, pca-cor, beta 0.5, shrinkage 0.3, 8 dimensions"
     )
-    assert WhiteningSource.parse("target", None, 1.0, "zca", "oas").spec == WhiteningSpec("zca", None, 1.0, "oas")
+    assert WhiteningSource.parse("task", None, 1.0, "zca", "oas").spec == WhiteningSpec("zca", None, 1.0, "oas")
 
 
 @pytest.mark.parametrize("source", ["bundle", "none"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "zca"}, "method zca is for --whitening target"),
-        ({"shrinkage": 0.5}, "shrinkage 0.5 is for --whitening target"),
-        ({"beta": 0.5}, "beta 0.5 is for --whitening target"),
+        ({"method": "zca"}, "whitening zca is for --fit-on task"),
+        ({"shrinkage": 0.5}, "shrinkage 0.5 is for --fit-on task"),
+        ({"beta": 0.5}, "beta 0.5 is for --fit-on task"),
     ],
 )
 def test_options_of_a_fit_are_refused_where_nothing_is_fitted(
@@ -93,6 +93,6 @@ def test_too_few_sentences_are_enough_with_shrinkage() -> None:
 
 
 def test_estimator_that_sif_lacks_the_moments_for_is_refused_before_embedding(changed: Callable[..., Path]) -> None:
-    whitening = WhiteningSource.parse("target", None, shrinkage="ledoit-wolf")
+    whitening = WhiteningSource.parse("task", None, shrinkage="ledoit-wolf")
     with pytest.raises(UsageError, match="needs the vectors' fourth moment"):
         check_bundles([changed(pooling="sif")], whitening, {"MR": 1000})

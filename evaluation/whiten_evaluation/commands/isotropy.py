@@ -25,7 +25,7 @@ from whiten_whitening.moments import Moments
     section="Evaluate",
     examples=(
         "whiten eval isotropy bundles/minilm-l0-l1 --input texts.txt",
-        "whiten eval isotropy bundles/minilm-l0-l1 --data sts/ --method pca",
+        "whiten eval isotropy bundles/minilm-l0-l1 --data sts/ --whitening pca",
     ),
 )
 @one_line_errors
@@ -47,7 +47,7 @@ from whiten_whitening.moments import Moments
 @prompt_option
 @heading("Whitening")
 @option(
-    "--method",
+    "--whitening",
     "methods",
     multiple=True,
     type=click.Choice(get_args(Method)),
@@ -55,14 +55,14 @@ from whiten_whitening.moments import Moments
     help=f"Measure this whitening too. One of {', '.join(get_args(Method))}. It is fitted on the texts themselves. "
     "Repeatable.",
 )
-@option("--dim", type=click.IntRange(min=1), metavar="K", help="Leading dimensions that --method keeps.")
-@option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --method.")
+@option("--dim", type=click.IntRange(min=1), metavar="K", help="Leading dimensions that --whitening keeps.")
+@option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --whitening.")
 @option(
     "--shrinkage",
     default="none",
     show_default=True,
     metavar="none|ledoit-wolf|oas|A",
-    help="Shrink the covariance of --method. A is a weight from 0 to 1.",
+    help="Shrink the covariance of --whitening. A is a weight from 0 to 1.",
 )
 @running_options
 def isotropy(
@@ -86,9 +86,9 @@ def isotropy(
         raise UsageError(f"--column '{column}' is for --input; leave it out")
     specs = [WhiteningSpec(method, dim, beta, parse_shrinkage(shrinkage)) for method in dict.fromkeys(methods)]
     if not specs and (dim, beta, shrinkage) != (None, 1.0, "none"):
-        raise UsageError("--dim, --beta and --shrinkage are of a whitening that --method names; name one")
+        raise UsageError("--dim, --beta and --shrinkage need a whitening; name one with --whitening")
     texts, absent = _texts(data, inputs, column, run)
-    checked = WhiteningSource("target", specs[0]) if specs else WhiteningSource()
+    checked = WhiteningSource("task", specs[0]) if specs else WhiteningSource()
     rows: list[list[Cell]] = []
     documents = []
     for bundle in run.over(texts, checked, {"the texts": len(texts)}, f"{len(texts):,} texts"):

@@ -48,32 +48,32 @@ csv_option = option("--csv", "as_csv", is_flag=True, help="Print comma-separated
 _WHITENING = (
     heading("Whitening"),
     option(
-        "--whitening",
+        "--fit-on",
         "source",
         type=click.Choice(get_args(SourceName)),
         metavar="WHICH",
         default="bundle",
         show_default=True,
-        help="bundle, target or none. The bundle's own; target is fitted on each task's own sentences, as "
-        "WhiteningBERT does; or none.",
+        help="Whitening to score: bundle, task or none. bundle is the bundle's own; task is fitted on each task's own "
+        "sentences, as WhiteningBERT does.",
     ),
     option(
-        "--method",
+        "--whitening",
+        "method",
         type=click.Choice(get_args(Method)),
-        metavar="NAME",
+        metavar="METHOD",
         default="pca",
         show_default=True,
-        help=f"Method of --whitening target. One of {', '.join(get_args(Method))}. In full, they differ by a rotation "
-        "only.",
+        help=f"Method of --fit-on task. One of {', '.join(get_args(Method))}. In full, they differ by a rotation only.",
     ),
     option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
-    option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --whitening target."),
+    option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --fit-on task."),
     option(
         "--shrinkage",
         default="none",
         show_default=True,
         metavar="none|ledoit-wolf|oas|A",
-        help="Shrink the covariance of --whitening target. A is a weight from 0 to 1.",
+        help="Shrink the covariance of --fit-on task. A is a weight from 0 to 1.",
     ),
 )
 _RUNNING = (
@@ -88,7 +88,7 @@ _RUNNING = (
 
 
 def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass --whitening, --method, --dim, --beta and --shrinkage to a command as one `WhiteningSource`."""
+    """Pass --fit-on, --whitening, --dim, --beta and --shrinkage to a command as one `WhiteningSource`."""
 
     @wraps(command)
     def parsed(

@@ -34,7 +34,7 @@ from whiten_runtime.errors import UsageError
     section="Evaluate",
     examples=(
         "whiten eval sts bundles/minilm-l0-l1 --data sts/",
-        "whiten eval sts bundles/minilm-l0-l1 --data sts/ --whitening target --csv",
+        "whiten eval sts bundles/minilm-l0-l1 --data sts/ --fit-on task --csv",
     ),
 )
 @one_line_errors
@@ -116,7 +116,7 @@ def compare(data: Path, tasks: str | None, resamples: int, seed: int, whitening:
     bundles, similarities = [], []
     for bundle in run.over(found.texts, whitening, groups, f"{len(found.texts):,} sentences, whitening {whitening}"):
         vectors = bundle.embed(whitening)
-        width = (whitening.source == "target" and whitening.spec.dimension) or vectors.vectors.shape[1]
+        width = (whitening.source == "task" and whitening.spec.dimension) or vectors.vectors.shape[1]
         bundles.append((bundle.name, read_manifest(bundle.path), width))
         similarities.append([task_cosines(task, vectors, whitening) for task in found.tasks])
     compared = compare_bundles(found, bundles, similarities, resamples, seed)

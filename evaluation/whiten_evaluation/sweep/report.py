@@ -15,9 +15,9 @@ from whiten_evaluation.sweep.search import Best, Score, Sweep, Whitened, average
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_whitening.moments import Float64Array
 
-NAMES: Mapping[Whitened, str] = {"none": "not whitened", "target": "target", "corpus": "corpus"}
+NAMES: Mapping[Whitened, str] = {"none": "not whitened", "task": "task", "corpus": "corpus"}
 
-_COLOURS: Mapping[Whitened, str] = {"none": "#8d99ae", "target": "#d1495b", "corpus": "#2e6f95"}
+_COLOURS: Mapping[Whitened, str] = {"none": "#8d99ae", "task": "#d1495b", "corpus": "#2e6f95"}
 _STYLES = ("-", "--", ":", "-.")
 _INK = "#22223b"
 _QUALITY = "Spearman x 100, average of the tasks"
@@ -131,7 +131,7 @@ def _protocol(sweep: Sweep) -> list[str]:
         f"Scored: {searched}; {sweep.width} dimensions, at most {sweep.max_seq_length} tokens; {sweep.sentences:,} "
         f"sentences of {', '.join(sweep.tasks)}. Spearman's correlation of cosines with people's scores, times 100: "
         "mean over the sub-datasets of a task, then over the tasks.",
-        "Target: whitened in full on each task's own sentences (WhiteningBERT's setting).",
+        "Task: whitened in full on each task's own sentences (WhiteningBERT's setting).",
     ]
     if sweep.corpus:
         lines[1] += (

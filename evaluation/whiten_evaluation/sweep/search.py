@@ -24,7 +24,7 @@ from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.reporter import Reporter
 
-Whitened = Literal["none", "target", "corpus"]
+Whitened = Literal["none", "task", "corpus"]
 """Whitening of a score: none, fitted on each task's own sentences, or fitted on a corpus for all tasks."""
 
 EXHAUSTIVE = 12
@@ -84,7 +84,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kinds(self) -> tuple[Whitened, ...]:
         """Return the whitenings that were scored."""
-        return ("none", "target", "corpus") if self.corpus else ("none", "target")
+        return ("none", "task", "corpus") if self.corpus else ("none", "task")
 
     def of(self, pooling: Pooling, whitening: Whitened, size: int | None = None) -> Iterator[Score]:
         """Yield the scores that have an average, of combinations of one size or, for None, of all sizes."""
@@ -132,17 +132,17 @@ class Search:
         return len(searched_layers(self.layers, self.exhaustive)) <= self.exhaustive
 
     def run(self) -> tuple[Score, ...]:
-        """Score single layers, pairs and larger combinations, not whitened, on target, and the best on the corpus."""
+        """Score single layers, pairs and larger combinations, not whitened, on the task, and the best on the corpus."""
         searched, small = searched_layers(self.layers, self.exhaustive), of_sizes(self.layers, range(1, 3))
         first = small | of_sizes(searched, range(3, len(searched) + 1)) if self.is_exhaustive else small
         extended = "" if self.is_exhaustive else " and their extensions"
         self.report.stage(f"scoring {len(first):,} combinations of layers{extended}")
         for pooling in self.vectors.graph.poolings:
-            self._score(pooling, ("none", "target"), first)
+            self._score(pooling, ("none", "task"), first)
             for size in () if self.is_exhaustive else range(2, len(searched)):
                 best = self._best(pooling, size, self.beam)
                 more = {tuple(sorted({*found, layer})) for found in best for layer in searched if layer not in found}
-                self._score(pooling, ("none", "target"), more)
+                self._score(pooling, ("none", "task"), more)
             if self.corpus is not None:
                 larger = (self._best(pooling, size, 1) for size in range(3, len(self.layers) + 1))
                 self._score(pooling, ("corpus",), small.union(*larger))
@@ -186,9 +186,9 @@ class Search:
         return LayerMoments(self.layers, vectors, np.ones(vectors.shape[1]))
 
     def _best(self, pooling: Pooling, size: int, count: int) -> set[Combination]:
-        """Return the best combinations of a size without whitening and of those on target."""
+        """Return the best combinations of a size without whitening and of those whitened on the task."""
         best: set[Combination] = set()
-        for kind in ("none", "target"):
+        for kind in ("none", "task"):
             known = [
                 score
                 for key, score in self.scores.items()

@@ -43,7 +43,7 @@ class SweepPlan:
 
 
 def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
-    """Score combinations of a model's layers on similarity tasks: not whitened, on target, the best on a corpus."""
+    """Score combinations of a model's layers on similarity tasks: not whitened, on the task, the best on a corpus."""
     report = reporter or Reporter()
     seconds: dict[str, float] = {}
     report.stage(f"finding {plan.model}")

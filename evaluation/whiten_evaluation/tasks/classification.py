@@ -70,7 +70,7 @@ def classify(
 ) -> ClassificationScore:
     """Train and test a classifier on a task.
 
-    The whitening "target" is fitted on all sentences of the task, also those of the test split, as in WhiteningBERT.
+    The whitening "task" is fitted on all sentences of the task, also those of the test split, as in WhiteningBERT.
     """
     from joblib import parallel_config
     from sklearn.metrics import accuracy_score, f1_score
@@ -79,7 +79,7 @@ def classify(
 
     _check_classes(task)
     started = time.monotonic()
-    fitted = vectors.fit(task.sentences, whitening.spec, task.name) if whitening.source == "target" else None
+    fitted = vectors.fit(task.sentences, whitening.spec, task.name) if whitening.source == "task" else None
     x, y = features(task.train, vectors, fitted)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=SEED)
     accuracies: tuple[float, ...] = ()
@@ -155,9 +155,9 @@ def score_entailment(
 ) -> EntailmentScore:
     """Decide entailment where a cosine is above a threshold: WhiteningBERT (Huang et al. 2021), appendix A.2.
 
-    The threshold is used as given and never tuned; the whitening "target" is fitted on both columns.
+    The threshold is used as given and never tuned; the whitening "task" is fitted on both columns.
     """
-    fitted = vectors.fit(pairs.sentences, whitening.spec, "RTE") if whitening.source == "target" else None
+    fitted = vectors.fit(pairs.sentences, whitening.spec, "RTE") if whitening.source == "task" else None
     decided = cosines(*(whitened(vectors.of(texts), fitted) for texts in (pairs.texts, pairs.second))) > threshold
     share = float(pairs.labels.mean())
     return EntailmentScore(

@@ -102,10 +102,10 @@ class CodeScore(msgspec.Struct, frozen=True, kw_only=True):
 def task_cosines(task: Task, vectors: TextVectors, whitening: WhiteningSource) -> list[Float64Array]:
     """Return the cosines of a task's pairs, [n] for each sub-dataset.
 
-    On "target", one whitening is fitted on all sentences of the task, from both columns, with repetitions
+    On "task", one whitening is fitted on all sentences of the task, from both columns, with repetitions
     (WhiteningBERT's transductive setting).
     """
-    fitted = vectors.fit(task.texts, whitening.spec, task.name) if whitening.source == "target" else None
+    fitted = vectors.fit(task.texts, whitening.spec, task.name) if whitening.source == "task" else None
     return [
         cosines(*(whitened(vectors.of(texts), fitted) for texts in (subset.first, subset.second)))
         for subset in task.subsets

@@ -23,7 +23,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_methods_are_fitted_on_the_texts(tiny_bundle: Path, texts: Path) -> None:
-    options = [part for method in get_args(Method) for part in ("--method", method)]
+    options = [part for method in get_args(Method) for part in ("--whitening", method)]
     result = run(tiny_bundle, "--input", texts, "--json", *options)
     assert result.exit_code == 0, result.stderr
     [bundle] = json.loads(result.stdout)["bundles"]
@@ -31,22 +31,22 @@ def test_methods_are_fitted_on_the_texts(tiny_bundle: Path, texts: Path) -> None
     scores = [record["iso_score"] for record in bundle["fitted"].values()]
     assert scores == pytest.approx([1] * 5, abs=1e-3)  # the covariance of these very texts becomes the identity
     assert bundle["before"]["iso_score"] < bundle["after"]["iso_score"] < 0.99
-    half = json.loads(run(tiny_bundle, "--input", texts, "--json", "--method", "zca", "--shrinkage", "0.5").stdout)
+    half = json.loads(run(tiny_bundle, "--input", texts, "--json", "--whitening", "zca", "--shrinkage", "0.5").stdout)
     assert 0.1 < half["bundles"][0]["fitted"]["zca"]["iso_score"] < 0.99
-    rows = run(tiny_bundle, "--input", texts, "--method", "pca", "--dim", 4).stdout.splitlines()
+    rows = run(tiny_bundle, "--input", texts, "--whitening", "pca", "--dim", 4).stdout.splitlines()
     assert "pca on these texts  4 " in rows[-1]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--beta", "0.5"], "are of a whitening that --method names; name one"),
-        (["--shrinkage", "oas"], "are of a whitening that --method names; name one"),
-        (["--dim", "4"], "are of a whitening that --method names; name one"),
-        (["--method", "zca", "--dim", "4"], "dim 4 cannot be kept of zca"),
-        (["--method", "pca", "--dim", "33"], "dim is 33, but the vectors have 32 dimensions"),
-        (["--method", "pca", "--beta", "2"], "beta is 2.0"),
-        (["--method", "pca", "--shrinkage", "much"], "shrinkage is 'much'"),
+        (["--beta", "0.5"], "need a whitening; name one with --whitening"),
+        (["--shrinkage", "oas"], "need a whitening; name one with --whitening"),
+        (["--dim", "4"], "need a whitening; name one with --whitening"),
+        (["--whitening", "zca", "--dim", "4"], "dim 4 cannot be kept of zca"),
+        (["--whitening", "pca", "--dim", "33"], "dim is 33, but the vectors have 32 dimensions"),
+        (["--whitening", "pca", "--beta", "2"], "beta is 2.0"),
+        (["--whitening", "pca", "--shrinkage", "much"], "shrinkage is 'much'"),
     ],
 )
 def test_errors_are_one_line(tiny_bundle: Path, texts: Path, options: list[str], message: str) -> None:
@@ -58,8 +58,8 @@ def test_errors_are_one_line(tiny_bundle: Path, texts: Path, options: list[str],
 
 def test_too_few_texts_to_fit_are_refused_before_embedding(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("\n".join(sentences(20)) + "\n", "utf-8")
-    result = run(tiny_bundle, "--input", tmp_path / "few.txt", "--method", "zca")
+    result = run(tiny_bundle, "--input", tmp_path / "few.txt", "--whitening", "zca")
     assert result.exit_code == 2
     assert "the texts: 20 sentences cannot whiten 32 dimensions" in result.stderr
     assert "·" not in result.stderr
-    assert run(tiny_bundle, "--input", tmp_path / "few.txt", "--method", "zca", "--shrinkage", "oas").exit_code == 0
+    assert run(tiny_bundle, "--input", tmp_path / "few.txt", "--whitening", "zca", "--shrinkage", "oas").exit_code == 0

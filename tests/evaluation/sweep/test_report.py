@@ -17,7 +17,7 @@ def score(layers: tuple[int, ...], value: float | None, kind: Whitened = "none",
 
 def made(*best: tuple[Score, float], scores: tuple[Score, ...] = (), exhaustive: bool = True) -> Sweep:
     """Make a sweep of seven layers with the best rows, each with the upper end of its difference to the first."""
-    every = [score(layers, 50.0 + sum(layers), "target") for layers in of_sizes(range(7), range(1, 3))]
+    every = [score(layers, 50.0 + sum(layers), "task") for layers in of_sizes(range(7), range(1, 3))]
     return Sweep(
         model="made & named <so>",
         checkpoint=None,
@@ -42,11 +42,11 @@ def made(*best: tuple[Score, float], scores: tuple[Score, ...] = (), exhaustive:
 
 
 def test_result_is_told_in_plain_words() -> None:
-    single = (score((5,), 66.52, "target"), score((0,), 61.0), score((6,), 82.0))
+    single = (score((5,), 66.52, "task"), score((0,), 61.0), score((6,), 82.0))
     best = (score((0, 6), 82.41), 0.0)
     assert summary(made(best, (score((5,), 66.52), -9.0), scores=single)) == [
         "Layers 0,6 are best: 82.4 (mean pooling).",
-        "Layer 5 alone gives 66.5 at 1.2 × the speed (mean pooling, whitened on the target).",
+        "Layer 5 alone gives 66.5 at 1.2 × the speed (mean pooling, whitened on the task).",
     ]
     alike = made((score((1, 2), 82.41, "corpus"), 0.0), (score((1,), 82.0), 0.4), scores=(score((0,), 61.0),))
     assert summary(alike) == [
@@ -58,10 +58,10 @@ def test_result_is_told_in_plain_words() -> None:
 
 
 def test_table_has_intervals_and_speeds() -> None:
-    header, rows = best_table(made((score((2, 6), 82.41, "target"), 0.0), (score((0,), 66.5), -9.0)))
+    header, rows = best_table(made((score((2, 6), 82.41, "task"), 0.0), (score((0,), 66.5), -9.0)))
     assert header[:4] == ("layers", "pooling", "whitening", "average")
     assert rows == [
-        ("2,6", "mean", "target", "82.41", "60.00 to 70.00", "", "", "1.0 ×"),
+        ("2,6", "mean", "task", "82.41", "60.00 to 70.00", "", "", "1.0 ×"),
         ("0", "mean", "not whitened", "66.50", "60.00 to 70.00", "-15.91", "-12.00 to -9.00", "no block"),
     ]
 

@@ -70,19 +70,17 @@ def test_report_is_complete_and_agrees_with_sts_scores(
     assert "STS12 is absent" in html
     with (out / "scores.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(document["scores"])
-    counts = {
-        (p, kind): len(found(document, p, kind)) for p in ("mean", "cls") for kind in ("none", "target", "corpus")
-    }
-    assert [counts[p, kind] for p in ("mean", "cls") for kind in ("none", "target")] == [31] * 4
+    counts = {(p, kind): len(found(document, p, kind)) for p in ("mean", "cls") for kind in ("none", "task", "corpus")}
+    assert [counts[p, kind] for p in ("mean", "cls") for kind in ("none", "task")] == [31] * 4
     assert all(15 < counts[p, "corpus"] < 31 for p in ("mean", "cls"))  # single layers, pairs and the best of a size
     # The bundle of layers 1 and 4, exported and evaluated by other code, agrees.
     data = read_sts(data_folder, ("STS-B", "STS15"))
-    for kind in ("none", "target"):
+    for kind in ("none", "task"):
         whitening = WhiteningSource(kind)  # type: ignore[arg-type]
         scores = score_sts(data, embed_texts(tiny_bundle, data.texts, whitening), whitening)
         want = float(np.mean([task.mean for task in scores.tasks]))
         assert found(document, "mean", kind)[1, LAYERS] == pytest.approx(want, abs=0.03)
-    assert found(document, "cls", "target")[0,] is None  # the first token is the same in every text
+    assert found(document, "cls", "task")[0,] is None  # the first token is the same in every text
     assert found(document, "cls", "none")[0,] is None
     assert found(document, "cls", "corpus")[0,] is None
     assert document["corpus_sentences"] == 320
@@ -124,9 +122,9 @@ def test_constant_first_token_has_no_scores(
     result = run(*options, model=checkpoint("llama"))
     assert result.exit_code == 0, result.stderr
     document = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
-    for kind in ("none", "target", "corpus"):
+    for kind in ("none", "task", "corpus"):
         assert set(found(document, "cls", kind).values()) == {None}
-    assert None not in found(document, "last", "target").values()
+    assert None not in found(document, "last", "task").values()
     assert "cls" not in {row["score"]["pooling"] for row in document["best"]}
     assert all(found(document, pooling, "none") for pooling in poolings)
     assert "inf" not in (tmp_path / "out" / "scores.csv").read_text()
@@ -156,7 +154,7 @@ def test_beam_search_scores_agree_with_exhaustive_search(
     assert every["exhaustive"]
     assert not some["exhaustive"]
     assert len(some["scores"]) < len(every["scores"])
-    for kind in ("none", "target"):
+    for kind in ("none", "task"):
         known, tried = found(every, "mean", kind), found(some, "mean", kind)
         assert {len(layers) for layers in tried} == {1, 2, 3, 4, 5}
         for layers, average in tried.items():

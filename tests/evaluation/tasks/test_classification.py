@@ -136,11 +136,11 @@ def test_pairs_are_scored_by_accuracy_and_f1() -> None:
 def test_target_whitening_is_fitted_on_all_splits() -> None:
     made = Made(4, 2)
     task = ClassificationTask("MRPC", made.split(60, pairs=True), made.split(40, pairs=True), pairs=True)
-    fitted = made.vectors.fit(task.sentences, WhiteningSource("target").spec, "all")
+    fitted = made.vectors.fit(task.sentences, WhiteningSource("task").spec, "all")
     assert fitted.n_samples == 200
     vectors = made.vectors
     before = TextVectors(vectors.rows, ((vectors.vectors - fitted.mean) @ fitted.weight).astype(np.float32))
-    found = classify(task, made.vectors, WhiteningSource("target"))
+    found = classify(task, made.vectors, WhiteningSource("task"))
     wanted = classify(task, before, WhiteningSource("none"))
     assert (found.accuracy, found.f1, found.strengths) == (wanted.accuracy, wanted.f1, wanted.strengths)
 
@@ -204,7 +204,7 @@ def test_cr_has_a_table_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
     texts = sentences(80)
     (tmp_path / "custrev.pos").write_text("\n".join(texts[:50]) + "\n", "utf-8")
     (tmp_path / "custrev.neg").write_text("\n".join(texts[50:]) + "\n", "utf-8")
-    options = (tiny_bundle, "--data", tmp_path, "--tasks", "CR", "--whitening", "none")
+    options = (tiny_bundle, "--data", tmp_path, "--tasks", "CR", "--fit-on", "none")
     result = run(*options)
     assert result.exit_code == 0, result.stderr
     first, own = result.stdout.rstrip("\n").split("\n\n")
@@ -224,7 +224,7 @@ def test_cr_has_a_table_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
     [
         (["--tasks", "MR,STSB"], 2, "task 'STSB' is unknown; wanted some of MR,CR,SUBJ,MPQA,TREC,SST5,MRPC"),
         (["--tasks", "CR"], 2, "none of the tasks that were asked for; wanted files of CR (no custrev.pos"),
-        (["--tasks", "MR", "--whitening", "target"], 2, "MR: 24 sentences cannot whiten"),
+        (["--tasks", "MR", "--fit-on", "task"], 2, "MR: 24 sentences cannot whiten"),
         (["--tasks", "MPQA"], 1, "MPQA: class 0 has 2 samples to learn from; wanted 12 or more"),
     ],
 )

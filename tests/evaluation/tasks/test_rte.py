@@ -97,14 +97,14 @@ def test_command_scores_with_each_whitening(tiny_bundle: Path, tmp_path: Path) -
     assert table.exit_code == 0, table.stderr
     assert table.stdout.split("\n")[0].split() == ["bundle", "pairs", "accuracy", "majority", "entailed"]
     pairs, file = read_entailment(data)
-    for source in ("bundle", "target", "none"):
-        result = run(tiny_bundle, "--data", data, "--whitening", source, "--json", "--threshold", "0.25")
+    for source in ("bundle", "task", "none"):
+        result = run(tiny_bundle, "--data", data, "--fit-on", source, "--json", "--threshold", "0.25")
         assert result.exit_code == 0, result.stderr
         document = json.loads(result.stdout)
         assert (document["whitening"], document["threshold"], document["file"]) == (source, 0.25, str(file))
         vectors = embed_texts(tiny_bundle, pairs.sentences, WhiteningSource(source))  # type: ignore[arg-type]
         first, second = vectors.of(pairs.texts), vectors.of(pairs.second)
-        if source == "target":  # fitted on both columns
+        if source == "task":  # fitted on both columns
             white = fit_map(Moments.of(np.concatenate([first, second])))
             first, second = ((part - white.mean) @ white.weight for part in (first, second))
         lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)

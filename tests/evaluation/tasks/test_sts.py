@@ -56,7 +56,7 @@ def by_hand(bundle: Path, folder: Path, source: str) -> dict[str, tuple[float, f
                     pairs.append([encoder.encode(list(column)) for column in columns])
                 else:
                     pairs.append([unwhitened(bundle, list(column)) for column in columns])
-            if source == "target":
+            if source == "task":
                 every = np.concatenate([np.concatenate(pair) for pair in pairs])
                 u, s, _ = np.linalg.svd(np.cov(every.T))  # as in the papers' code
                 pairs = [[(part - every.mean(axis=0)) @ u / np.sqrt(s) for part in pair] for pair in pairs]
@@ -76,7 +76,7 @@ def unwhitened(bundle: Path, texts: list[str]) -> np.ndarray:
         return encoder.encode(texts).astype(float) @ np.linalg.inv(stored["W"]) + stored["mean"]
 
 
-@pytest.mark.parametrize("source", ["bundle", "target", "none"])
+@pytest.mark.parametrize("source", ["bundle", "task", "none"])
 def test_scores_equal_scipy_by_hand(tiny_bundle: Path, data_folder: Path, source: str) -> None:
     data = read_sts(data_folder)
     whitening = WhiteningSource(source)  # type: ignore[arg-type]
@@ -89,12 +89,12 @@ def test_scores_equal_scipy_by_hand(tiny_bundle: Path, data_folder: Path, source
 
 def test_target_whitening_uses_dimension_and_beta(tiny_bundle: Path, data_folder: Path) -> None:
     data = read_sts(data_folder, ("STS-B",))
-    vectors = embed_texts(tiny_bundle, data.texts, WhiteningSource("target"))
+    vectors = embed_texts(tiny_bundle, data.texts, WhiteningSource("task"))
     texts = [*data.tasks[0].subsets[0].first, *data.tasks[0].subsets[0].second]
     every = vectors.of(texts)
     values, basis = np.linalg.eigh(np.cov(every.T))
     for dimension, beta in ((8, 1.0), (None, 0.5), (None, 0.0)):
-        whitening = WhiteningSource.parse("target", dimension, beta, "pca")
+        whitening = WhiteningSource.parse("task", dimension, beta, "pca")
         W = (basis * values ** (-beta / 2))[:, ::-1][:, :dimension]
         white = Head((every.mean(axis=0), W), False)(every)
         half = len(white) // 2
@@ -104,7 +104,7 @@ def test_target_whitening_uses_dimension_and_beta(tiny_bundle: Path, data_folder
 
 def sts_mean(bundle: Path, folder: Path, *options: object) -> float:
     """Return the mean of STS15 that the command prints as JSON."""
-    result = run("sts", bundle, "--data", folder, "--tasks", "STS15", "--whitening", "target", "--json", *options)
+    result = run("sts", bundle, "--data", folder, "--tasks", "STS15", "--fit-on", "task", "--json", *options)
     assert result.exit_code == 0, result.stderr
     return float(json.loads(result.stdout)["bundles"][0]["tasks"][0]["mean"])
 
@@ -113,7 +113,7 @@ def sts_mean(bundle: Path, folder: Path, *options: object) -> float:
 def test_full_whitening_scores_the_same_with_every_method(tiny_bundle: Path, data_folder: Path, method: str) -> None:
     """They differ by a rotation, which no cosine sees."""
     want = sts_mean(tiny_bundle, data_folder)
-    assert sts_mean(tiny_bundle, data_folder, "--method", method) == pytest.approx(want, abs=0.02)
+    assert sts_mean(tiny_bundle, data_folder, "--whitening", method) == pytest.approx(want, abs=0.02)
 
 
 def test_truncate_bundle_to_leading_dimensions(tiny_bundle: Path, data_folder: Path) -> None:
@@ -150,12 +150,12 @@ def test_command_prints_table_json_and_csv(tiny_bundle: Path, data_folder: Path)
     [
         (["--tasks", "sts99"], "task 'sts99' is unknown"),
         (["--json", "--csv"], "choose one"),
-        (["--whitening", "none", "--dim", "8"], "needs a whitening"),
-        (["--beta", "0.5"], "is for --whitening target"),
+        (["--fit-on", "none", "--dim", "8"], "needs a whitening"),
+        (["--beta", "0.5"], "is for --fit-on task"),
         (["--dim", "33"], "wanted 1 to 32"),
-        (["--whitening", "target", "--dim", "33"], "dim is 33"),
-        (["--whitening", "target", "--shrinkage", "much"], "shrinkage is 'much'; wanted none, ledoit-wolf, oas"),
-        (["--whitening", "target", "--method", "zca", "--dim", "8"], "dim 8 cannot be kept of zca"),
+        (["--fit-on", "task", "--dim", "33"], "dim is 33"),
+        (["--fit-on", "task", "--shrinkage", "much"], "shrinkage is 'much'; wanted none, ledoit-wolf, oas"),
+        (["--fit-on", "task", "--whitening", "zca", "--dim", "8"], "dim 8 cannot be kept of zca"),
     ],
 )
 def test_errors_are_one_line(tiny_bundle: Path, data_folder: Path, arguments: list[str], message: str) -> None:
@@ -167,7 +167,7 @@ def test_errors_are_one_line(tiny_bundle: Path, data_folder: Path, arguments: li
 
 def test_too_few_sentences_to_whiten_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B",), count=12)
-    result = run("sts", tiny_bundle, "--data", tmp_path, "--whitening", "target")
+    result = run("sts", tiny_bundle, "--data", tmp_path, "--fit-on", "task")
     assert result.exit_code == 2
     assert "STS-B: 24 sentences cannot whiten 32 dimensions" in result.stderr
     assert "STS12 is absent: no file of it (MSRpar, " in result.stderr
@@ -205,7 +205,7 @@ def test_scores_of_other_kinds_of_bundles(other_bundles: Callable[..., Path], da
     path = other_bundles(name)
     data = read_sts(data_folder, ("STS15",))
     found = {}
-    for whitening in (WhiteningSource("bundle"), WhiteningSource("target"), WhiteningSource("none")):
+    for whitening in (WhiteningSource("bundle"), WhiteningSource("task"), WhiteningSource("none")):
         vectors = embed_texts(path, data.texts, whitening)
         found[whitening.source] = score_sts(data, vectors, whitening).tasks[0].mean
     with Encoder(path) as encoder:
@@ -215,7 +215,7 @@ def test_scores_of_other_kinds_of_bundles(other_bundles: Callable[..., Path], da
         ]
     assert found["bundle"] == pytest.approx(np.mean(want), abs=0.02)
     assert (found["bundle"] == pytest.approx(found["none"], abs=0.02)) is (name == "raw")
-    assert 0 < found["target"] < 100
+    assert 0 < found["task"] < 100
 
 
 def test_truncated_vectors_of_a_normalised_bundle_have_length_one(
