@@ -196,8 +196,8 @@ def _verifier(key: str | Path | None, identity: str | None, provider: str | None
         raise UsageError("both a key and an identity were given; a signature is checked by one of them")
     if key is None and (not identity or not provider):
         raise UsageError(
-            "a signature is checked with a key, or with an identity and its identity provider; give --key FILE, or "
-            "--identity NAME and --identity-provider URL"
+            "a signature is checked with a key, or with an identity and its identity provider; give "
+            "--public-key FILE, or --identity NAME and --identity-provider URL"
         )
     with needing("sign"):
         from model_signing import verifying
@@ -218,7 +218,7 @@ def _verifier(key: str | Path | None, identity: str | None, provider: str | None
     except Exception as error:  # those of sigstore, tuf and their HTTP libraries
         raise WhitenError(
             f"the signature cannot be checked: sigstore's keys cannot be fetched ({type(error).__name__}: "
-            f"{_one_line(error)}); check the network, or use --key"
+            f"{_one_line(error)}); check the network, or use --public-key"
         ) from error
     return config, f"{identity}, by {provider}"
 

@@ -167,7 +167,7 @@ def _difference(before: Job, now: Job) -> str:
         {
             "task": job.task,
             "bundle": job.bundle_sha256[:16],
-            "records of a shard": str(job.per_shard),
+            "texts of a shard": str(job.per_shard),
             **{name: str(value) for name, value in msgspec.structs.asdict(job.choice).items()},
             **dict(sorted(job.options.items())),
         }

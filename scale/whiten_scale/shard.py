@@ -265,12 +265,12 @@ def write_errors(out: Folder, records: dict[int, ShardRecord]) -> int:
     return len(found)
 
 
-def verify(job: Job, out: Folder, records: dict[int, ShardRecord], advance: Advance) -> None:
+def check_output(job: Job, out: Folder, records: dict[int, ShardRecord], advance: Advance) -> None:
     """Read all files of a job again: shards, rows, and the checksums of Parquet's pages."""
     for number in range(len(job.shards)):
         place, planned = out.place(shard_name(number)), job.records(number)
         if number not in records:
-            raise DataError(f"{place}: is missing; run the same command again without --shard")
+            raise DataError(f"{place}: is missing; run the same command again without --share")
         record, rows = records[number], _count_rows(place)
         if rows != record.rows or record.records != planned or rows + record.blank + len(record.wrong) != planned:
             raise DataError(f"{place}: holds {rows} rows; wanted {record.rows} of {planned} records, so delete it")

@@ -193,12 +193,12 @@ def check_workers(workers: int | None, items: int, available: int) -> int:
     return max(1, min(workers or available, items))
 
 
-def share_of(items: Sequence[int], shard: str | None) -> list[int]:
+def share_of(items: Sequence[int], share: str | None) -> list[int]:
     """Return the items of one machine of several: `K/N` is every Nth one, from the Kth on."""
-    if shard is None:
+    if share is None:
         return list(items)
-    first, _, count = shard.partition("/")
+    first, _, count = share.partition("/")
     digits = all(part.isascii() and part.isdigit() for part in (first, count))
     if not (digits and 1 <= int(first) <= int(count)):
-        raise UsageError(f"--shard is '{shard}'; wanted K/N, with K from 1 to N")
+        raise UsageError(f"--share is '{share}'; wanted K/N, with K from 1 to N")
     return list(items[int(first) - 1 :: int(count)])

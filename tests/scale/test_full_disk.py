@@ -36,19 +36,39 @@ def limit() -> None:
 
 def test_a_limit_of_file_sizes(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = [str(tiny_bundle), "--input", str(filled), "--out", str(out), "--per-shard", "64", "--workers", "1"]
+    arguments = [
+        str(tiny_bundle),
+        "--input",
+        str(filled),
+        "--out",
+        str(out),
+        "--texts-per-shard",
+        "64",
+        "--workers",
+        "1",
+    ]
     command = [sys.executable, "-c", COMMAND, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert done.returncode == 1
     message = "part-000000.parquet: cannot be written (File too large); raise the limit of file sizes (ulimit -f)"
     assert done.stderr == f"planning 4 files\nerror: {out}/{message}, or name another --out\n"
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
-    assert json.loads(ok("embed-many", *arguments, "--verify", "--json").stdout)["rows"] == 400
+    assert json.loads(ok("embed-many", *arguments, "--check-output", "--json").stdout)["rows"] == 400
 
 
 def test_a_full_disk(tiny_bundle: Path, filled: Path, tmp_path: Path, small_disk: Path) -> None:
     out = small_disk / "out"
-    arguments = [str(tiny_bundle), "--input", str(filled), "--out", str(out), "--per-shard", "64", "--workers", "1"]
+    arguments = [
+        str(tiny_bundle),
+        "--input",
+        str(filled),
+        "--out",
+        str(out),
+        "--texts-per-shard",
+        "64",
+        "--workers",
+        "1",
+    ]
     command = [sys.executable, "-c", COMMAND, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -57,5 +77,5 @@ def test_a_full_disk(tiny_bundle: Path, filled: Path, tmp_path: Path, small_disk
     there = len(list(out.glob("part-*.parquet")))
     assert there
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
-    found = json.loads(ok("embed-many", *arguments, "--verify", "--json").stdout)
+    found = json.loads(ok("embed-many", *arguments, "--check-output", "--json").stdout)
     assert (found["rows"], found["resumed"]) == (400, there)

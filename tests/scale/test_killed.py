@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(bundle: Path, source: Path, out: Path, workers: int) -> list[str]:
-    found = [bundle, "--input", source, "--out", out, "--per-shard", 2000, "--id", "id", "--workers", workers]
+    found = [bundle, "--input", source, "--out", out, "--texts-per-shard", 2000, "--id", "id", "--workers", workers]
     return list(map(str, found))
 
 
@@ -92,7 +92,7 @@ def test_kills_lose_nothing(
         if out.exists() and whole_files(out) == 12:
             moved = out.with_name(f"whole-{len(list(tmp_path.glob('whole-*')))}")
             out.rename(moved)
-    found = ok("embed-many", *options(tiny_bundle, source, out, 2), "--verify", "--json")
+    found = ok("embed-many", *options(tiny_bundle, source, out, 2), "--check-output", "--json")
     assert json.loads(found.stdout)["rows"] == 24_000
     ids = [one for path in sorted(out.glob("*.parquet")) for one in pyarrow.parquet.read_table(path)["id"].to_pylist()]
     assert ids == list(range(24_000))

@@ -24,7 +24,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 @pytest.fixture
 def work(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Work:
     """The work of a plan of 13 shards."""
-    ok("embed-many", tiny_bundle, "--input", filled, "--per-shard", 50, "--out", tmp_path / "out", "--plan-only")
+    ok("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 50, "--out", tmp_path / "out", "--plan-only")
     job = read_job(Folder(str(tmp_path / "out")))
     assert job is not None
     return Work(job=job, bundle=str(tiny_bundle), out=str(tmp_path / "out"), vectors=VectorChoice())
@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_the_corpus(tiny_bundle: Path, tmp_path: Path)
     for count in (10_000, 400_000):
         source, out = tmp_path / f"{count}.txt", tmp_path / f"out{count}"
         source.write_text("".join(f"Text number {number} of many in a long file.\n" for number in range(count)))
-        ok("embed-many", tiny_bundle, "--input", source, "--out", out, "--per-shard", count, "--plan-only")
+        ok("embed-many", tiny_bundle, "--input", source, "--out", out, "--texts-per-shard", count, "--plan-only")
         done = subprocess.run(
             [sys.executable, "-c", MEMORY, str(tiny_bundle), str(out)], capture_output=True, text=True, check=True
         )

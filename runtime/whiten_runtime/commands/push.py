@@ -14,14 +14,14 @@ from whiten_runtime.hub.uploading import Destination, push_bundle
     section="Share",
     examples=(
         "whiten push bundles/minilm-l0-l1 ORG/NAME",
-        "whiten push bundles/minilm-l0-l1 ORG/NAME --private --revision v2",
+        "whiten push bundles/minilm-l0-l1 ORG/NAME --private --branch v2",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("repository", metavar="ORG/NAME")
 @heading("Repository")
 @option("--private", is_flag=True, help="Create a private repository. One that is public is refused.")
-@option("--revision", metavar="BRANCH", help="Branch to upload to. [default: main]")
+@option("--branch", metavar="NAME", help="Branch to upload to. [default: main]")
 @option("--message", metavar="TEXT", help="Message of the commit. [default: Upload NAME]")
 @option("--create/--no-create", default=True, show_default=True, help="Create repository and branch if need be.")
 @heading("Output")
@@ -32,7 +32,7 @@ def push(
     bundle: Path,
     repository: str,
     private: bool,
-    revision: str | None,
+    branch: str | None,
     message: str | None,
     create: bool,
     as_json: bool,
@@ -43,7 +43,7 @@ def push(
     whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a bundle then open it from
     there. The token is that of hf auth login, or of HF_TOKEN.
     """
-    done = push_bundle(bundle, Destination(parse_repository(repository, revision), private, create, message))
+    done = push_bundle(bundle, Destination(parse_repository(repository, branch), private, create, message))
     say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")
     if done.removed:
         say(f"removed files of an older bundle: {', '.join(done.removed)}")

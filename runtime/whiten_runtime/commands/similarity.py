@@ -32,13 +32,15 @@ _Rows = NDArray[np.float32]
 @click.argument("b", type=click.Path(path_type=Path))
 @heading("Input")
 @option("--column", metavar="COLUMN", help="Column or key of the vectors in both files.")
-@option("--force", is_flag=True, help="Compare vectors of different spaces all the same.")
+@option("--allow-different-spaces", is_flag=True, help="Warn where the spaces differ, and compare all the same.")
 @heading("Output")
 @option("--top", metavar="K", type=click.IntRange(min=1), help="Print the K nearest rows of B for each row of A.")
 @json_option
 @quiet_option
 @one_line_errors
-def similarity(a: Path, b: Path, top: int | None, column: str | None, force: bool, as_json: bool) -> None:
+def similarity(
+    a: Path, b: Path, top: int | None, column: str | None, allow_different_spaces: bool, as_json: bool
+) -> None:
     """Compare the vectors of two files by their cosines.
 
     A and B are files of .npy, .parquet or .jsonl.
@@ -52,7 +54,7 @@ def similarity(a: Path, b: Path, top: int | None, column: str | None, force: boo
 
     Exits with 2 where the files cannot be compared with each other, and with 1 where one holds no vectors.
     """
-    spaces = _check_spaces(a, b, force)
+    spaces = _check_spaces(a, b, allow_different_spaces)
     if top is None:
         cosines = _row_by_row(a, b, column).tolist()
         if as_json:
@@ -73,7 +75,7 @@ def similarity(a: Path, b: Path, top: int | None, column: str | None, force: boo
             click.echo("\n".join(f"{number}\t{row}\t{cosine:.6f}" for row, cosine in found))
 
 
-def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
+def _check_spaces(a: Path, b: Path, allowed: bool) -> list[str | None]:
     """Return the spaces that the files state, and warn where one states none."""
     known = [read_metadata(path) for path in (a, b)]
     first, second = (None if found is None else found.space for found in known)
@@ -88,8 +90,8 @@ def _check_spaces(a: Path, b: Path, force: bool) -> list[str | None]:
                 warn(f"spaces {first} and {second} are aligned: vectors of a text are close in both ({close})")
                 return [first, second]
             message = f"spaces {first} and {second} are aligned, but too far apart ({close})"
-        if not force:
-            raise UsageError(f"{message}; embed both with one bundle, or pass --force")
+        if not allowed:
+            raise UsageError(f"{message}; embed both with one bundle, or pass --allow-different-spaces")
         warn(message)
     return [first, second]
 

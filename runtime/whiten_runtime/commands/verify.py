@@ -41,7 +41,7 @@ class _Author:
         """Check a bundle's signature, if an author was asked for."""
         if (self.key, self.identity, self.identity_provider) == (None, None, None):
             if self.signature is not None:
-                raise UsageError("--signature was given without an author to check; add --key FILE")
+                raise UsageError("--signature was given without an author to check; add --public-key FILE")
             return None
         return verify_signature(
             bundle,
@@ -56,13 +56,14 @@ class _Author:
     section="Check",
     examples=(
         "whiten verify bundles/minilm-l0-l1",
-        "whiten verify ORG/NAME --key author.pub.pem --json",
+        "whiten verify ORG/NAME --public-key author.pub.pem --json",
     ),
 )
 @bundle_argument
 @heading("Author")
 @option(
-    "--key",
+    "--public-key",
+    "key",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Public key in PEM of who has to have signed it.",
@@ -100,8 +101,8 @@ def verify(
     reference gave. Exits with 1 when a bound of the parity gate is not kept. Files that only other programs read may
     differ from the manifest; it names them.
 
-    This detects damage, not forgery: whoever can write to the bundle can rewrite hashes and probes too. --key checks
-    first that its author signed every file but README.md, and exits with 1 where nobody did, or somebody else.
+    This detects damage, not forgery: whoever can write to the bundle can rewrite hashes and probes too. --public-key
+    checks first that its author signed every file but README.md, and exits with 1 where nobody did, or somebody else.
 
     What it found is said on stderr, and stdout stays empty without --json. With --json, a document is printed on stdout
     once the vectors were compared, whether they agree or not; where hashes, the signature or another check before
@@ -131,6 +132,6 @@ def verify(
         raise ParityError(f"{bundle}: not what {reference} computed, on {active}: {agreement}; wanted {gate}")
     say(f"{bundle}: equal to {reference} on {active}: {agreement} (gate: {gate})")
     if signed is None:
-        say(f"{bundle}: this detects damage, not forgery; check its author with --key")
+        say(f"{bundle}: this detects damage, not forgery; check its author with --public-key")
     else:
         say(f"{bundle}: signed by {signed.signer}")

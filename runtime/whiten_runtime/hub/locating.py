@@ -43,7 +43,7 @@ def parse_repository(text: str, revision: str | None = None) -> Repository:
             f"{text!r} does not name a repository of the hub; wanted ORG/NAME or {SCHEME}ORG/NAME@REVISION"
         )
     if at and revision is not None:
-        raise UsageError(f"'{text}' names a revision already; leave revision {revision!r} out")
+        raise UsageError(f"'{text}' names a revision already; leave {revision!r} out")
     wanted = own or revision
     if wanted is not None:
         check_revision(wanted)

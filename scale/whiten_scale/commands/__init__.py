@@ -28,43 +28,46 @@ def _together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
 
 
-input_options = _together(
-    heading("Input"),
-    option(
-        "--input",
-        "inputs",
-        multiple=True,
-        required=True,
-        metavar="DIR|FILE",
-        help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, .csv, "
-        ".tsv (.gz) and .parquet, on disks, s3:// and whatever fsspec knows. Repeatable.",
-    ),
-    option("--column", metavar="COLUMN", help="Column or key of the text."),
-)
-"""Add the options that say what is read."""
+def input_options(name: str) -> Decorator:
+    """Add the options that say what is read: --input or --corpus, and --column."""
+    return _together(
+        heading("Input"),
+        option(
+            name,
+            "inputs",
+            multiple=True,
+            required=True,
+            metavar="DIR|FILE",
+            help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, .csv, "
+            ".tsv (.gz) and .parquet, on disks, s3:// and whatever fsspec knows. Repeatable.",
+        ),
+        option("--column", metavar="COLUMN", help=f"Column or key of the text in {name}."),
+    )
+
 
 sharing_options = _together(
     heading("Execution"),
     option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one for each usable CPU]"),
-    option("--shard", metavar="K/N", help="Share of this machine: every Nth shard. They are taken from the Kth on."),
+    option("--share", metavar="K/N", help="Share of this machine: every Nth shard. They are taken from the Kth on."),
     option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, or its address."),
     option(
-        "--per-shard",
+        "--texts-per-shard",
+        "per_shard",
         type=click.IntRange(min=1),
         metavar="N",
         rare=True,
-        help=f"Records of a shard, at most. Without it, those of the plan that is there, or {PER_SHARD:,}.",
+        help=f"Texts of a shard, at most. Without it, as in the plan that is there, or {PER_SHARD:,}.",
     ),
 )
 """Add the options that say how the work is shared among processes and machines."""
 
 
-def check_able(shard: str | None) -> None:
+def check_able(share: str | None) -> None:
     """Check, before anything is read, that the packages are installed and that a share K/N is one."""
     with needing("scale"):
         import fsspec  # noqa: F401
         import pyarrow  # noqa: F401
-    share_of([], shard)
+    share_of([], share)
 
 
 def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ray: str | None) -> None:

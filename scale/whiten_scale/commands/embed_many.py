@@ -22,13 +22,13 @@ from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
 from whiten_scale.shard import (
+    check_output,
     ERRORS_FILE,
     StoredType,
     VectorChoice,
     Vectors,
     finished,
     shard_name,
-    verify,
     write_errors,
 )
 from whiten_scale.workers import Work, share_of
@@ -43,7 +43,7 @@ from whiten_scale.workers import Work, share_of
     ),
 )
 @bundle_argument
-@input_options
+@input_options("--input")
 @option("--id", "id_column", metavar="COLUMN", help="Column of the ids. [default: file and row]")
 @option("--keep", multiple=True, metavar="COLUMN", help="Column to carry into the output. Repeatable.")
 @option("--prompt-name", metavar="NAME", callback=given_text, help="Prompt of the bundle, such as query.")
@@ -78,7 +78,7 @@ from whiten_scale.workers import Work, share_of
 @heading("Output")
 @option("-o", "--out", required=True, metavar="DIR", help="Directory or URL of the output.")
 @option("--plan-only", is_flag=True, help="Write the plan, and stop.")
-@option("--verify", "verified", is_flag=True, help="At the end, read the output again. Rows and checksums are checked.")
+@option("--check-output", "checked", is_flag=True, help="At the end, read the output again, and check it.")
 @json_option
 @quiet_option
 @sharing_options
@@ -89,7 +89,7 @@ def embed_many(
     column: str | None,
     per_shard: int | None,
     workers: int | None,
-    shard: str | None,
+    share: str | None,
     ray: str | None,
     out: str,
     id_column: str | None,
@@ -102,16 +102,16 @@ def embed_many(
     truncate_dim: int | None,
     on_error: str,
     plan_only: bool,
-    verified: bool,
+    checked: bool,
     as_json: bool,
 ) -> None:
     """Embed many files of texts, with many processes and machines.
 
     Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json
     there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
-    by --shard K/N. Files do not depend on the number of workers and machines.
+    with --share K/N. Files do not depend on the number of workers and machines.
     """
-    check_able(shard)
+    check_able(share)
     if prompt is not None and prompt_name is not None:
         raise UsageError("--prompt and --prompt-name exclude each other; leave one out")
     choice = VectorChoice(
@@ -137,7 +137,7 @@ def embed_many(
         if as_json:
             console.print_json({"out": folder.url, "planned": len(everything), "records": records, "key": job.key})
         return
-    mine = share_of(everything, shard)
+    mine = share_of(everything, share)
     there = finished(job, folder, mine)
     todo = [number for number in mine if number not in there]
     work = Work(job=job, bundle=str(path), out=folder.url, vectors=choice, record_errors=on_error == "record")
@@ -145,18 +145,18 @@ def embed_many(
         say(f"{len(there):,} shards are there already; {len(todo):,} are left")
     do_items("embedded", work, todo, workers, ray)
     whole = folder.names() >= set(map(shard_name, everything))
-    if not whole and shard is None:
+    if not whole and share is None:
         raise WhitenError(f"{folder.url}: lacks shards that were written; was something deleted? Run the command again")
-    found = finished(job, folder, everything if whole or verified else mine)
+    found = finished(job, folder, everything if whole or checked else mine)
     wrong = write_errors(folder, found) if whole else 0
-    if verified:
-        with progress("verified", job.starts[-1], "one thread") as advance:
-            verify(job, folder, found, advance)
+    if checked:
+        with progress("checked", job.starts[-1], "one thread") as advance:
+            check_output(job, folder, found, advance)
     rows = sum(record.rows for record in found.values())
     if wrong:
         warn(f"{wrong:,} rows hold no text and were left out: {folder.place(ERRORS_FILE)}")
     of = "" if len(found) == len(everything) else f" of {len(everything):,}"
-    say(f"{rows:,} rows in {len(found):,}{of} shards in {folder.url}{', read again' if verified else ''}")
+    say(f"{rows:,} rows in {len(found):,}{of} shards in {folder.url}{', read again' if checked else ''}")
     if as_json:
         console.print_json(
             {
@@ -168,7 +168,7 @@ def embed_many(
                 "rows": rows,
                 "blank": sum(record.blank for record in found.values()),
                 "wrong": sum(len(record.wrong) for record in found.values()),
-                "verified": verified,
+                "checked": checked,
                 "key": job.key,
             }
         )

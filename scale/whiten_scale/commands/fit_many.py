@@ -24,12 +24,12 @@ from whiten_scale.workers import Work, share_of
     "fit-many",
     section="Make a bundle",
     examples=(
-        "whiten fit-many bundles/minilm-l0-l1 --input texts/ --out mine.stats",
-        "whiten fit-many bundles/minilm-l0-l1 --input texts/ --shard 1/4 -o all.stats",
+        "whiten fit-many bundles/minilm-l0-l1 --corpus texts/ --out mine.stats",
+        "whiten fit-many bundles/minilm-l0-l1 --corpus texts/ --share 1/4 -o all.stats",
     ),
 )
 @bundle_argument
-@input_options
+@input_options("--corpus")
 @heading("Output")
 @option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File of the statistics.")
 @json_option
@@ -42,7 +42,7 @@ def fit_many(
     column: str | None,
     per_shard: int | None,
     workers: int | None,
-    shard: str | None,
+    share: str | None,
     ray: str | None,
     out: Path,
     as_json: bool,
@@ -53,7 +53,7 @@ def fit_many(
     so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
     FILE.parts; the same command goes on from there.
     """
-    check_able(shard)
+    check_able(share)
     if not out.parent.is_dir():
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
     check_file_place(out, "another --out")
@@ -62,7 +62,7 @@ def fit_many(
     job = plan_job(Folder(str(parts)), "fit", path, {}, inputs, columns, per_shard, say, warn)
     work = Work(job=job, bundle=str(path), out=str(parts))
     everything = range(work.items)
-    mine = share_of(everything, shard)
+    mine = share_of(everything, share)
     todo = [number for number in mine if not (parts / range_name(number)).is_file()]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo):,} ranges are there already; {len(todo):,} are left")
@@ -73,7 +73,7 @@ def fit_many(
         return
     statistics, origin = merge_ranges(job, parts)
     save_statistics(out, statistics, origin)
-    if shard is None:
+    if share is None:
         _remove(parts, len(everything))
     say(f"wrote {out}: {statistics.moments.n:,} sentences, {len(statistics.moments.mean)} dimensions")
     if as_json:

@@ -39,4 +39,4 @@ def test_aligned_spaces_are_compared_with_a_warning(
     for first, second in ((old, new), (new, old)):
         result = invoke(whiten, "similarity", first, second)
         assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
-        assert invoke(whiten, "similarity", first, second, "--force").exit_code == 0
+        assert invoke(whiten, "similarity", first, second, "--allow-different-spaces").exit_code == 0

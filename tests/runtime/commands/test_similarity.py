@@ -84,7 +84,7 @@ def test_vectors_of_two_spaces_are_refused_by_name(
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert f"in space {SPACE}, " in result.stderr
     assert f"in space {OTHER}: their vectors cannot be compared" in result.stderr
-    forced = ok("similarity", a, b, *options, "--force")
+    forced = ok("similarity", a, b, *options, "--allow-different-spaces")
     assert forced.stderr.startswith("warning: ")
     assert (SPACE in forced.stderr, OTHER in forced.stderr, forced.stderr.count("\n")) == (True, True, 1)
     assert forced.stdout.splitlines()[0].endswith("1.000000")

@@ -26,7 +26,7 @@ def test_names_of_repositories(text: str, id: str, revision: str | None) -> None
 
 def test_a_revision_beside_the_name() -> None:
     assert parse_repository("org/name", "v1") == parse_repository("hf://org/name", "v1") == Repository("org/name", "v1")
-    with pytest.raises(UsageError, match="names a revision already; leave revision 'v2' out"):
+    with pytest.raises(UsageError, match="names a revision already; leave 'v2' out"):
         parse_repository("hf://org/name@v1", "v2")
 
 

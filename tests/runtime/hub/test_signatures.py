@@ -34,9 +34,9 @@ def test_a_signature_survives_push_and_download(hub: Hub, bundle: Path, keys: Ke
     sign_bundle(bundle, keys.private)
     ok("push", bundle, ID)
     assert hub.repositories[ID]["model.sig"] == (bundle / "model.sig").read_bytes()
-    assert f"{ID}: signed by key {keys.public}" in ok("verify", ID, "--key", keys.public).stderr
+    assert f"{ID}: signed by key {keys.public}" in ok("verify", ID, "--public-key", keys.public).stderr
     hub.asked.clear()
-    ok("verify", ID, "--key", keys.public)
+    ok("verify", ID, "--public-key", keys.public)
     assert not hub.asked, "it is in the cache"
 
 
@@ -44,7 +44,7 @@ def test_the_card_may_change_on_the_hub(hub: Hub, bundle: Path, keys: KeyPair) -
     sign_bundle(bundle, keys.private)
     ok("push", bundle, ID)
     hub.repositories[ID] = {**hub.repositories[ID], "README.md": b"# Edited there"}
-    ok("verify", ID, "--key", keys.public)
+    ok("verify", ID, "--public-key", keys.public)
 
 
 def test_a_signature_that_is_not_in_the_cache_is_fetched(hub: Hub, bundle: Path, keys: KeyPair) -> None:
@@ -54,12 +54,12 @@ def test_a_signature_that_is_not_in_the_cache_is_fetched(hub: Hub, bundle: Path,
     (folder / "model.sig").unlink()
     Encoder(ID).close()
     assert not (folder / "model.sig").exists()
-    ok("verify", ID, "--key", keys.public)
+    ok("verify", ID, "--public-key", keys.public)
 
 
 def test_an_unsigned_repository_is_refused_where_an_author_is_asked_for(hub: Hub, bundle: Path, keys: KeyPair) -> None:
     ok("push", bundle, ID)
-    result = invoke(whiten, "verify", ID, "--key", keys.public)
+    result = invoke(whiten, "verify", ID, "--public-key", keys.public)
     assert result.exit_code == 1
     assert "is not signed" in result.stderr
 

@@ -97,7 +97,7 @@ def test_weights_that_no_bundle_lists_are_not_removed(
     there |= {"model.safetensors": b"trained", "2_Dense/model.safetensors": b"trained too"}
     hub.repositories[ID] = there if manifest is None else there | {MANIFEST_FILE: manifest}
     before = dict(hub.repositories[ID])
-    for options in ((), ("--revision", "v2")):
+    for options in ((), ("--branch", "v2")):
         result = invoke(whiten, "push", bundle, ID, *options)
         assert (result.exit_code, result.stderr) == (
             2,
@@ -116,7 +116,7 @@ def test_a_broken_bundle_is_replaced(hub: Hub, bundle: Path, content: Mapping[st
 
 
 def test_a_branch(hub: Hub, bundle: Path) -> None:
-    ok("push", bundle, ID, "--revision", "v2")
+    ok("push", bundle, ID, "--branch", "v2")
     assert set(hub.repositories[ID]) == {".gitattributes"}
     with Encoder(f"hf://{ID}@v2") as encoder:
         assert encoder.manifest.name
@@ -129,7 +129,7 @@ def test_private(hub: Hub, bundle: Path) -> None:
     assert hub.private == {ID}
     result = invoke(whiten, "push", bundle, "org/public", "--private")
     assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
-    result = invoke(whiten, "push", bundle, "org/public", "--private", "--revision", "mine")
+    result = invoke(whiten, "push", bundle, "org/public", "--private", "--branch", "mine")
     assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
     assert hub.repositories["org/public"] == {}
     assert ("org/public", "mine") not in hub.branches
@@ -143,7 +143,7 @@ def test_another_models_repository_is_left_alone(hub: Hub, bundle: Path) -> None
         f"error: '{ID}' holds model.safetensors and no whiten.json: it is another model's repository; choose a new "
         "name\n",
     )
-    assert invoke(whiten, "push", bundle, ID, "--revision", "mine").stderr == result.stderr
+    assert invoke(whiten, "push", bundle, ID, "--branch", "mine").stderr == result.stderr
     assert hub.repositories[ID] == {"model.safetensors": b"weights"}
     assert writes(hub) == []  # no branch is left behind
 
@@ -153,7 +153,7 @@ def test_a_branch_is_looked_at_by_itself(hub: Hub, bundle: Path) -> None:
     hub.repositories[ID] = {"model.safetensors": b"weights"}
     hub.commits["b" * 40] = {".gitattributes": b""}
     hub.branches[ID, "mine"] = "b" * 40
-    ok("push", bundle, ID, "--revision", "mine")
+    ok("push", bundle, ID, "--branch", "mine")
     Encoder(ID, revision="mine").close()
     assert hub.repositories[ID] == {"model.safetensors": b"weights"}
 
@@ -173,10 +173,10 @@ def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
         ("wrong", (ID,), 1, f"the hub refused '{ID}': the token is not valid; log in"),
         ("", ("name",), 2, "'name' does not name a repository of the hub; wanted ORG/NAME"),
         ("", (ID, "--no-create"), 2, f"'{ID}' does not exist on the hub, or is private"),
-        ("", ("org/old", "--no-create", "--revision", "v9"), 2, "'org/old' has no revision 'v9'"),
-        ("", ("org/old", "--revision", ""), 2, "revision is ''; wanted the name of a branch or tag, or a commit"),
+        ("", ("org/old", "--no-create", "--branch", "v9"), 2, "'org/old' has no revision 'v9'"),
+        ("", ("org/old", "--branch", ""), 2, "revision is ''; wanted the name of a branch or tag, or a commit"),
         ("", ("hf://org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
-        ("", ("hf://org/old@v1", "--revision", "v2"), 2, "names a revision already; leave revision 'v2' out"),
+        ("", ("hf://org/old@v1", "--branch", "v2"), 2, "names a revision already; leave 'v2' out"),
     ],
 )
 def test_errors_of_one_line(

@@ -37,7 +37,7 @@ def test_a_bundle_that_was_replaced_after_its_signature_was_checked_is_refused(
         return found
 
     monkeypatch.setattr(command, "verify_signature", then_replaced)
-    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
     assert "is not the bundle that was signed" in result.stderr
     assert "replaced after its signature was checked; check it again" in result.stderr
@@ -73,7 +73,7 @@ def test_files_that_nobody_signed_are_refused(name: str, signed: Path, keys: Key
     (signed / name).parent.mkdir(parents=True, exist_ok=True)
     (signed / name).write_text("{}")
     ok("verify", signed)
-    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
     assert f"its signature does not cover {name}; remove what is not of the bundle" in result.stderr
 
@@ -99,7 +99,7 @@ def test_what_a_killed_signer_left_does_no_harm_and_is_deleted(bundle: Path, key
     (bundle / UNFINISHED).write_bytes(b'{"dsse')
     ok("sign", bundle, "--key", keys.private)
     assert not (bundle / UNFINISHED).exists()
-    ok("verify", bundle, "--key", keys.public)
+    ok("verify", bundle, "--public-key", keys.public)
     (bundle / ".mine.sig.partial-0123abcd").write_bytes(b"")
     ok("sign", bundle, "--key", keys.private, "--signature", bundle / "mine.sig")
     assert not (bundle / ".mine.sig.partial-0123abcd").exists()
@@ -113,7 +113,7 @@ def test_what_a_killed_signer_left_does_no_harm_and_is_deleted(bundle: Path, key
 )
 def test_other_hidden_files_are_refused(name: str, signed: Path, keys: KeyPair) -> None:
     (signed / name).write_bytes(b"")
-    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert (result.exit_code, f"does not cover {name};" in result.stderr) == (1, True)
 
 
@@ -126,7 +126,7 @@ def test_a_link_named_as_an_unfinished_signature_is_refused(signed: Path, keys: 
 def test_a_signature_of_any_name_may_lie_in_the_folder(bundle: Path, keys: KeyPair) -> None:
     for _ in range(2):
         ok("sign", bundle, "--key", keys.private, "--signature", bundle / "mine.sig")
-    ok("verify", bundle, "--key", keys.public, "--signature", bundle / "mine.sig")
+    ok("verify", bundle, "--public-key", keys.public, "--signature", bundle / "mine.sig")
 
 
 def test_a_folder_with_other_files_is_not_signed(bundle: Path, keys: KeyPair) -> None:

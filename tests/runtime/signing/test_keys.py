@@ -34,7 +34,7 @@ def test_a_passphrase_comes_from_the_environment(bundle: Path, tmp_path: Path, m
     assert "wrong" not in result.stderr
     monkeypatch.setenv(PASSPHRASE, "open sesame é")
     ok("sign", bundle, "--key", pair.private)
-    ok("verify", bundle, "--key", pair.public)
+    ok("verify", bundle, "--public-key", pair.public)
 
 
 def test_a_passphrase_is_asked_for_in_a_terminal(tmp_path: Path) -> None:
@@ -93,7 +93,8 @@ def test_a_key_that_cannot_be_used_is_a_usage_error(name: str, command: str, sig
     if isinstance(found, KeyPair):
         found = found.private if command == "sign" else found.public
     before = contents(signed)
-    result = invoke(whiten, command, signed, "--key", found)
+    option = "--key" if command == "sign" else "--public-key"
+    result = invoke(whiten, command, signed, option, found)
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1

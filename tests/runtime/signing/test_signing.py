@@ -32,7 +32,7 @@ def test_a_signature_changes_no_other_file_and_names_its_signer(name: str, tmp_p
     after = contents(bundle)
     assert after.pop("model.sig")
     assert after == before
-    result = ok("verify", bundle, "--key", keys.public, "--json")
+    result = ok("verify", bundle, "--public-key", keys.public, "--json")
     signer = json.loads(result.stdout)["signer"]
     assert signer.startswith(f"key {keys.public} (SHA-256 ")
     assert f"signed by {signer}" in result.stderr
@@ -52,14 +52,14 @@ def test_sign_names_the_client_files_that_differ_from_the_manifest(bundle: Path,
 
 def test_without_a_key_verify_says_what_it_detects(signed: Path) -> None:
     result = ok("verify", signed, "--json")
-    assert "this detects damage, not forgery; check its author with --key" in result.stderr
+    assert "this detects damage, not forgery; check its author with --public-key" in result.stderr
     assert json.loads(result.stdout)["signer"] is None
 
 
 def test_a_forged_bundle_passes_verify_but_not_the_check_of_its_author(signed: Path, keys: KeyPair) -> None:
     forge(signed)
     ok("verify", signed)
-    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
     for name in ("onnx/model.onnx", "probes.safetensors", "whiten.json"):
         assert name in result.stderr
@@ -74,20 +74,20 @@ def test_a_forger_cannot_sign_in_the_authors_name(signed: Path, keys: KeyPair, t
     forger = key_pair(tmp_path, "forger")
     sign_bundle(signed, forger.private)
     verify_signature(signed, key=forger.public)
-    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
     assert "was not signed with key" in result.stderr
     claimed = json.loads((signed / "model.sig").read_text())
     genuine = sign_bundle(Path(shutil.copytree(GOLDEN / "bundle-v1", tmp_path / "b")), keys.private)
     claimed["verificationMaterial"] = json.loads(genuine.read_text())["verificationMaterial"]
     (signed / "model.sig").write_text(json.dumps(claimed))
-    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
     assert "was not signed with key" in result.stderr
 
 
 def test_an_unsigned_bundle_is_refused_where_an_author_is_asked_for(bundle: Path, keys: KeyPair) -> None:
-    result = invoke(whiten, "verify", bundle, "--key", keys.public)
+    result = invoke(whiten, "verify", bundle, "--public-key", keys.public)
     assert result.exit_code == 1
     assert "is not signed: there is no file" in result.stderr
 
@@ -140,7 +140,7 @@ def test_a_signature_may_lie_elsewhere(bundle: Path, keys: KeyPair, tmp_path: Pa
     apart = tmp_path / "apart.sig"
     ok("sign", bundle, "--key", keys.private, "--signature", apart)
     assert not (bundle / "model.sig").exists()
-    ok("verify", bundle, "--key", keys.public, "--signature", apart)
+    ok("verify", bundle, "--public-key", keys.public, "--signature", apart)
     result = invoke(whiten, "verify", bundle, "--signature", apart)
     assert result.exit_code == 2
     assert "without an author" in result.stderr
@@ -151,12 +151,12 @@ def test_a_signature_holds_for_the_links_of_the_hubs_cache(signed: Path, keys: K
     for name in contents(signed):
         (links / name).parent.mkdir(parents=True, exist_ok=True)
         (links / name).symlink_to(signed / name)
-    ok("verify", links, "--key", keys.public)
+    ok("verify", links, "--public-key", keys.public)
 
 
 def test_files_beside_the_bundles_do_not_matter(signed: Path, keys: KeyPair) -> None:
     (signed / ".gitattributes").write_text("*.onnx filter=lfs")
-    ok("verify", signed, "--key", keys.public)
+    ok("verify", signed, "--public-key", keys.public)
 
 
 def model_signing(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -179,9 +179,9 @@ def test_we_verify_what_the_command_of_model_signing_signs(bundle: Path, keys: K
     options = ("--signature", bundle / "model.sig", "--private_key", keys.private)
     done = model_signing("sign", "key", bundle, *options)
     assert done.returncode == 0, done.stderr
-    ok("verify", bundle, "--key", keys.public)
+    ok("verify", bundle, "--public-key", keys.public)
     forge(bundle)
-    assert invoke(whiten, "verify", bundle, "--key", keys.public).exit_code == 1
+    assert invoke(whiten, "verify", bundle, "--public-key", keys.public).exit_code == 1
 
 
 def test_a_signature_of_some_files_only_is_refused(bundle: Path, keys: KeyPair) -> None:
@@ -196,7 +196,7 @@ def test_a_signature_of_some_files_only_is_refused(bundle: Path, keys: KeyPair) 
 )
 def test_a_damaged_signature_is_refused_in_one_line(content: bytes, signed: Path, keys: KeyPair) -> None:
     (signed / "model.sig").write_bytes(content)
-    result = invoke(whiten, "verify", signed, "--key", keys.public)
+    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
     assert len(result.stderr.splitlines()) == 1
@@ -211,7 +211,7 @@ def test_a_truncated_signature_is_none(signed: Path, keys: KeyPair) -> None:
 
 
 def test_a_file_of_a_bundle_is_no_bundle(signed: Path, keys: KeyPair) -> None:
-    result = invoke(whiten, "verify", signed / "whiten.json", "--key", keys.public)
+    result = invoke(whiten, "verify", signed / "whiten.json", "--public-key", keys.public)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "whiten.json' is not a directory" in result.stderr
 
@@ -234,7 +234,7 @@ def test_an_author_is_one_key_or_one_identity(signed: Path, keys: KeyPair) -> No
     for options in (
         ("--identity", "a@b.c"),
         ("--identity-provider", "https://accounts.example"),
-        ("--key", keys.public, "--identity", "a@b.c", "--identity-provider", "https://accounts.example"),
+        ("--public-key", keys.public, "--identity", "a@b.c", "--identity-provider", "https://accounts.example"),
     ):
         result = invoke(whiten, "verify", signed, *options)
         assert result.exit_code == 2
@@ -260,7 +260,7 @@ def test_sigstore_out_of_reach_is_one_line(signed: Path, monkeypatch: pytest.Mon
     result = invoke(whiten, "verify", signed, *IDENTITY)
     assert result.exit_code == 1
     assert "sigstore's keys cannot be fetched" in result.stderr
-    assert "check the network, or use --key" in result.stderr
+    assert "check the network, or use --public-key" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

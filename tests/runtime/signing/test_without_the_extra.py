@@ -22,11 +22,12 @@ def _no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_extra_is_named_in_one_line(command: str, golden: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(golden / "bundle-v1", tmp_path / "bundle"))
     (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----")
-    result = invoke(whiten, command, bundle, "--key", tmp_path / "key.pem")
+    option = "--key" if command == "sign" else "--public-key"
+    result = invoke(whiten, command, bundle, option, tmp_path / "key.pem")
     assert result.exit_code == 1
     assert "install it with pip install 'whiten[sign]'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
 def test_plain_verify_needs_no_more_packages(golden: Path) -> None:
-    assert "check its author with --key" in ok("verify", golden / "bundle-v1").stderr
+    assert "check its author with --public-key" in ok("verify", golden / "bundle-v1").stderr

@@ -61,7 +61,18 @@ def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 
 def embed(cluster: Cluster, bundle: Path, source: Path, out: Path, *options: object) -> Any:
-    common = ("--input", source, "--out", out, "--per-shard", 32, "--ray", cluster.address, "--verify", "--json")
+    common = (
+        "--input",
+        source,
+        "--out",
+        out,
+        "--texts-per-shard",
+        32,
+        "--ray",
+        cluster.address,
+        "--check-output",
+        "--json",
+    )
     done = running(EMBED, bundle, *common, *options, env=cluster.env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -71,7 +82,7 @@ def test_files_are_those_of_one_machine(
     cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Callable[[Path], Any]
 ) -> None:
     found = embed(cluster, tiny_bundle, filled, tmp_path / "ray")
-    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "one", "--per-shard", 32, "--workers", 1)
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "one", "--texts-per-shard", 32, "--workers", 1)
     assert found["rows"] == 400
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
     (tmp_path / "ray" / "part-000003.parquet").unlink()
@@ -80,7 +91,7 @@ def test_files_are_those_of_one_machine(
 
 
 def test_statistics_are_those_of_one_machine(cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
-    common = (tiny_bundle, "--input", filled, "--per-shard", 32)
+    common = (tiny_bundle, "--corpus", filled, "--texts-per-shard", 32)
     done = running(FIT, *common, "--out", tmp_path / "ray", "--ray", cluster.address, env=cluster.env)
     assert done.returncode == 0, done.stderr
     ok("fit-many", *common, "--out", tmp_path / "one", "--workers", 1)
@@ -96,13 +107,13 @@ def test_a_lost_node_loses_nothing(
     source.write_text("".join(f"Text number {number} of many.\n" for number in range(60_000)), "utf-8")
     node = cluster.add_node()
     with ThreadPoolExecutor(1) as executor:
-        future = executor.submit(embed, cluster, tiny_bundle, source, out, "--per-shard", 3000)
+        future = executor.submit(embed, cluster, tiny_bundle, source, out, "--texts-per-shard", 3000)
         until(lambda: len(list(out.glob("part-*.parquet"))) > 3 or future.done(), source)
         for pid in descendants(node):
             os.kill(pid, signal.SIGKILL)
         assert len(list(out.glob("part-*.parquet"))) < 20
         assert future.result()["rows"] == 60_000
-    ok("embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "one", "--per-shard", 3000)
+    ok("embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "one", "--texts-per-shard", 3000)
     assert contents(out) == contents(tmp_path / "one")
 
 

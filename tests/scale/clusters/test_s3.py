@@ -49,7 +49,7 @@ def test_output_is_that_of_a_disk(
     env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Callable[[Path], Any]
 ) -> None:
     copy(env, f"put('{filled}/', 'bucket/in/', recursive=True)")
-    options = ("--per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--verify", "--json")
+    options = ("--texts-per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--check-output", "--json")
     arguments = (tiny_bundle, "--input", "s3://bucket/in", "--out", "s3://bucket/out", *options)
     done = running(EMBED, *arguments, env=env)
     assert done.returncode == 0, done.stderr

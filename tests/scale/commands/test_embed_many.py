@@ -40,7 +40,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def embed(bundle: Path, source: Path, out: Path, *options: object) -> dict[str, Any]:
-    result = ok("embed-many", bundle, "--input", source, "--out", out, "--per-shard", 64, "--json", *options)
+    result = ok("embed-many", bundle, "--input", source, "--out", out, "--texts-per-shard", 64, "--json", *options)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -58,7 +58,7 @@ def vectors_of(table: Any, column: str = "embedding") -> Any:
 def test_files_do_not_depend_on_the_number_of_workers(
     tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents
 ) -> None:
-    found = [embed(tiny_bundle, filled, tmp_path / f"{n}", "--workers", n, "--verify") for n in (1, 2, 8)]
+    found = [embed(tiny_bundle, filled, tmp_path / f"{n}", "--workers", n, "--check-output") for n in (1, 2, 8)]
     assert [(one["rows"], one["shards"], one["blank"]) for one in found] == [(400, 10, 99)] * 3
     first, second, eighth = (contents(tmp_path / name) for name in ("1", "2", "8"))
     assert first == second == eighth
@@ -95,7 +95,7 @@ def test_files_and_rows_stand_for_ids(tiny_bundle: Path, filled: Path, tmp_path:
 def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables) -> None:
     got = {}
     for stored in ("float32", "float16", "int8", "codes"):
-        embed(tiny_bundle, filled / "d.parquet", tmp_path / stored, "--vector-type", stored, "--verify")
+        embed(tiny_bundle, filled / "d.parquet", tmp_path / stored, "--vector-type", stored, "--check-output")
         got[stored] = vectors_of(table_of(tmp_path / stored), "code" if stored == "codes" else "embedding")
     texts = list(read_texts(filled / "d.parquet", "text"))
     assert [got[one].dtype for one in got] == [np.float32, np.float16, np.int8, np.uint8]
@@ -133,7 +133,7 @@ def test_a_second_run_embeds_nothing_and_a_missing_shard_alone(
     assert embed(tiny_bundle, filled, out)["embedded"] == 0
     (out / "part-000004.parquet").unlink()
     (out / ".part-000004.parquet.partial-0123abcd").write_bytes(b"half")
-    again = embed(tiny_bundle, filled, out, "--verify")
+    again = embed(tiny_bundle, filled, out, "--check-output")
     assert (again["embedded"], again["resumed"], again["rows"]) == (1, 9, 400)
     assert contents(out) == before
 
@@ -141,7 +141,7 @@ def test_a_second_run_embeds_nothing_and_a_missing_shard_alone(
 @pytest.mark.usefixtures("in_process")
 def test_machines_share_the_shards(tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents) -> None:
     embed(tiny_bundle, filled, tmp_path / "one")
-    counts = [embed(tiny_bundle, filled, tmp_path / "many", "--shard", f"{k}/3")["embedded"] for k in (2, 3, 1)]
+    counts = [embed(tiny_bundle, filled, tmp_path / "many", "--share", f"{k}/3")["embedded"] for k in (2, 3, 1)]
     assert counts == [3, 3, 4]
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
 
@@ -156,26 +156,29 @@ def test_the_input_may_move_but_not_change(tiny_bundle: Path, filled: Path, tmp_
     assert embed(tiny_bundle, moved, out)["embedded"] == 0
     content = (moved / "c.tsv").read_text("utf-8")
     (moved / "c.tsv").write_text(content.replace("t205\t", "t206\t"), "utf-8")
-    code, said = refused("embed-many", tiny_bundle, "--input", moved, "--out", out, "--per-shard", 64)
+    code, said = refused("embed-many", tiny_bundle, "--input", moved, "--out", out, "--texts-per-shard", 64)
     assert (code, "_plan.json: is of another job (c.tsv is changed); name another --out" in said) == (2, True)
     (moved / "c.tsv").unlink()
-    assert "(c.tsv is gone)" in refused("embed-many", tiny_bundle, "--input", moved, "--out", out, "--per-shard", 64)[1]
+    assert (
+        "(c.tsv is gone)"
+        in refused("embed-many", tiny_bundle, "--input", moved, "--out", out, "--texts-per-shard", 64)[1]
+    )
 
 
 @pytest.mark.usefixtures("in_process")
 def test_other_options_are_refused(tiny_bundle: Path, golden: Path, filled: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     embed(tiny_bundle, filled, out)
-    common = ("--input", filled, "--out", out, "--per-shard", 64)
+    common = ("--input", filled, "--out", out, "--texts-per-shard", 64)
     code, said = refused("embed-many", tiny_bundle, *common, "--vector-type", "float16", "--normalize")
     assert (code, "(normalize: False -> True; vector_type: float32 -> float16)" in said) == (2, True)
     assert "(bundle: " in refused("embed-many", golden / "bundle-v1-int8", *common)[1]
-    assert "(records of a shard: 64 -> 65)" in refused("embed-many", tiny_bundle, *common[:4], "--per-shard", 65)[1]
+    assert "(texts of a shard: 64 -> 65)" in refused("embed-many", tiny_bundle, *common[:4], "--texts-per-shard", 65)[1]
 
 
 @pytest.mark.usefixtures("in_process")
 def test_files_of_others_are_refused_by_name(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
-    arguments = ("embed-many", tiny_bundle, "--input", filled, "--per-shard", 64, "--out")
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 64, "--out")
     for name in ("part-000002.parquet", "part-000010.parquet", "mine.parquet"):
         out = tmp_path / name
         ok(*arguments, out, "--plan-only")
@@ -250,7 +253,7 @@ def test_the_second_of_two_jobs_that_start_at_once_is_refused(
 def test_two_that_start_at_once_have_one_plan(
     tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Another process writes the plan, with --per-shard, after this one has found none and before it goes on."""
+    """Another process writes the plan, with --texts-per-shard, after this one has found none and before it goes on."""
     out, function = tmp_path / "out", getattr(plan, name)
     other: list[dict[str, Any]] = []
 
@@ -288,20 +291,20 @@ WRONG = [
 def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
     tiny_bundle: Path, spoilt: Path, tmp_path: Path, table_of: Tables
 ) -> None:
-    arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out", "--per-shard", 2)
+    arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out", "--texts-per-shard", 2)
     code, said = refused(*arguments, "--workers", 1)
     assert code == 1
     assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it and name another" in said
     assert not list((tmp_path / "out").glob("*.parquet"))
     for share in ("2/2", "1/2"):
-        found = json.loads(ok(*arguments, "--on-error", "record", "--shard", share, "--json", "--workers", 2).stdout)
+        found = json.loads(ok(*arguments, "--on-error", "record", "--share", share, "--json", "--workers", 2).stdout)
     assert (found["rows"], found["blank"], found["wrong"]) == (6, 1, 5)
     lines = (tmp_path / "out" / "_errors.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line) for line in lines] == WRONG
     table = table_of(tmp_path / "out")
     assert table["row"].to_pylist() == [1, 4, 2, 6, 1, 3]
     (tmp_path / "out" / "_errors.jsonl").unlink()
-    ok(*arguments, "--verify")
+    ok(*arguments, "--check-output")
     assert len((tmp_path / "out" / "_errors.jsonl").read_text("utf-8").splitlines()) == 5
 
 
@@ -309,7 +312,7 @@ def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
 def test_verify_finds_what_is_damaged_or_missing(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     embed(tiny_bundle, filled, out)
-    again = ("embed-many", tiny_bundle, "--input", filled, "--out", out, "--per-shard", 64, "--verify")
+    again = ("embed-many", tiny_bundle, "--input", filled, "--out", out, "--texts-per-shard", 64, "--check-output")
     place = out / "part-000003.parquet"
     content = bytearray(place.read_bytes())
     vector = pyarrow.parquet.ParquetFile(place).metadata.row_group(0).column(2)
@@ -320,12 +323,12 @@ def test_verify_finds_what_is_damaged_or_missing(tiny_bundle: Path, filled: Path
     place.unlink()
     assert "400 rows in 10 shards" in refused(*again)[1]
     place.unlink()
-    assert f"{place}: is missing" in refused(*again, "--shard", "1/9")[1]
+    assert f"{place}: is missing" in refused(*again, "--share", "1/9")[1]
 
 
 REFUSED = [
-    (("--shard", "0/3"), "--shard is '0/3'; wanted K/N, with K from 1 to N"),
-    (("--shard", "4/3"), "--shard is '4/3'; wanted K/N, with K from 1 to N"),
+    (("--share", "0/3"), "--share is '0/3'; wanted K/N, with K from 1 to N"),
+    (("--share", "4/3"), "--share is '4/3'; wanted K/N, with K from 1 to N"),
     (("--prompt", "a", "--prompt-name", "b"), "exclude each other"),
     (("--bytes", "2"), "--bytes is for --vector-type codes, not float32"),
     (("--vector-type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
@@ -401,7 +404,7 @@ def test_directories_that_are_links_are_followed_and_closed_ones_refused(
 def test_home_is_one_place(tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    ok("embed-many", tiny_bundle, "--input", filled, "--out", "~/vectors", "--verify")
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", "~/vectors", "--check-output")
     assert (tmp_path / "home" / "vectors" / "_plan.json").is_file()
     assert not (tmp_path / "~").exists()
 

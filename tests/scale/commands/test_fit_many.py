@@ -19,7 +19,7 @@ from whiten_scale.plan import read_job
 def once(tiny_bundle: Path, filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Statistics that one worker has fitted."""
     out = tmp_path_factory.mktemp("fit") / "one"
-    ok("fit-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out", out, "--workers", 1)
+    ok("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out", out, "--workers", 1)
     return out
 
 
@@ -29,22 +29,22 @@ def test_files_of_others_in_the_directory_of_parts_stay(tiny_bundle: Path, tmp_p
     parts = tmp_path / "a.stats.parts"
     parts.mkdir()
     (parts / ".keep").write_text("mine")
-    ok("fit-many", tiny_bundle, "--input", source, "--out", out, "--workers", 1)
+    ok("fit-many", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1)
     assert [path.name for path in parts.iterdir()] == [".keep"]
 
 
 def test_bits_do_not_depend_on_workers_and_machines(
     tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path
 ) -> None:
-    arguments = ("fit-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out")
+    arguments = ("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out")
     found = json.loads(ok(*arguments, tmp_path / "two", "--workers", 2, "--json").stdout)
     assert found["sentences"] == 400
     assert (tmp_path / "two").read_bytes() == once.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
-    said = ok(*arguments, tmp_path / "three", "--workers", 2, "--shard", "2/2").stderr
+    said = ok(*arguments, tmp_path / "three", "--workers", 2, "--share", "2/2").stderr
     assert "ranges are still missing" in said
     assert not (tmp_path / "three").exists()
-    ok(*arguments, tmp_path / "three", "--workers", 1, "--shard", "1/2")
+    ok(*arguments, tmp_path / "three", "--workers", 1, "--share", "1/2")
     assert (tmp_path / "three").read_bytes() == once.read_bytes()
 
 
@@ -69,8 +69,8 @@ def test_a_fit_goes_on_with_the_ranges_that_are_there(
     tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    arguments = ("fit-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out", out)
-    ok(*arguments, "--shard", "1/2", "--workers", 1)
+    arguments = ("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out", out)
+    ok(*arguments, "--share", "1/2", "--workers", 1)
     said = ok(*arguments, "--workers", 1).stderr
     assert "ranges are there already" in said
     assert out.read_bytes() == once.read_bytes()
@@ -79,7 +79,7 @@ def test_a_fit_goes_on_with_the_ranges_that_are_there(
 def test_ranges_hold_consecutive_shards(
     tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ok("embed-many", tiny_bundle, "--input", filled, "--per-shard", 32, "--out", tmp_path / "plan", "--plan-only")
+    ok("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 32, "--out", tmp_path / "plan", "--plan-only")
     job = read_job(Folder(str(tmp_path / "plan")))
     assert job is not None
     monkeypatch.setattr(fitting, "MOST_RANGES", 4)
@@ -91,7 +91,7 @@ def test_ranges_hold_consecutive_shards(
 def test_a_wrong_row_stops(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('"one"\n7\n')
     source, out = tmp_path / "a.jsonl", tmp_path / "out"
-    result = invoke(whiten, "fit-many", tiny_bundle, "--input", source, "--out", out, "--workers", 1)
+    result = invoke(whiten, "fit-many", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1)
     assert result.exit_code == 1
     assert "a.jsonl: row 2 holds the number 7" in result.stderr
     assert not out.exists()
