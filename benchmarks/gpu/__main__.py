@@ -159,7 +159,7 @@ def main() -> None:
     if min(arguments.count, arguments.rounds) < 1:
         parser.error("--count and --rounds are at least 1")
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("torch finds no GPU here; whiten doctor --provider cuda may say why")
+        parser.error("torch finds no GPU here; whiten doctor --device cuda may say why")
     torch.backends.cuda.matmul.allow_tf32 = False
     corpus = Corpus((BUILTIN_CORPUS,), None, None) if arguments.texts is None else None
     sentences = list(dict.fromkeys(corpus or read_texts(arguments.texts, arguments.column)))

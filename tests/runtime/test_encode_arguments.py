@@ -125,7 +125,7 @@ def test_only_the_own_device_is_taken(asked: object, own: str, same: bool) -> No
         check_arguments("sentence_embedding", asked, own, None, None)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:0", "cuda:3", "openvino", "openvino:bf16"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "cuda:3", "tensorrt:1", "openvino", "openvino:bf16"])
 def test_a_provider_names_its_device(device: str) -> None:
     assert device_of(on_device(device)) == device
 

@@ -266,7 +266,7 @@ def test_device_cpu_equals_the_default(tiny_bundle: Path) -> None:
         assert pickle.loads(pickle.dumps(encoder)).placement == encoder.placement
     with pytest.raises(UsageError, match="both providers and device"):
         Encoder(tiny_bundle, providers=["CPUExecutionProvider"], device="cpu")
-    with pytest.raises(UsageError, match="device is 'tpu'; wanted .*cpu, cuda or cuda:N"):
+    with pytest.raises(UsageError, match="device is 'tpu'; wanted cpu, cuda, cuda:N, tensorrt"):
         Encoder(tiny_bundle, device="tpu")
 
 

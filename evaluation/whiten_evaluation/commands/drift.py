@@ -11,9 +11,9 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
+    device_option,
     json_option,
     one_line_errors,
-    provider_option,
     quiet_option,
     say,
     table,
@@ -57,7 +57,7 @@ EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
 @quiet_option
 @heading("Execution")
 @threads_option
-@provider_option
+@device_option
 @one_line_errors
 def drift(
     bundle: str,

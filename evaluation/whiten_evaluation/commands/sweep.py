@@ -17,9 +17,9 @@ from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import (
+    device_option,
     json_option,
     one_line_errors,
-    provider_option,
     quiet_option,
     say,
     threads_option,
@@ -77,7 +77,7 @@ _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "si
     help="Vectors of all layers. They are kept there. [default: ~/.cache/whiten]",
 )
 @threads_option
-@provider_option
+@device_option
 @one_line_errors
 def sweep(
     model: str,

@@ -17,10 +17,10 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import (
     bundle_argument,
+    device_option,
     human_size,
     json_option,
     one_line_errors,
-    provider_option,
     quiet_option,
     say,
     threads_option,
@@ -84,7 +84,7 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @quiet_option
 @heading("Execution")
 @threads_option
-@provider_option
+@device_option
 @one_line_errors
 def fit(
     bundle: str,
@@ -202,7 +202,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @quiet_option
 @heading("Execution")
 @threads_option
-@provider_option
+@device_option
 @one_line_errors
 def refit(
     bundle: str,

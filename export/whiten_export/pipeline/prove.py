@@ -98,8 +98,8 @@ def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
     if check_provider(import_onnxruntime(), cuda.providers[0]).works:
         return cuda
     report.warn(
-        "not verified on CUDA, which does not work here (whiten doctor --provider cuda says why); where it does, "
-        "run whiten verify BUNDLE --provider cuda"
+        "not verified on CUDA, which does not work here (whiten doctor --device cuda says why); where it does, "
+        "run whiten verify BUNDLE --device cuda"
     )
     return options
 

@@ -107,13 +107,13 @@ def _parse_providers(context: click.Context, option: click.Parameter, values: Se
 threads_option = option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Threads to use. [default: all usable CPUs]"
 )
-provider_option = option(
-    "--provider",
+device_option = option(
+    "--device",
     "providers",
     multiple=True,
     callback=_parse_providers,
     metavar="NAME",
-    help="Where to compute: cpu, cuda, openvino or others. Also cuda:N for one GPU, openvino:bf16, and each execution "
+    help="Where to compute: cpu, cuda, tensorrt, openvino. Also cuda:N for one GPU, openvino:bf16, and each execution "
     "provider of onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
 )
 

@@ -5,12 +5,12 @@ import sys
 import click
 
 from whiten_runtime.commands.console import (
+    device_option,
     fail_line,
     human_size,
     json_option,
     one_line_errors,
     print_json,
-    provider_option,
 )
 from whiten_runtime.commands.help import command, heading
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
@@ -22,11 +22,11 @@ from whiten_runtime.ort.providers import Provider
     section="Check",
     examples=(
         "whiten doctor",
-        "whiten doctor --provider cuda --json",
+        "whiten doctor --device cuda --json",
     ),
 )
 @heading("Check")
-@provider_option
+@device_option
 @heading("Output")
 @json_option
 @one_line_errors
@@ -34,9 +34,9 @@ def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     """Show what this machine can run, and what is fastest on it.
 
     That is its processor, onnxruntime, the providers that really load, CUDA's libraries, and which precision and
-    provider is fastest.
+    device is fastest.
 
-    Exits with 1 when the CPU or a --provider does not work.
+    Exits with 1 when the CPU or a --device does not work.
     """
     found = diagnose(providers)
     if as_json:
@@ -63,9 +63,9 @@ def _lines(found: Diagnosis) -> list[str]:
     if found.note:
         lines.append(f"             {found.note}")
     for advice in found.fastest:
-        lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --provider {advice.provider}")
+        lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --device {advice.device}")
         lines.append(f"             {advice.why}")
-    if any(advice.provider.startswith("openvino") for advice in found.fastest) and PLUGIN not in found.packages:
+    if any(advice.device.startswith("openvino") for advice in found.fastest) and PLUGIN not in found.packages:
         lines.append("             openvino is not installed: pip install 'whiten[openvino]'")
     lines.append("             whiten tune BUNDLE measures it with a bundle of yours")
     for check in found.providers:

@@ -12,13 +12,13 @@ from whiten_runtime.commands.console import (
     STDIN,
     bundle_argument,
     check_other_file,
+    device_option,
     force_option,
     given_text,
     header_option,
     json_option,
     one_line_errors,
     print_json,
-    provider_option,
     quiet_option,
     say,
     shown_json,
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 @quiet_option
 @heading("Execution")
 @threads_option
-@provider_option
+@device_option
 @option("--batch-size", type=click.IntRange(min=1), metavar="N", rare=True, help="Texts per run at most.")
 @option("--tuned", is_flag=True, help="Run as whiten tune chose for this machine.")
 @option("--verify", is_flag=True, help="First prove parity, as whiten verify does.")

@@ -98,7 +98,7 @@ def describe(manifest: Manifest) -> str:
             rows.append(("", f"{in_words(manifest.published)}, of that against {manifest.published.reference}"))
         if manifest.target == "cuda":
             verified = parity.provider == CUDA_PROVIDER
-            rows.append(("", "on CUDA" if verified else "not verified on CUDA: whiten verify BUNDLE --provider cuda"))
+            rows.append(("", "on CUDA" if verified else "not verified on CUDA: whiten verify BUNDLE --device cuda"))
     total = sum(record.bytes for record in manifest.files.values())
     rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))
     rows.append(("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())))

@@ -45,8 +45,8 @@ PASSPHRASE = "WHITEN_KEY_PASSPHRASE"
 def sign(bundle: Path, key: Path, signature: Path | None, as_json: bool) -> None:
     """Sign the bundle in a directory.
 
-    whiten verify --public-key can then tell who made it. The signature covers whiten.json and every file that it lists but
-    README.md, and changes none of them; it is in the form of OpenSSF model-signing. The hashes of the files that
+    whiten verify --public-key can then tell who made it. The signature covers whiten.json and every file that it lists
+    but README.md, and changes none of them; it is in the form of OpenSSF model-signing. The hashes of the files that
     whiten reads are checked first. Files that only other programs read are signed as they are; it names those that
     differ from the manifest. A passphrase of the key is asked for, or taken from WHITEN_KEY_PASSPHRASE.
     """

@@ -8,11 +8,11 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
     check_other_file,
+    device_option,
     force_option,
     header_option,
     json_option,
     one_line_errors,
-    provider_option,
     quiet_option,
     say,
     threads_option,
@@ -58,7 +58,7 @@ from whiten_runtime.vector_whitener import VectorWhitener
 @quiet_option
 @heading("Execution")
 @threads_option
-@provider_option
+@device_option
 @one_line_errors
 def transform(
     bundle: str,

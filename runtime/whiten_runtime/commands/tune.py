@@ -60,7 +60,7 @@ def tune(bundles: tuple[str, ...], seconds: float, bf16: bool, as_json: bool) ->
     for path, choice in choices.items():
         setting = choice.setting
         say(
-            f"{path}: --provider {setting.provider}, {setting.threads} threads, {setting.token_budget} tokens a run; "
+            f"{path}: --device {setting.provider}, {setting.threads} threads, {setting.token_budget} tokens a run; "
             f"wrote {files[path]}"
         )
         if not bf16 and (faster := best(choice.measured, True)).provider.endswith("bf16"):

@@ -10,10 +10,10 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import gate_here
 from whiten_runtime.commands.console import (
     bundle_argument,
+    device_option,
     json_option,
     one_line_errors,
     print_json,
-    provider_option,
     quiet_option,
     say,
     threads_option,
@@ -81,7 +81,7 @@ class _Author:
 @quiet_option
 @heading("Execution")
 @threads_option
-@provider_option
+@device_option
 @one_line_errors
 def verify(
     bundle: str,

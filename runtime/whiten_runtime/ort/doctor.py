@@ -32,7 +32,7 @@ class Advice:
 
     texts: str  # the kind of text
     precision: str  # precision of the bundle to export
-    provider: str  # value of `--provider` or `device`
+    device: str  # value of `--device` and of the argument `device`
     why: str  # the reason, with what was measured
 
 
@@ -50,7 +50,7 @@ _PLAIN = "no instruction for int8 products is known here; not measured on this k
 
 
 def fastest(features: Collection[str]) -> tuple[Advice, ...]:
-    """Return the fastest precision and provider for each kind of text.
+    """Return the fastest precision and device for each kind of text.
 
     AVX-512 BF16 without AMX is no reason for bfloat16: int8 was 2.6 times as fast there.
     """
@@ -92,7 +92,7 @@ class Diagnosis:
     driver: Driver | None  # NVIDIA's driver; None where this build of onnxruntime does not use it
     # versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them
     libraries: dict[str, str]
-    # the fastest precision and provider for each kind of text, judged by the processor's instruction sets
+    # the fastest precision and device for each kind of text, judged by the processor's instruction sets
     fastest: tuple[Advice, ...]
     note: str | None  # what works now and may not later; None if there is nothing
     problems: tuple[str, ...]  # one line for each required component that does not work

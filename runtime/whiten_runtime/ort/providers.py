@@ -26,7 +26,7 @@ NVIDIA = {CUDA_PROVIDER: "cuda", TENSORRT_PROVIDER: "tensorrt"}
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 """Distributions that all install the module `onnxruntime` and overwrite each other's files."""
 
-_DEVICES = "openvino, openvino:bf16, cpu, cuda or cuda:N"
+_DEVICES = "cpu, cuda, cuda:N, tensorrt, tensorrt:N, openvino or openvino:bf16"
 
 _TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
 
@@ -59,35 +59,40 @@ def providers_for(providers: Sequence[Provider] | None = None, device: str | Non
 
 
 def on_device(device: str) -> Provider:
-    """Return the provider of "cpu", "cuda", "cuda:N", "openvino" or "openvino:bf16"."""
-    found = re.fullmatch(r"(cpu|cuda|openvino)(?:(?<=cuda):(\d+)|(?<=openvino):bf16)?", device)
+    """Return the provider of "cpu", "cuda", "tensorrt" (both also with ":N"), "openvino" or "openvino:bf16"."""
+    fixed: dict[str, Provider] = {
+        "cpu": CPU_PROVIDER,
+        "openvino": OPENVINO_PROVIDER,
+        f"openvino:{BFLOAT16}": (OPENVINO_PROVIDER, {PRECISION_HINT: BFLOAT16}),
+    }
+    if device in fixed:
+        return fixed[device]
+    found = re.fullmatch(r"(cuda|tensorrt)(?::(\d+))?", device)
     if found is None:
         raise UsageError(f"device is '{device}'; wanted {_DEVICES}")
-    if found[1] == "openvino":
-        return OPENVINO_PROVIDER if device == "openvino" else (OPENVINO_PROVIDER, {PRECISION_HINT: BFLOAT16})
-    return CPU_PROVIDER if device == "cpu" else (CUDA_PROVIDER, {"device_id": int(found[2] or 0)})
+    return CUDA_PROVIDER if found[1] == "cuda" else TENSORRT_PROVIDER, {"device_id": int(found[2] or 0)}
 
 
 def device_of(provider: Provider) -> str:
     """Return the device of a provider as `on_device` takes it, such as "cpu" or "cuda:0"; else the provider's name."""
     name, options = provider_name(provider), provider_options(provider)
-    if name == CUDA_PROVIDER:
-        return f"cuda:{options.get('device_id', 0)}"
+    if name in NVIDIA:
+        return f"{NVIDIA[name]}:{options.get('device_id', 0)}"
     if name == OPENVINO_PROVIDER:
         return f"openvino:{BFLOAT16}" if options.get(PRECISION_HINT) == BFLOAT16 else "openvino"
     return "cpu" if name == CPU_PROVIDER else name
 
 
 def parse_provider(text: str) -> Provider:
-    """Parse a provider of the command line: a name, NAME:KEY=VALUE,KEY=VALUE, or a device as in `on_device`."""
-    if re.match(r"(?i)(cpu|cuda|openvino)(:|$)", text) and not re.match("openvino:.*=", text):
+    """Parse a device of the command line, as in `on_device`, or NAME:KEY=VALUE,... of a provider."""
+    if re.match(r"(?i)(cpu|cuda|tensorrt|openvino)(:|$)", text) and not re.match("openvino:.*=", text):
         return on_device(text)
     name, colon, rest = text.partition(":")
     if name == "openvino":
         name = OPENVINO_PROVIDER
     pairs = [option.partition("=") for option in rest.split(",")] if colon else []
     if not name or not all(key and equals for key, equals, _ in pairs):
-        raise UsageError(f"provider '{text}' cannot be read; wanted NAME, NAME:KEY=VALUE,KEY=VALUE, or {_DEVICES}")
+        raise UsageError(f"device '{text}' cannot be read; wanted {_DEVICES}, or PROVIDER:KEY=VALUE,KEY=VALUE")
     return (name, {key: value for key, _, value in pairs}) if pairs else name
 
 

@@ -265,4 +265,4 @@ def _why(onnxruntime: Any, provider: str, reason: str) -> str:
     """Explain why a provider did not start: a missing library, or onnxruntime's message."""
     missing = missing_for(onnxruntime, provider)
     what = f"{', '.join(missing)} cannot be loaded ({advice(missing)})" if missing else reason
-    return f"{what}; see whiten doctor --provider {provider}"
+    return f"{what}; see whiten doctor --device {provider}"

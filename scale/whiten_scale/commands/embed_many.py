@@ -22,11 +22,11 @@ from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
 from whiten_scale.shard import (
-    check_output,
     ERRORS_FILE,
     StoredType,
     VectorChoice,
     Vectors,
+    check_output,
     finished,
     shard_name,
     write_errors,

@@ -93,7 +93,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @option("--fd", type=click.IntRange(min=0), rare=True, help="Socket that is open already; 3 under systemd's units.")
 @heading("Models and queue")
 @option("--threads", type=COUNT, metavar="N", help="Threads. [default: all usable CPUs]")
-@option("--device", help="Device: cpu, cuda, cuda:N, openvino or openvino:bf16. [default: cpu]")
+@option("--device", help="Where to compute: cpu, cuda, cuda:N, tensorrt, openvino or openvino:bf16. [default: cpu]")
 @option("--max-batch-tokens", type=COUNT, rare=True, help="Padded tokens of a batch. [default: as Encoder.encode]")
 @option(
     "--max-queue-tokens",

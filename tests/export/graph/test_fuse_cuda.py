@@ -198,7 +198,7 @@ def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
     assert (manifest.precision, manifest.target) == ("fp16", "cuda")
     assert manifest.parity is not None
     assert manifest.parity.provider == "CPUExecutionProvider"
-    assert "not verified on CUDA: whiten verify BUNDLE --provider cuda" in describe(manifest)
+    assert "not verified on CUDA: whiten verify BUNDLE --device cuda" in describe(manifest)
     plain = tmp_path / "plain"
     recipe = Recipe.of(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
     export_bundle(recipe, plain)

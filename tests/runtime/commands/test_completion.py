@@ -51,7 +51,7 @@ def test_subcommands_are_completed() -> None:
 @pytest.mark.parametrize(
     ("line", "want"),
     [
-        ("whiten embed bundle --pr", ["--prompt-name", "--prompt", "--provider"]),
+        ("whiten embed bundle --pr", ["--prompt-name", "--prompt"]),
         ("whiten export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
         ("whiten-export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
         ("whiten verify bundle --id", ["--identity", "--identity-provider"]),

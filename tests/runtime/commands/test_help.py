@@ -133,7 +133,7 @@ def test_a_wrong_example_would_be_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["--json", "--csv", "--quiet", "--threads", "--provider", "--debug", "--truncate-dim", "--column"]
+    "name", ["--json", "--csv", "--quiet", "--threads", "--device", "--debug", "--truncate-dim", "--column"]
 )
 def test_an_option_has_the_same_words_everywhere(name: str) -> None:
     """`whiten serve` makes its options from a table with words of its own; columns are of what the input holds."""

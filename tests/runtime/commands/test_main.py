@@ -141,7 +141,7 @@ def test_models_lists_the_catalogue() -> None:
         (["embed", "BUNDLE", "text", "--out", "no/such/x.npy"], 2, "is not a directory"),
         (["embed", "BUNDLE", "text", "--force"], 2, "--force was given without --out; name the file"),
         (["embed", "BUNDLE", "text", "--truncate-dim", "33"], 2, "from 1 to 32"),
-        (["embed", "BUNDLE", "text", "--provider", "CUDAExecutionProvider"], 1, "not available here"),
+        (["embed", "BUNDLE", "text", "--device", "CUDAExecutionProvider"], 1, "not available here"),
         (["embed", "nowhere", "text"], 1, "does not exist"),
         (["info", "nowhere"], 1, "does not exist"),
         (["verify", "nowhere"], 1, "does not exist"),

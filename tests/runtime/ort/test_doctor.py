@@ -35,7 +35,7 @@ def test_cpu_works_on_this_machine() -> None:
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 @pytest.mark.parametrize("provider", ["cuda", CUDA])
 def test_requested_provider_that_does_not_work_is_an_error(provider: str) -> None:
-    result = run("--provider", provider)
+    result = run("--device", provider)
     assert result.exit_code == 1
     assert f"error: {CUDA}: " in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -43,7 +43,7 @@ def test_requested_provider_that_does_not_work_is_an_error(provider: str) -> Non
 
 
 def test_malformed_provider_is_refused() -> None:
-    result = run("--provider", "cuda:x")
+    result = run("--device", "cuda:x")
     assert result.exit_code == 2
     assert "cpu, cuda or cuda:N" in result.stderr
 
@@ -54,7 +54,7 @@ def test_two_packages_of_onnxruntime_are_a_problem(monkeypatch: pytest.MonkeyPat
     result = run()
     assert result.exit_code == 1
     assert "are both installed and overwrite each other's files; pip uninstall -y" in result.stderr
-    result = run("--provider", "cpu")  # asked for what the imported one does
+    result = run("--device", "cpu")  # asked for what the imported one does
     assert result.exit_code == 0
     assert "are both installed and overwrite each other's files; the one that is imported is 1." in result.stdout
     assert result.stderr == ""
@@ -97,7 +97,7 @@ def test_gpus_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "driver", lambda: found)
     monkeypatch.setattr(doctor, "library_versions", lambda: {"CUDA": "13.5"})
     monkeypatch.setattr(doctor, "check_provider", lambda ort, provider: doctor.ProviderCheck(str(provider), True))
-    result = run("--provider", CUDA)
+    result = run("--device", CUDA)
     assert result.exit_code == 0
     assert "driver for CUDA 13.1" in result.stdout
     assert "libraries: CUDA 13.5, cuDNN not found" in result.stdout

@@ -21,20 +21,20 @@ from whiten_runtime.ort.doctor import LONG_TEXTS, SHORT_TEXTS, Advice, fastest
 )
 def test_one_way_for_all_texts(features: tuple[str, ...], precision: str, why: str) -> None:
     (advice,) = fastest(features)
-    assert (advice.precision, advice.provider) == (precision, "cpu")
+    assert (advice.precision, advice.device) == (precision, "cpu")
     assert why in advice.why
 
 
 def test_amx_has_bfloat16_for_long_texts() -> None:
     short, long = fastest(("AVX2", "AVX-512", "VNNI", "BF16", "AMX"))
-    assert (short.texts, short.precision, short.provider) == (SHORT_TEXTS, "int8", "cpu")
-    assert (long.texts, long.precision, long.provider) == (LONG_TEXTS, "fp32", "openvino:bf16")
+    assert (short.texts, short.precision, short.device) == (SHORT_TEXTS, "int8", "cpu")
+    assert (long.texts, long.precision, long.device) == (LONG_TEXTS, "fp32", "openvino:bf16")
 
 
 def test_doctor_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "fastest", lambda *facts: (Advice("long texts", "fp32", "openvino:bf16", "AMX."),))
     monkeypatch.setattr(doctor, "plugin_version", lambda: None)
     lines = invoke(whiten, "doctor").stdout
-    assert "fastest      long texts: --precision fp32, --provider openvino:bf16\n             AMX.\n" in lines
+    assert "fastest      long texts: --precision fp32, --device openvino:bf16\n             AMX.\n" in lines
     assert "pip install 'whiten[openvino]'" in lines
-    assert '"provider": "openvino:bf16"' in invoke(whiten, "doctor", "--json").stdout
+    assert '"device": "openvino:bf16"' in invoke(whiten, "doctor", "--json").stdout

@@ -25,6 +25,7 @@ GPU_BUILD = ["TensorrtExecutionProvider", CUDA, CPU]
         ("cpu", CPU),
         ("cuda", (CUDA, {"device_id": 0})),
         ("cuda:3", (CUDA, {"device_id": 3})),
+        ("tensorrt", ("TensorrtExecutionProvider", {"device_id": 0})),
         (CUDA, CUDA),
         (f"{CUDA}:gpu_mem_limit=1000,device_id=1", (CUDA, {"gpu_mem_limit": "1000", "device_id": "1"})),
         ("TensorrtExecutionProvider:trt_fp16_enable=1", ("TensorrtExecutionProvider", {"trt_fp16_enable": "1"})),
@@ -44,6 +45,7 @@ def test_parse_provider(text: str, provider: object) -> None:
         "",
         ":",
         "cuda:x",
+        "tensorrt:x",
         "cuda:-1",
         "CPU:0",
         "cpu:bf16",
@@ -79,7 +81,7 @@ def test_device_and_providers_exclude_each_other() -> None:
     assert providers_for() == (CPU,)
     with pytest.raises(UsageError, match="both providers and device 'cuda'"):
         providers_for([CUDA], "cuda")
-    with pytest.raises(UsageError, match="device is 'gpu'; wanted .*cpu, cuda or cuda:N"):
+    with pytest.raises(UsageError, match="device is 'gpu'; wanted cpu, cuda, cuda:N, tensorrt"):
         on_device("gpu")
 
 
