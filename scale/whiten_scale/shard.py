@@ -94,7 +94,7 @@ class Vectors:
             precision=self._precision,
         )
         if self._coder is not None:
-            return self._coder.encode_codes(rows)
+            return self._coder.encode_array(rows)
         if choice.vector_type != "float16":
             return np.ascontiguousarray(as_stored(rows, self._metadata))
         with np.errstate(over="ignore"):

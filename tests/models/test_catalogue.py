@@ -10,7 +10,7 @@ PAPERS_ROWS = [
     "bert-base", "bert-large", "roberta-base", "roberta-large", "distilbert", "labse", "spanbert-base",
     "spanbert-large", "deberta-base", "deberta-large", "albert-base", "albert-large", "t5-base", "t5-large",
     "layoutlm-base", "layoutlm-large", "xlm", "xlm-roberta-base", "xlm-roberta-large", "m-bert", "mpnet",
-    "squeezebert", "specter", "minilm-l12", "dialogrpt", "electra", "mobilebert", "sbert",
+    "squeezebert", "specter", "minilm-l12-h384", "dialogrpt", "electra", "mobilebert", "sbert",
     "simcse", "unsup-simcse", "angle-bert", "llama-7b", "llama-2-7b", "angle-llama", "text-embedding-3-small", "minilm",
     "glove", "sif",
 ]  # fmt: skip
@@ -158,7 +158,7 @@ def test_names_are_unambiguous() -> None:
         ("MiniLM", "minilm"),
         ("all-minilm-l6-v2", "minilm"),
         ("sentence-transformers/all-MiniLM-L6-v2", "minilm"),
-        ("microsoft/MiniLM-L12-H384-uncased", "minilm-l12"),
+        ("microsoft/MiniLM-L12-H384-uncased", "minilm-l12-h384"),
         ("bert-large-uncased", "bert-large"),
         ("xlm-mlm-en-2048", "xlm"),
         ("stanfordnlp/glove", "glove"),

@@ -92,7 +92,7 @@ def test_codes_have_the_same_bytes_on_every_machine() -> None:
     found = {}
     for bits, size in ((1, 2), (2, 3), (4, 6)):
         coder = Coder(size, bits, 12, None, "x", np.full(12, 0.01), rotation(12))  # type: ignore[arg-type]
-        found[bits] = coder.encode_codes(rows).tobytes().hex()
+        found[bits] = coder.encode_array(rows).tobytes().hex()
     assert found == {1: "7ef0b9408400", 2: "7ee8abda9670816450", 4: "6dcac992998dc7a886594d22941659536634"}
 
 
@@ -101,7 +101,7 @@ def test_codes_have_the_same_bytes_on_every_machine() -> None:
 def test_shapes_and_round_trips(size: int, n: int, factor: float) -> None:
     vectors = sample()
     coder = Coder.fit(vectors, size)
-    codes = coder.encode_codes(vectors[:n])
+    codes = coder.encode_array(vectors[:n])
     assert (codes.shape, codes.dtype) == ((n, size), np.uint8)
     assert coder.dims == min(8 * size // coder.bits, WIDTH)
     decoded = coder.decode(codes)
@@ -112,7 +112,7 @@ def test_shapes_and_round_trips(size: int, n: int, factor: float) -> None:
     np.testing.assert_allclose(np.abs(decoded - exact), nearest, atol=1e-5)
     again = pack(nearest_levels(decoded.astype(np.float64), coder.bits), coder.bits, size)
     np.testing.assert_array_equal(again, codes)
-    np.testing.assert_array_equal(coder.encode_codes(np.float32(factor) * vectors[:n]), codes)
+    np.testing.assert_array_equal(coder.encode_array(np.float32(factor) * vectors[:n]), codes)
 
 
 def test_coordinates_keep_cosines_of_the_centred_vectors_and_have_equal_variances() -> None:
@@ -155,16 +155,16 @@ def test_a_code_does_not_depend_on_its_batch(bits: Bits) -> None:
     vectors = sample(50)
     coder = Coder.fit(sample(), SIZES[bits])
     assert coder.bits == bits
-    whole = coder.encode_codes(vectors)
-    np.testing.assert_array_equal(np.vstack([coder.encode_codes(row) for row in vectors]), whole)
+    whole = coder.encode_array(vectors)
+    np.testing.assert_array_equal(np.vstack([coder.encode_array(row) for row in vectors]), whole)
 
 
 def test_zeros_and_huge_numbers_are_coded() -> None:
     vectors = sample().astype(np.float64)
     for size in SIZES.values():
         coder = Coder.fit(vectors, size)
-        assert np.isfinite(coder.decode(coder.encode_codes(np.zeros((1, WIDTH))))).all()
-        np.testing.assert_array_equal(coder.encode_codes(1e300 * vectors[:3]), coder.encode_codes(vectors[:3]))
+        assert np.isfinite(coder.decode(coder.encode_array(np.zeros((1, WIDTH))))).all()
+        np.testing.assert_array_equal(coder.encode_array(1e300 * vectors[:3]), coder.encode_array(vectors[:3]))
 
 
 # Search
@@ -201,7 +201,7 @@ def test_coder_and_codes_come_back_from_files(tmp_path: Path, size: int) -> None
     again, codes_again = Coder.load(tmp_path / "one.coder"), Codes.load(tmp_path / "one.codes")
     for name in ("id", "space", "bytes", "bits", "width", "dims"):
         assert getattr(again, name) == getattr(coder, name)
-    np.testing.assert_array_equal(again.encode_codes(vectors), codes.array)
+    np.testing.assert_array_equal(again.encode_array(vectors), codes.array)
     np.testing.assert_array_equal(again.decode(codes_again), coder.decode(codes))
     for kind in ("coder", "codes"):
         assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
@@ -222,11 +222,11 @@ def test_codes_of_another_coder_or_space_are_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c, v: c.encode_codes(v[:, :5]), r"vectors are ndarray of float32 \[600, 5\]; wanted numbers \[n, 24\]"),
-        (lambda c, v: c.encode_codes(v * np.where(np.arange(600) == 3, np.nan, 1)[:, None]), r"vectors\[3\] is not"),
-        (lambda c, v: c.encode_codes([[1.0], [1.0, 2.0]]), "not rows of one length"),
-        (lambda c, v: c.encode_codes(v.astype(str)), "wanted numbers"),
-        (lambda c, v: c.encode_codes(np.ones((2, 24), np.int8)), "vectors: has dtype int8.*; wanted vectors"),
+        (lambda c, v: c.encode_array(v[:, :5]), r"vectors are ndarray of float32 \[600, 5\]; wanted numbers \[n, 24\]"),
+        (lambda c, v: c.encode_array(v * np.where(np.arange(600) == 3, np.nan, 1)[:, None]), r"vectors\[3\] is not"),
+        (lambda c, v: c.encode_array([[1.0], [1.0, 2.0]]), "not rows of one length"),
+        (lambda c, v: c.encode_array(v.astype(str)), "wanted numbers"),
+        (lambda c, v: c.encode_array(np.ones((2, 24), np.int8)), "vectors: has dtype int8.*; wanted vectors"),
         (lambda c, v: c.search(np.ones((2, 24), np.uint8), c.encode(v)), "vectors: has dtype uint8"),
         (lambda c, v: c.decode(np.zeros((2, 3), np.uint8)), r"codes are ndarray of uint8 \[2, 3\]; wanted"),
         (lambda c, v: c.decode(np.zeros((2, 4), np.int8)), r"codes are ndarray of int8 \[2, 4\]; wanted"),

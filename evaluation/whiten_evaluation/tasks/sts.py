@@ -246,7 +246,7 @@ def _codes(
     if read_manifest(bundle).whitening is not None:
         for size in sizes or [size for size in SIZES if 2 * size <= width]:
             coder = Coder.of(bundle, size)
-            yield "codes", size, coder.decode(coder.encode_codes(vectors))
+            yield "codes", size, coder.decode(coder.encode_array(vectors))
 
 
 def with_front(found: Sequence[CodeScore]) -> tuple[CodeScore, ...]:

@@ -137,7 +137,7 @@ class GraphChoice:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Describes a model to export and all choices about it; see `whiten export --help`.
+    """Describes a model to export and all choices about it; see `whiten-export --help`.
 
     Attributes:
         source: model, and its hidden states to export.
@@ -154,7 +154,7 @@ class Recipe:
 
     @classmethod
     def of(cls, model: str, **choices: Any) -> "Recipe":
-        """Return a recipe from choices by name, like the options of `whiten export`.
+        """Return a recipe from choices by name, like the options of `whiten-export`.
 
         Args:
             model: model, as in `SourceChoice`.

@@ -85,7 +85,7 @@ def test_one_name_shows_all_details() -> None:
         assert fact in shown
     assert "set by the catalogue" in shown
     assert "lower-cases by" in shown
-    assert "minilm-l12" in run("minilm").stdout
+    assert "minilm-l12-h384" in run("minilm").stdout
     assert names_in_json("minilm") == ["minilm"]
 
 

@@ -102,7 +102,7 @@ def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_pa
     np.testing.assert_array_equal(got["float16"], got["float32"].astype(np.float16))
     assert np.abs(got["int8"].astype(int) - tiny.encode(texts, precision="int8")).max() <= 1
     coder = Coder.of(tiny_bundle)
-    np.testing.assert_array_equal(got["codes"], coder.encode_codes(got["float32"]))
+    np.testing.assert_array_equal(got["codes"], coder.encode_array(got["float32"]))
     path = tmp_path / "float32" / "part-000000.parquet"
     metadata = read_metadata(path)
     assert metadata is not None

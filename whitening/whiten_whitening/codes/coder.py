@@ -151,7 +151,7 @@ class Coder:
             found[start : start + _ROWS_AT_ONCE] = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
         return found
 
-    def encode_codes(self, vectors: ArrayLike) -> Bytes:
+    def encode_array(self, vectors: ArrayLike) -> Bytes:
         """Code vectors.
 
         Args:
@@ -172,8 +172,8 @@ class Coder:
         return codes
 
     def encode(self, vectors: ArrayLike) -> Codes:
-        """Code vectors, as `encode_codes` does, and keep the id of this coder with them."""
-        return self.codes(self.encode_codes(vectors))
+        """Code vectors, as `encode_array` does, and keep the id of this coder with them."""
+        return self.codes(self.encode_array(vectors))
 
     def codes(self, array: Bytes) -> Codes:
         """Mark an array of codes, uint8 [n, bytes], as made by this coder.
