@@ -194,8 +194,9 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @option(
     "--vector-type",
     type=click.Choice(get_args(VectorType)),
-    metavar="|".join(get_args(VectorType)),
-    help="Type of the vectors. int8: whole numbers from -127 to 127, one scale a vector. [default: as BUNDLE]",
+    metavar="TYPE",
+    help="Type of the vectors: float32 or int8. int8: whole numbers from -127 to 127, one scale a vector. "
+    "[default: as BUNDLE]",
 )
 @option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option
