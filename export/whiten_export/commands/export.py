@@ -56,7 +56,7 @@ _NOT_FOR_VECTORS = (
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
 @option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
 @option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
-@option("--device", default="cpu", show_default=True, help="Device to compute on, such as cuda.")
+@option("--device", metavar="NAME", default="cpu", show_default=True, help="Where to compute, such as cpu or cuda.")
 @option(
     "--route",
     metavar="NAME",

@@ -195,8 +195,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     "--vector-type",
     type=click.Choice(get_args(VectorType)),
     metavar="TYPE",
-    help="Type of the vectors: float32 or int8. int8: whole numbers from -127 to 127, one scale a vector. "
-    "[default: as BUNDLE]",
+    help="Type, float32 or int8. int8: whole numbers from -127 to 127, one scale a vector. [default: BUNDLE's]",
 )
 @option("--force", is_flag=True, help="Replace a bundle that is already there.")
 @json_option

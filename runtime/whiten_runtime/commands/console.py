@@ -113,8 +113,8 @@ device_option = option(
     multiple=True,
     callback=_parse_providers,
     metavar="NAME",
-    help="Where to compute: cpu, cuda, tensorrt, openvino. Also cuda:N for one GPU, openvino:bf16, and each execution "
-    "provider of onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
+    help="Where to compute, such as cpu or cuda. Also cuda:N for one GPU, tensorrt, openvino, openvino:bf16, and each "
+    "execution provider of onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
 )
 
 bundle_argument = click.argument("bundle", type=click.Path())
