@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from support.corpus import sentences
 from support.once import once, shared_folder
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background, as processes of tests would be then
     signal.signal(signal.SIGINT, signal.default_int_handler)

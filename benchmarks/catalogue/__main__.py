@@ -26,10 +26,10 @@ from support.checkpoints import save_checkpoint
 from support.corpus import sentences
 from support.published import PUBLISHED, save_published
 from support.traces import remembering
+from whiten import Encoder, VectorWhitener
 from whiten_export.commands.export import export
 from whiten_export.sources.networks import pytorch
 from whiten_models.catalogue import Entry, catalogue
-from whiten_runtime import Encoder, VectorWhitener
 from whiten_runtime.bundle.parity import Agreement, compare
 
 PRECISIONS = ("fp32", "fp16", "int8")

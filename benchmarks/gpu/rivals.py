@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import AutoModel
 
 from benchmarks.timing import seconds
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.tokenizer import Tokenizer
 

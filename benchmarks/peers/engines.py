@@ -62,7 +62,7 @@ def _prepare_whiten(engine: str, checkpoint: Path, folder: Path) -> None:
 
 
 def _load_whiten(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
-    from whiten_runtime import Encoder
+    from whiten import Encoder
 
     device = "openvino:bf16" if "bf16" in engine else "cpu"
     encoder = Encoder(folder / "bundle", threads=threads, device=device)

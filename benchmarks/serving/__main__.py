@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace, bundle: Path, model: Path | None, texts: Sequence[str]) -> list[str]:
-    from whiten_runtime import Encoder
+    from whiten import Encoder
     from whiten_runtime.ort.processor import processor
 
     threads = arguments.threads or processor().threads

@@ -11,9 +11,9 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
 from support.corpus import sentences
+from whiten import Encoder, WhitenError
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime import Encoder, WhitenError
 from whiten_runtime.bundle.ranges import as_int8
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]

@@ -12,7 +12,7 @@ import pytest
 from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.corpus import sentences
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from support.corpus import sentences
 from support.nasty_texts import NASTY
 from support.sizes import LAYERS
+from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.bundle.parity import GATES, compare
 

@@ -16,7 +16,7 @@ import pytest
 
 from support.edge import Call
 from support.once import once
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 

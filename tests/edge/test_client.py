@@ -14,7 +14,7 @@ import pytest
 
 from support.corpus import sentences
 from support.edge import TEXTS, Call, difference
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 

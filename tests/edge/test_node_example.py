@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.corpus import sentences
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.edge import Call, difference
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.vectors import ROUNDING, worst
+from whiten import Encoder, UsageError
 from whiten_evaluation.embedding import WhiteningSource, check_bundles, check_fit, embed_texts
-from whiten_runtime import Encoder, UsageError
 from whiten_whitening.maps import WhiteningSpec
 
 TEXTS = ("a text", "another text of some words", "a text")

@@ -14,9 +14,9 @@ from sentence_transformers import SentenceTransformer
 from support.cli import invoke
 from support.hub_cache import COMMIT
 from support.published import save_published
+from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find
-from whiten_runtime import Encoder
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ import pytest
 
 from support.bundles import copy_bundle, edit_manifest
 from support.corpus import sentences
+from whiten import BundleError, Encoder, UsageError
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime import BundleError, Encoder, UsageError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph, with_output

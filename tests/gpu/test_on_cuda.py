@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from support.corpus import sentences
+from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.ort.doctor import check_provider, diagnose

@@ -15,7 +15,7 @@ from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.sizes import WIDTH
-from whiten_runtime import Encoder, UsageError
+from whiten import Encoder, UsageError
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 
 pytestmark = pytest.mark.slow

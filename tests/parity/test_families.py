@@ -22,6 +22,7 @@ from support.corpus import sentences
 from support.default_sessions import additions_before_norms, default_vectors, fused, largest_difference
 from support.nasty_texts import NASTY
 from support.sizes import LAYERS, MAX_LENGTH, WIDTH
+from whiten import Encoder, UsageError
 from whiten_export.commands.export import export
 from whiten_export.corpus.fitting import embed_value
 from whiten_export.graph.builder import HiddenStates
@@ -40,7 +41,6 @@ from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
-from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph

@@ -12,8 +12,8 @@ from support.corpus import sentences
 from support.default_sessions import default_session
 from support.once import once
 from support.published import save_published
+from whiten import Encoder
 from whiten_export.commands.export import export
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.ranges import as_int8, to_steps

@@ -11,9 +11,9 @@ from scipy.stats import spearmanr
 
 from support.bundles import graph_bytes
 from support.corpus import sentences
+from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.bundle import MODEL_FILE, WHITENING_FILE
 from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.bundle.manifest import Precision

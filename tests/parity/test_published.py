@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from support.cli import invoke
 from support.once import once
 from support.published import PUBLISHED, SPECIAL, save_published
+from whiten import Encoder, UsageError
 from whiten_export.commands.export import export
 from whiten_export.pipeline import choose_whitening
 from whiten_export.pipeline.export_model import export_bundle
@@ -21,7 +22,6 @@ from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_models.catalogue import find
-from whiten_runtime import Encoder, UsageError
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.prompts import DOCUMENT
 from whiten_runtime.inference.tokenizer import Tokenizer

@@ -15,8 +15,8 @@ import transformers
 from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from support.published import save_published
+from whiten import Encoder
 from whiten_export.commands.export import export
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.sizes import WIDTH
-from whiten_runtime import Encoder, TextError
+from whiten import Encoder, TextError
 from whiten_runtime.checks import checked_texts, described
 
 TEXTS = ["a text", "", "日本"]

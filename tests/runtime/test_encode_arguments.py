@@ -15,7 +15,7 @@ from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.sizes import MAX_LENGTH, WIDTH
-from whiten_runtime import Encoder, MissingPackageError, TextError, UsageError
+from whiten import Encoder, MissingPackageError, TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeArguments, check_arguments
 from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of, on_device
 

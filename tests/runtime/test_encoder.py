@@ -17,7 +17,7 @@ from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.sizes import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
-from whiten_runtime import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
+from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.parity import GATES
 
 NASTY = (

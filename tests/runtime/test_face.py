@@ -1,4 +1,4 @@
-"""Test the public names of `import whiten`, and the older ones that still work."""
+"""Test the public names of `import whiten`."""
 
 import json
 import subprocess
@@ -86,18 +86,6 @@ def test_missing_extra_is_named() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = result.stderr.splitlines()[-1]
     assert "MissingPackageError: this needs onnx_ir; install it with pip install 'whiten[export]'" in last
-
-
-def test_older_names_still_work() -> None:
-    import whiten_export
-    import whiten_runtime
-
-    assert whiten_runtime.Encoder is whiten.Encoder
-    assert whiten_runtime.VectorWhitener is whiten.VectorWhitener
-    assert whiten_runtime.WhitenError is whiten.WhitenError
-    assert whiten_export.Whitening is whiten.Whitening
-    with pytest.raises(AttributeError):
-        whiten_runtime.no_such_name  # noqa: B018
 
 
 def test_star_gives_what_is_installed() -> None:

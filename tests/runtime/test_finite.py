@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from support.bundles import copy_bundle, rewrite_file, scale_initializer
-from whiten_runtime import BundleError, Encoder, VectorWhitener
+from whiten import BundleError, Encoder, VectorWhitener
 from whiten_runtime.inference.vectors import check_given
 
 TEXTS = ["a dog", "the cat", "the fox runs", "a bird"]

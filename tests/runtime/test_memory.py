@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 PLATEAU = """
 import random, sys
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1])

@@ -10,7 +10,7 @@ from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.processes import python
 from support.vectors import ROUNDING, worst
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -28,7 +28,7 @@ _python = partial(python, timeout=60)
 PRELOADED = """
 import os, sys, numpy as np
 from pathlib import Path
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.opened import reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning
 bundle, options = Path(sys.argv[1]), SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
@@ -53,7 +53,7 @@ def test_forked_worker_of_a_preloaded_service_encodes_and_exits(tiny_bundle: Pat
 REPLACED = """
 import os, shutil, sys
 from pathlib import Path
-from whiten_runtime import Encoder, IntegrityError
+from whiten import Encoder, IntegrityError
 bundle = Path(sys.argv[1])
 os.chdir(bundle.parent)
 encoder = Encoder(bundle.name)
@@ -85,7 +85,7 @@ def test_forked_child_refuses_a_replaced_model(tiny_bundle: Path, tmp_path: Path
 
 LOCKED = """
 import os, signal, sys
-from whiten_runtime import Encoder
+from whiten import Encoder
 encoder = Encoder(sys.argv[1])
 with encoder._embedder._count_lock:
     child = os.fork()
@@ -106,7 +106,7 @@ LEAN = """
 import sys, socket
 def refuse(*args, **kwargs): raise AssertionError("the runtime used the network")
 socket.socket.connect = socket.getaddrinfo = refuse
-from whiten_runtime import Encoder
+from whiten import Encoder
 encoder = Encoder(sys.argv[1])
 encoder.encode(["a", "b"]), encoder.verify()
 heavy = {"torch", "transformers", "huggingface_hub", "onnx", "scipy", "sklearn", "pandas", "pyarrow",
@@ -122,7 +122,7 @@ def test_the_runtime_needs_neither_torch_nor_the_network(tiny_bundle: Path) -> N
 
 TELEMETRY = """
 import os, sys, threading, time
-from whiten_runtime import Encoder
+from whiten import Encoder
 before = len(os.listdir("/proc/self/task"))
 encoder = Encoder(sys.argv[1], threads=1)
 for _ in range(50):  # threads that ended may still be listed for a moment
@@ -142,7 +142,7 @@ def test_onnxruntime_starts_no_telemetry_thread(tiny_bundle: Path) -> None:
 MISSING = """
 import sys
 sys.modules["onnxruntime"] = None
-from whiten_runtime import Encoder, WhitenError
+from whiten import Encoder, WhitenError
 try: Encoder(sys.argv[1])
 except WhitenError as error: print(error)
 """

@@ -15,7 +15,7 @@ from support.bundles import copy_bundle
 from support.cli import invoke, ok
 from support.corpus import sentences
 from support.vectors import ROUNDING, worst
-from whiten_runtime import Encoder, TooLongError, UsageError
+from whiten import Encoder, TooLongError, UsageError
 from whiten_runtime.bundle.bundle import WHITENING_FILE
 from whiten_runtime.commands.main import whiten
 

@@ -3,7 +3,7 @@
 import pytest
 
 from support.nasty_texts import NASTY
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.errors import UsageError
 
 

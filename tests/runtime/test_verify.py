@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
-from whiten_runtime import BundleError, Encoder, ParityError, VectorWhitener
+from whiten import BundleError, Encoder, ParityError, VectorWhitener
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE
 from whiten_runtime.commands.main import whiten
 

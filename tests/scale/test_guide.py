@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.cli import invoke
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 
 GUIDE = Path(__file__).parents[2] / "docs" / "scale.md"

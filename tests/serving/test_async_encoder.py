@@ -17,7 +17,7 @@ from support.corpus import sentences
 from support.nasty_texts import NASTY
 from support.runners import FakeRunner
 from support.vectors import worst
-from whiten_runtime import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError
 from whiten_serving import AsyncEncoder, DeadlineExceededError, OverloadedError
 
 CLOSE = 1e-5

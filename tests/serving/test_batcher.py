@@ -22,7 +22,7 @@ from support.corpus import sentences
 from support.nasty_texts import NASTY
 from support.runners import FakeRunner, until
 from support.vectors import worst
-from whiten_runtime import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError
 from whiten_serving import Batcher, DeadlineExceededError, OverloadedError
 
 CLOSE = 1e-6

@@ -10,7 +10,7 @@ from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.server import RunningServer, run, until
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
 from whiten_serving import opening as module

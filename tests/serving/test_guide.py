@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.vectors import worst
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "services.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)

@@ -18,7 +18,7 @@ import pytest
 from support.bundles import copy_bundle, rewrite_file
 from support.http_load import Load, closed_loop
 from support.server import RunningServer, received, request, run
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 TEXT = "A man is playing a guitar."
 

@@ -13,7 +13,7 @@ import pytest
 from support.bundles import edit_manifest
 from support.http_load import Load, closed_loop
 from support.server import RunningServer
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 

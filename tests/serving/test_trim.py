@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.errors import WhitenError
 
 TEXTS = ["a text", "another text of more words than the first"]

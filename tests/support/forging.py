@@ -8,7 +8,7 @@ from onnx import numpy_helper
 from safetensors.numpy import load_file, save
 
 from support.bundles import rewrite_file
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 
 def forge(bundle: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import orthogonal_procrustes
 
 from support.vector_sets import anisotropic
-from whiten_runtime import UsageError
+from whiten import UsageError
 from whiten_whitening.alignment import align, fidelity
 from whiten_whitening.maps import WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments

@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from support.vector_sets import anisotropic
-from whiten_export import Whitening
-from whiten_runtime import UsageError, WhitenError
+from whiten import UsageError, WhitenError, Whitening
 
 
 def test_equals_scikit_learn_up_to_sign() -> None:

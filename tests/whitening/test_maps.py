@@ -8,7 +8,7 @@ from sklearn.covariance import ledoit_wolf, oas
 from sklearn.decomposition import PCA
 
 from support.vector_sets import anisotropic
-from whiten_runtime import UsageError
+from whiten import UsageError
 from whiten_whitening.maps import (
     Method,
     WhiteningMap,

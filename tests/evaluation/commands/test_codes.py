@@ -12,9 +12,9 @@ from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.cli import invoke
 from support.sts import Rows, write_paper_layout
+from whiten import Encoder
 from whiten_evaluation.commands import evaluate
 from whiten_evaluation.tasks.sts import CodeScore, with_front
-from whiten_runtime import Encoder
 from whiten_whitening.codes.coder import Coder
 
 run = partial(invoke, evaluate, "codes")

@@ -11,7 +11,7 @@ from support.agreeing import renew_space
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke, ok
 from support.corpus import sentences
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.main import whiten

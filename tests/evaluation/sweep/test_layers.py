@@ -8,6 +8,7 @@ import pytest
 
 from support.sizes import WIDTH
 from support.sts import write_paper_layout
+from whiten import DataError, ParityError, UsageError, WhitenError
 from whiten_evaluation.sweep import layers as layers_of_models
 from whiten_evaluation.sweep.layers import LayerGraph, check_layers, embed_layers, write_layers
 from whiten_evaluation.sweep.scoring import LayerMoments, TaskVectors, raw_cosines, white_scores
@@ -18,7 +19,6 @@ from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
-from whiten_runtime import DataError, ParityError, UsageError, WhitenError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter

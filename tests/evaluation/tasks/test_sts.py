@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from support.cli import invoke
 from support.corpus import sentences
 from support.sts import write_paper_layout
+from whiten import Encoder, UsageError
 from whiten_evaluation.commands import evaluate
 from whiten_evaluation.embedding import WhiteningSource, embed_texts
 from whiten_evaluation.tasks.sts import score_sts
@@ -24,7 +25,6 @@ from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.export_vectors import export_vectors
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.proof.reference import Head
-from whiten_runtime import Encoder, UsageError
 from whiten_whitening.maps import Method
 
 pytestmark = pytest.mark.slow

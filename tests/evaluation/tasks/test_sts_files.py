@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from support.sts import Rows, rows, write_paper_layout
+from whiten import DataError, UsageError
 from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
-from whiten_runtime import DataError, UsageError
 
 PAIRS = rows(12, 1)
 

@@ -15,7 +15,7 @@ import pytest
 
 from support.corpus import sentences
 from support.default_sessions import largest_difference
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.inference.tokenizer import Tokenizer
 

@@ -15,7 +15,7 @@ import pytest
 
 from support.corpus import sentences
 from support.environments import installed_packages
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from support.corpus import sentences
 from support.sizes import MAX_LENGTH, WIDTH
+from whiten import Encoder, IntegrityError
 from whiten_export.commands.export import export
-from whiten_runtime import Encoder, IntegrityError
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from support.bundles import copy_bundle, edit_manifest
 from support.checkpoints import FAMILIES
 from support.sizes import LAYERS, MAX_LENGTH
+from whiten import Encoder, UnsafeModelError, UsageError, WhitenError
 from whiten_export.commands.export import export
 from whiten_export.commands.refit import refit
 from whiten_export.graph import fuse_cuda
@@ -32,7 +33,6 @@ from whiten_export.proof.reference import Composition
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
-from whiten_runtime import Encoder, UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph

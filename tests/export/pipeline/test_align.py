@@ -11,8 +11,8 @@ import pytest
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
+from whiten import Encoder, UsageError
 from whiten_export.commands.export import export
-from whiten_runtime import Encoder, UsageError
 from whiten_runtime.commands.main import whiten
 
 

@@ -14,9 +14,9 @@ from scipy.stats import spearmanr
 from support.cli import invoke, ok
 from support.corpus import sentences
 from support.vector_sets import anisotropic
+from whiten import DataError, Encoder, UsageError
 from whiten_export.commands.export import export
 from whiten_export.pipeline.choose_whitening import report_kinds
-from whiten_runtime import DataError, Encoder, UsageError
 from whiten_runtime.files.pairs import read_pairs
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import choose_by_pairs, choose_by_rules

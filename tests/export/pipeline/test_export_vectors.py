@@ -12,8 +12,8 @@ from sklearn.decomposition import PCA
 
 from support.bundles import copy_bundle
 from support.cli import invoke as run
+from whiten import BundleError, Encoder, IntegrityError, TextError, UsageError, VectorWhitener
 from whiten_export.commands.export import export
-from whiten_runtime import BundleError, Encoder, IntegrityError, TextError, UsageError, VectorWhitener
 from whiten_runtime.commands.main import whiten
 
 WIDTH = 20

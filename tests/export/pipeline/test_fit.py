@@ -10,10 +10,10 @@ import pytest
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
+from whiten import Encoder, UsageError
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
 from whiten_export.pipeline.fit import fit_bundle
-from whiten_runtime import Encoder, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.session import SessionOptions
 

@@ -13,10 +13,10 @@ from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
+from whiten import BundleError, Encoder, UsageError, VectorWhitener
 from whiten_export.commands.export import export
 from whiten_export.pipeline.fit import fit_bundle
 from whiten_export.pipeline.recipe import GraphChoice, Recipe, VectorRecipe, bundle_name
-from whiten_runtime import BundleError, Encoder, UsageError, VectorWhitener
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.bundle.manifest import read_manifest

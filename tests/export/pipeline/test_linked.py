@@ -9,10 +9,10 @@ import pytest
 from support.cli import invoke as run
 from support.cli import ok
 from support.hub_server import Hub, connect, serving
+from whiten import BundleError, Encoder
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
 from whiten_export.graph import files as graph_files
-from whiten_runtime import BundleError, Encoder
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
 from whiten_runtime.bundle.graph_scan import scan_graph, with_locations
 from whiten_runtime.ort.session import weights_place

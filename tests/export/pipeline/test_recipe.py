@@ -1,8 +1,8 @@
 import pytest
 
+from whiten import UsageError
 from whiten_export.pipeline.recipe import GraphChoice, Recipe, WhiteningChoice, bundle_name
 from whiten_export.sources.choice import SourceChoice, parse_layers, resolve_layers
-from whiten_runtime import UsageError
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from support.cli import ok
 from support.corpus import sentences
 from support.sizes import WIDTH
 from support.word_vectors import write_word_vectors
+from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline.fit import fit_bundle
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import compare
 from whiten_runtime.files.corpus import Corpus
 

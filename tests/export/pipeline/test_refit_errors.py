@@ -12,8 +12,8 @@ from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
 from support.word_vectors import write_word_vectors
+from whiten import BundleError
 from whiten_export.commands.export import export
-from whiten_runtime import BundleError
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.commands.main import whiten

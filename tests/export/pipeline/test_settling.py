@@ -7,8 +7,8 @@ import pytest
 
 from support.cli import invoke
 from support.word_vectors import write_word_vectors
+from whiten import Encoder
 from whiten_export.commands.export import export
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences

@@ -10,10 +10,10 @@ from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
 from support.vector_sets import anisotropic
+from whiten import Encoder, VectorWhitener
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import Statistics, load_statistics, save_statistics
 from whiten_export.pipeline.fit import fit_bundle
-from whiten_runtime import Encoder, VectorWhitener
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 from whiten_runtime.files.corpus import Corpus

@@ -16,11 +16,11 @@ from support.adapters import change_config, save_adapter
 from support.cli import invoke
 from support.corpus import sentences
 from support.sizes import LAYERS, MAX_LENGTH
+from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.sources.checkpoints import checkpoint as checkpoints
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from whiten import IntegrityError, UsageError, WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_models.catalogue import find
-from whiten_runtime import IntegrityError, UsageError, WhitenError
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ import pytest
 
 from support.hub_cache import COMMIT
 from support.hub_server import Hub, connect, serving
+from whiten import UsageError, WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.checkpoints.hub import download
-from whiten_runtime import UsageError, WhitenError
 
 OLD = "sentence_transformers.models."
 POOLING = b'{"word_embedding_dimension": 4, "pooling_mode_mean_tokens": true}'

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from support.module_files import write_dense, write_json, write_modules, write_pooling, write_tensors
+from whiten import WhitenError
 from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm
 from whiten_export.sources.checkpoints.module_files import read_dense, read_layer_norm, read_layer_weights
 from whiten_export.sources.checkpoints.published import read_published
-from whiten_runtime import WhitenError
 
 ROWS = np.random.default_rng(3).normal(size=(5, 4))
 TORCH = "torch.nn.modules.activation."

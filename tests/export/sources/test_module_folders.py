@@ -10,9 +10,9 @@ import pytest
 from support.adapters import save_adapter
 from support.once import once
 from support.published import save_published
+from whiten import WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.checkpoints.published import read_published
-from whiten_runtime import WhitenError
 
 
 @pytest.fixture

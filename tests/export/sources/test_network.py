@@ -8,9 +8,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from whiten import WhitenError
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.networks.network import load_network
-from whiten_runtime import WhitenError
 
 
 @pytest.fixture(scope="module")

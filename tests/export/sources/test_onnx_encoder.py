@@ -16,10 +16,10 @@ import transformers
 
 from support.cli import invoke
 from support.sizes import LAYERS, WIDTH
+from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel
-from whiten_runtime import Encoder
 from whiten_runtime.bundle.parity import GATES
 
 pytestmark = pytest.mark.slow

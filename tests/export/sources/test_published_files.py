@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support.module_files import OLD, write_dense, write_json, write_modules, write_pooling, write_tensors
+from whiten import WhitenError
 from whiten_export.sources.checkpoints.published import read_published
-from whiten_runtime import WhitenError
 
 NEW = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
 TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from support.module_files import OLD, write_dense, write_json, write_modules, write_pooling, write_tensors
+from whiten import UsageError, WhitenError
 from whiten_export.sources.checkpoints.module_files import read_static
 from whiten_export.sources.checkpoints.published import read_published
-from whiten_runtime import UsageError, WhitenError
 
 TABLE = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
 

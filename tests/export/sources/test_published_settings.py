@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from support.module_files import write_json, write_modules, write_pooling
+from whiten import WhitenError
 from whiten_export.sources.checkpoints.published import read_published
-from whiten_runtime import WhitenError
 
 SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
 STATES = {"method": "forward", "method_output_name": "last_hidden_state"}

@@ -15,13 +15,13 @@ from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from support.corpus import sentences
 from support.sizes import MAX_LENGTH
+from whiten import Encoder, ParityError
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources import families
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel
-from whiten_runtime import Encoder, ParityError
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow

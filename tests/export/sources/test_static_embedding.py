@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 
 from support.module_files import write_modules, write_tensors
 from support.vocabularies import wordpiece
+from whiten import WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.lookup.static_embedding import StaticEmbedding
-from whiten_runtime import WhitenError
 
 WIDTH = 5
 TEXTS = ["", "a text", "word " * 30]

@@ -16,12 +16,12 @@ from sklearn.decomposition import TruncatedSVD
 from support.cli import invoke
 from support.corpus import sentences
 from support.nasty_texts import NASTY
+from whiten import DataError, Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.lookup.word_tokenizer import _WORD
 from whiten_export.sources.lookup.word_vectors import read_words, word_weights
-from whiten_runtime import DataError, Encoder
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 

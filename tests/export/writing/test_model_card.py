@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.cli import invoke, ok
+from whiten import Encoder, VectorWhitener
 from whiten_export.commands.export import export
 from whiten_export.writing.model_card import model_card, with_model_card
-from whiten_runtime import Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import file_record, open_bundle
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import gate_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from whiten import UsageError, WhitenError
 from whiten_export.writing.staging import staged
-from whiten_runtime import UsageError, WhitenError
 
 pytestmark = pytest.mark.slow
 

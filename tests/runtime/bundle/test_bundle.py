@@ -12,7 +12,7 @@ import pytest
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.manifests import contained
-from whiten_runtime import BundleError, Encoder, IntegrityError, UnsafeModelError
+from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,
     MODEL_FILE,

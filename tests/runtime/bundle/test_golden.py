@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.manifests import contained
-from whiten_runtime import Encoder, VectorWhitener
+from whiten import Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import GATES, gate_of
 from whiten_runtime.bundle.ranges import as_int8

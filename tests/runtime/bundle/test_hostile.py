@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
-from whiten_runtime import BundleError, Encoder, IntegrityError
+from whiten import BundleError, Encoder, IntegrityError
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE, PROBES_FILE, WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whiten_runtime import BundleError, Encoder, IntegrityError
+from whiten import BundleError, Encoder, IntegrityError
 from whiten_runtime.bundle.files import HASH_FIELD, own_hash, with_own_hash
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 

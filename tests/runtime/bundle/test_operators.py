@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
-from whiten_runtime import Encoder, UnsafeModelError
+from whiten import Encoder, UnsafeModelError
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
 from whiten_runtime.bundle.graph_scan import GraphScan, scan_graph
 from whiten_runtime.bundle.operators import ALLOWED, FUSED_OPERATORS, HARMLESS, WRITTEN, unwanted

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, rewrite_file
 from support.corpus import sentences
-from whiten_runtime import BundleError, Encoder, UsageError, VectorWhitener
+from whiten import BundleError, Encoder, UsageError, VectorWhitener
 from whiten_runtime.bundle.bundle import WHITENING_FILE
 from whiten_runtime.bundle.ranges import DEVIATIONS, OutputMoments
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.bundles import copy_bundle, edit_manifest
-from whiten_runtime import BundleError
+from whiten import BundleError
 from whiten_runtime.bundle.manifest import (
     AlignmentRecord,
     CorpusRecord,

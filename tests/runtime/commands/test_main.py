@@ -14,7 +14,7 @@ import pytest
 from support.bundles import copy_bundle, rewrite_file
 from support.cli import invoke
 from support.manifests import contained
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 
 run = partial(invoke, whiten)
@@ -157,7 +157,7 @@ def test_errors_are_one_line(tiny_bundle: Path, arguments: list[str], code: int,
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    from whiten_runtime import BundleError
+    from whiten import BundleError
 
     with pytest.raises(BundleError):
         run("info", tmp_path, "--debug")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs descriptors and locales of POSIX")
 

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from support.cli import invoke, ok
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import DataError
 from whiten_runtime.files.read_vectors import read_vectors

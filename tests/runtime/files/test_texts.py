@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whiten_runtime import DataError, UsageError
+from whiten import DataError, UsageError
 from whiten_runtime.files import texts
 from whiten_runtime.files.texts import read_texts
 

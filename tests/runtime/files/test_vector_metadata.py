@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cli import ok
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.errors import DataError, UsageError, WhitenError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of

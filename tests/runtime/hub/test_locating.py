@@ -14,7 +14,7 @@ import pytest
 from support.cli import invoke, ok
 from support.hub_cache import COMMIT
 from support.hub_server import READ_ONLY, Hub
-from whiten_runtime import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
+from whiten import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub import refusals

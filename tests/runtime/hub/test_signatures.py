@@ -10,7 +10,7 @@ from support.bundles import copy_bundle
 from support.cli import invoke, ok
 from support.hub_server import Hub
 from support.keys import KeyPair, key_pair
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.signing import sign_bundle

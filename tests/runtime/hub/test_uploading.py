@@ -14,7 +14,7 @@ import pytest
 from support.bundles import copy_bundle, rewrite_file
 from support.cli import invoke, ok
 from support.hub_server import READ_ONLY, TOKEN, Hub
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
 

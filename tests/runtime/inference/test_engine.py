@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, edit_manifest
-from whiten_runtime import Encoder, ProviderError, WhitenError
+from whiten import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.inference import batching, engine, loading, runner
@@ -229,7 +229,7 @@ def test_encode_works_at_interpreter_exit(tiny_bundle: Path, little_work: float)
     code = """
 import atexit, sys
 from pathlib import Path
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.opened import reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning
 options = SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))

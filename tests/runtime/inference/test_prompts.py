@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whiten_runtime import UsageError
+from whiten import UsageError
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts, with_prompt
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=20)

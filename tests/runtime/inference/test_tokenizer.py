@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
 from support.vocabularies import byte_bpe, wordpiece
-from whiten_runtime import BundleError
+from whiten import BundleError
 from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.inference.tokenizer import Tokenizer
 

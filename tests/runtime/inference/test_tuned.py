@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whiten_runtime import Encoder, UsageError
+from whiten import Encoder, UsageError
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.tuned import (
     FORMAT,

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from whiten_runtime import Encoder, MissingPackageError, ProviderError, UsageError, VectorWhitener
+from whiten import Encoder, MissingPackageError, ProviderError, UsageError, VectorWhitener
 from whiten_runtime.ort import openvino
 from whiten_runtime.ort.openvino import (
     add_plugin,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from whiten_runtime import Encoder, ProviderError
+from whiten import Encoder, ProviderError
 from whiten_runtime.ort.session import Placement, check_placement, placement_of
 
 TENSORRT, CUDA, CPU = "TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"

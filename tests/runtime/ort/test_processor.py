@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from whiten_runtime import UsageError
+from whiten import UsageError
 from whiten_runtime.ort.processor import available_cpus, default_threads, saturates_int8
 
 AFFINITY = len(os.sched_getaffinity(0))

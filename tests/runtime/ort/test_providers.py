@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from whiten_runtime import ProviderError, UsageError
+from whiten import ProviderError, UsageError
 from whiten_runtime.ort.providers import (
     check_available,
     conflict,

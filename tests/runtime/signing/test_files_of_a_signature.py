@@ -13,7 +13,7 @@ import whiten as whiten_package
 from support.bundles import copy_bundle
 from support.cli import invoke, ok
 from support.keys import KeyPair
-from whiten_runtime import Encoder, VectorWhitener
+from whiten import Encoder, VectorWhitener
 from whiten_runtime.commands import verify as command
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError, SignatureError, UsageError

@@ -16,7 +16,7 @@ import pytest
 
 from support.cli import ok
 from support.clusters import EMBED, FIT, descendants, environment, free_port, packages, running, started, until
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 pytestmark = [
     pytest.mark.slow,

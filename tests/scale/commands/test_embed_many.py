@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from support.cli import invoke, ok
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_serving import AsyncEncoder
 
 collect_ignore_glob = [] if find_spec("orjson") and find_spec("prometheus_client") else ["test_*.py"]

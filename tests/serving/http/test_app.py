@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.asgi import ask, asked, assert_near
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 EMBEDDINGS = "/v1/embeddings"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.asgi import ask, asked, assert_near
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
 from whiten_serving.http.app import make_app

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from support.asgi import asked, assert_near
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.asgi import asked, assert_near
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_serving import AsyncEncoder
 
 ROUTE = "/v1/embeddings"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.asgi import ask, assert_near, leave
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_serving import AsyncEncoder
 
 TEXT = "word " * 40

@@ -12,7 +12,7 @@ import pytest
 
 from support.agreeing import change_bundle
 from support.asgi import asked, assert_near
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_serving import AsyncEncoder
 
 PROMPTS = {"query": "query: find what answers ", "document": "passage: ", "around": 'Sum up "{text}" in one word:'}

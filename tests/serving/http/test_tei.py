@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from support.asgi import asked, assert_near
-from whiten_runtime import Encoder
+from whiten import Encoder
 
 TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]
 

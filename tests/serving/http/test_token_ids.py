@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.asgi import asked, assert_near
-from whiten_runtime import Encoder
+from whiten import Encoder
 from whiten_runtime.errors import DataError
 from whiten_serving import AsyncEncoder
 
