@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import (

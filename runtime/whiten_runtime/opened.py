@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import Bundle
-from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import Agreement, gate_here
 from whiten_runtime.bundle.ranges import OutputMoments, as_int8, read_moments
+from whiten_runtime.bundle.records import Similarity, VectorPrecision
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.checks import as_iterable, checked_texts, whole_number
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar

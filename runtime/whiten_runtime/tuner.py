@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 
 from whiten_runtime.bundle.graph_names import OUTPUT
-from whiten_runtime.bundle.manifest import Precision, read_manifest
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import BundleError, WhitenError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import Embedder

@@ -11,7 +11,8 @@ from whiten_export.corpus.fitting import embed_windows, gather
 from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.graph_names import unwhitened_output
-from whiten_runtime.bundle.manifest import CorpusRecord, read_manifest
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.checks import as_iterable, needing
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError

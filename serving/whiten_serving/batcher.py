@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving.scheduler import MAX_QUEUE_TOKENS, Finish, Request, Scheduler, Stats, moment_in

@@ -16,8 +16,8 @@ from support.sizes import LAYERS
 from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.bundle.records import Pooling
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 

@@ -12,8 +12,8 @@ from support.corpus import sentences
 from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.bundle.records import Precision
 from whiten_runtime.ort.doctor import check_provider, diagnose
 from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime
 

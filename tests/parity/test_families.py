@@ -44,9 +44,9 @@ from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph
-from whiten_runtime.bundle.manifest import Pooling, Precision
 from whiten_runtime.bundle.operators import WRITTEN
 from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.bundle.records import Pooling, Precision
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.manifest import CandidateRecord
+from whiten_runtime.bundle.records import CandidateRecord
 from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import Spread, iso_score
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, oas

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from whiten_evaluation.commands.options import Cell, Run, prompt_option, running_options
 from whiten_evaluation.embedding import WhiteningSource, whitened
-from whiten_runtime.bundle.manifest import IsotropyRecord, read_manifest
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.records import IsotropyRecord
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError

@@ -12,7 +12,7 @@ from whiten_evaluation.commands.options import data_option, session_options, tas
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_layers
 from whiten_export.writing.staging import Kind, check_target, staged
-from whiten_runtime.bundle.manifest import Pooling, PoolingMode
+from whiten_runtime.bundle.records import Pooling, PoolingMode
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.bars import ConsoleReporter

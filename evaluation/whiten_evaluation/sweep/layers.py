@@ -18,8 +18,8 @@ from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.sources.base import TokenModel
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import ParityError, WhitenError
 from whiten_runtime.files.replacing import replacing, written_as
 from whiten_runtime.inference.embedder import Embedder

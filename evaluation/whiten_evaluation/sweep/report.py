@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from whiten_evaluation.sweep.search import Best, Score, Sweep, Whitened, average
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.records import Pooling
 from whiten_whitening.moments import Float64Array
 
 NAMES: Mapping[Whitened, str] = {"none": "not whitened", "task": "task", "corpus": "corpus"}

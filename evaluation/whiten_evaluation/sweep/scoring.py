@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from whiten_evaluation.sweep.layers import LayerVectors
 from whiten_evaluation.tasks.sts_files import Task
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError
 from whiten_whitening.maps import WhiteningSpec, fit_map
 from whiten_whitening.moments import Float64Array, Moments

@@ -21,7 +21,7 @@ from whiten_evaluation.sweep.scoring import (
 )
 from whiten_evaluation.tasks.sts import Interval, interval, resampled
 from whiten_evaluation.tasks.sts_files import Task
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.reporter import Reporter
 
 Whitened = Literal["none", "task", "corpus"]

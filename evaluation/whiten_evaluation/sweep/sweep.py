@@ -15,7 +15,7 @@ from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice, resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.processor import default_threads

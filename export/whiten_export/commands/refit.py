@@ -10,8 +10,9 @@ import click
 
 from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
 from whiten_export.pipeline.recipe import WhiteningChoice
-from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, VectorType, read_manifest
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import gate_of, in_words
+from whiten_runtime.bundle.records import ChoiceRecord, VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.bars import ConsoleReporter

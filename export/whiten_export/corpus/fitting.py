@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whiten_export.corpus.statistics import Statistics
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.manifest import SettledRecord
+from whiten_runtime.bundle.records import SettledRecord
 from whiten_runtime.errors import DataError
 from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
 from whiten_runtime.inference.batching import WINDOW

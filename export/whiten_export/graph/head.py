@@ -8,8 +8,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from whiten_export.graph.builder import GraphBuilder, describe
 from whiten_export.graph.pooling import normalize as normalize_vectors
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.manifest import VectorType
 from whiten_runtime.bundle.ranges import LEAST_MAGNITUDE, STEPS
+from whiten_runtime.bundle.records import VectorType
 
 OPSET = 20
 MEAN, WEIGHT = "whitening.mean", "whitening.weight"

@@ -10,7 +10,7 @@ from onnx_ir.tape import Tape
 from whiten_export.graph.builder import ATTENDED, OWN, GraphBuilder, HiddenStates, constant, describe
 from whiten_export.proof.reference import LEAST_NORM, Composition, Dense, LayerNorm, Module, Truncate
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import Pooling, PoolingMode, pooling_modes
+from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
 
 _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "GELU": "Gelu", "Sigmoid": "Sigmoid"}
 """Operators of ONNX by the name of the activation function."""

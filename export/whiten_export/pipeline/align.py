@@ -7,7 +7,8 @@ import numpy as np
 
 from whiten_export.corpus.statistics import Origin, Statistics
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.manifest import NESTED_METHODS, AlignmentRecord, Manifest
+from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
+from whiten_runtime.bundle.records import AlignmentRecord
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle

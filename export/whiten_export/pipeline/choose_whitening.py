@@ -22,7 +22,7 @@ from whiten_export.graph.pooling import LAYERS_OUTPUT, set_shares
 from whiten_export.pipeline.align import align_with, report_alignment
 from whiten_export.pipeline.plan import Plan, with_layer_weights
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import AlignmentRecord, ChoiceRecord
+from whiten_runtime.bundle.records import AlignmentRecord, ChoiceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.files.pairs import Pairs

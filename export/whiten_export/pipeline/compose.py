@@ -9,7 +9,7 @@ from whiten_export.proof.reference import Composition, Module
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import resolve_layers
-from whiten_runtime.bundle.manifest import Similarity, pooling_modes
+from whiten_runtime.bundle.records import Similarity, pooling_modes
 from whiten_runtime.errors import UsageError
 
 

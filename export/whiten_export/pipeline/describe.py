@@ -12,15 +12,9 @@ from whiten_export.corpus.statistics import Statistics
 from whiten_export.pipeline.choose_whitening import Decision
 from whiten_export.pipeline.plan import Plan
 from whiten_runtime.bundle.bundle import file_record, list_files
-from whiten_runtime.bundle.manifest import (
-    FORMAT_VERSION,
-    AlignmentRecord,
-    IsotropyRecord,
-    Manifest,
-    ParityRecord,
-    WhiteningRecord,
-)
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.parity import Agreement
+from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.providers import provider_name

@@ -9,7 +9,7 @@ from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
 from whiten_export.pipeline.plan import Plan
 from whiten_export.proof.probe_texts import LONGEST_PROBE
-from whiten_runtime.bundle.manifest import QuantizationRecord
+from whiten_runtime.bundle.records import QuantizationRecord
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.prompts import with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer

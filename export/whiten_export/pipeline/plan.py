@@ -12,7 +12,8 @@ from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
 from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_export.writing.staging import check_target
-from whiten_runtime.bundle.manifest import Manifest, Pooling, Similarity
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import Pooling, Similarity
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs

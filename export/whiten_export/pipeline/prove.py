@@ -26,9 +26,10 @@ from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, prob
 from whiten_export.proof.reference import Head
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, ParityRecord, QuantizationRecord
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import write_probes
+from whiten_runtime.bundle.records import ParityRecord, QuantizationRecord
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.prompts import TEXT, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from whiten_export.sources.choice import SourceChoice
-from whiten_runtime.bundle.manifest import Outputs, Precision, Target, VectorType
+from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
 from whiten_runtime.checks import instance_of, one_of, path_of, whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS

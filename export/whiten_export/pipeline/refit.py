@@ -44,18 +44,10 @@ from whiten_runtime.bundle.bundle import (
     open_bundle,
 )
 from whiten_runtime.bundle.listing import changed_client_files
-from whiten_runtime.bundle.manifest import (
-    MANIFEST_FILE,
-    NESTED_METHODS,
-    ChoiceRecord,
-    FileRecord,
-    Manifest,
-    ParityRecord,
-    VectorType,
-    WhiteningRecord,
-)
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, NESTED_METHODS, Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
+from whiten_runtime.bundle.records import ChoiceRecord, FileRecord, ParityRecord, VectorType, WhiteningRecord
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle

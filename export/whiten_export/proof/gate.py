@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.proof.reference import Composition, Float64Array, Head, Reference
-from whiten_runtime.bundle.manifest import Precision, VectorType
 from whiten_runtime.bundle.parity import (
     GATES,
     ROUNDING,
@@ -22,6 +21,7 @@ from whiten_runtime.bundle.parity import (
 )
 from whiten_runtime.bundle.probes import Probes
 from whiten_runtime.bundle.ranges import to_steps
+from whiten_runtime.bundle.records import Precision, VectorType
 from whiten_runtime.errors import ParityError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.loading import load_bundle

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.manifest import Pooling, PoolingMode, pooling_modes
+from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
 from whiten_runtime.errors import UsageError
 
 Float64Array = NDArray[np.float64]

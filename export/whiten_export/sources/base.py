@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Reference
-from whiten_runtime.bundle.manifest import Pooling, Side, Source
+from whiten_runtime.bundle.records import Pooling, Side, Source
 
 UNSET_LENGTH = 1_000_000
 """Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""

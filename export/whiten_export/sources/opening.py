@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from whiten_export.sources.base import SourceTokenizer, TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
-from whiten_runtime.bundle.manifest import pooling_modes
+from whiten_runtime.bundle.records import pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.reporter import Reporter
 

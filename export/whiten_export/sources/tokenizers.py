@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, normalizers
 from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import Side
+from whiten_runtime.bundle.records import Side
 from whiten_runtime.errors import WhitenError
 
 

@@ -11,8 +11,9 @@ from huggingface_hub import ModelCardData
 
 from whiten_runtime.bundle.bundle import file_record
 from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.manifest import IsotropyRecord, Manifest, ParityRecord, WhiteningRecord
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import gate_of
+from whiten_runtime.bundle.records import IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.checks import encodable
 from whiten_runtime.hub.locating import is_repository_id

@@ -21,8 +21,9 @@ from whiten_runtime.bundle.files import (
 )
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
 from whiten_runtime.bundle.listing import CLIENT_FILES, stray_files
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_content
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_content
 from whiten_runtime.bundle.operators import unwanted
+from whiten_runtime.bundle.records import FileRecord
 from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError
 
 MODEL_FILE = "onnx/model.onnx"

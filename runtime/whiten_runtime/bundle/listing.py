@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 from whiten_runtime.bundle.files import sha256_of
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.records import FileRecord
 
 CLIENT_FILES = frozenset(
     {

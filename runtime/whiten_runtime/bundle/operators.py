@@ -1,7 +1,7 @@
 """List the operators that a bundle's graph may use, for each target."""
 
 from whiten_runtime.bundle.graph_scan import GraphScan
-from whiten_runtime.bundle.manifest import Target
+from whiten_runtime.bundle.records import Target
 
 _CONTRIB = "com.microsoft"
 

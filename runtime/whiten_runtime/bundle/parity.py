@@ -7,8 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.manifest import Manifest, ParityRecord, Precision, VectorType
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.ranges import STEPS, to_steps
+from whiten_runtime.bundle.records import ParityRecord, Precision, VectorType
 from whiten_runtime.errors import ParityError
 
 _SHOWN = 0.005

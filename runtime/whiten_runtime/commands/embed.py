@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.commands.bars import drawn_bar
 from whiten_runtime.commands.console import (
     STDIN,

@@ -4,8 +4,9 @@ import click
 import msgspec
 
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.manifest import Manifest, WhiteningRecord
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import in_words
+from whiten_runtime.bundle.records import WhiteningRecord
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.console import (
     bundle_argument,

@@ -8,7 +8,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.manifest import AlignmentRecord
+from whiten_runtime.bundle.records import AlignmentRecord
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, warn
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import DataError, UsageError

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.manifest import CorpusRecord
+from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import read_texts
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.manifest import CorpusRecord
+from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.ort.process import allow_long_csv_fields
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from whiten_runtime.bundle.manifest import AlignmentRecord, Manifest, VectorPrecision, VectorType, is_space
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import AlignmentRecord, VectorPrecision, VectorType, is_space
 from whiten_runtime.bundle.space import directions_of, space_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph_names import OUTPUT
-from whiten_runtime.bundle.manifest import Precision
+from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, run_session

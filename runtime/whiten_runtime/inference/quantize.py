@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.checks import one_of
 from whiten_runtime.errors import MissingPackageError, TextError, UsageError
 from whiten_runtime.inference.vectors import numbers_of

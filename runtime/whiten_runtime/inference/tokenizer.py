@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as _Backend
 
 from whiten_runtime.bundle.files import TOKENIZER_BYTES, read_file
-from whiten_runtime.bundle.manifest import Side
+from whiten_runtime.bundle.records import Side
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.inference.word_cache import WordCache, is_chunked

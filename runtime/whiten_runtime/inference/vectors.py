@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.manifest import Similarity
+from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.errors import BundleError, TextError, UsageError
 
 _AT_ONCE = 1 << 22

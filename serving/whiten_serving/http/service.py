@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from whiten_runtime.bundle.manifest import Side, VectorPrecision
+from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect, draining, of_answer, of_request

@@ -23,7 +23,8 @@ from whiten_runtime.bundle.bundle import (
     open_bundle,
 )
 from whiten_runtime.bundle.listing import CLIENT_FILES, changed_client_files
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, pooling_modes, read_content, read_manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_content, read_manifest
+from whiten_runtime.bundle.records import pooling_modes
 
 
 @pytest.fixture

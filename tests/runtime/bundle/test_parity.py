@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics.pairwise import paired_cosine_distances
 
-from whiten_runtime.bundle.manifest import ParityRecord, Precision
 from whiten_runtime.bundle.parity import GATES, Agreement, compare, compare_finished, gate_of, in_words
+from whiten_runtime.bundle.records import ParityRecord, Precision
 from whiten_runtime.errors import ParityError
 
 MATRICES = arrays(np.float64, (5, 7), elements=st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3))

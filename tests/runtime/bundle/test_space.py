@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 
 from support.bundles import copy_bundle, edit_manifest
 from whiten import BundleError
-from whiten_runtime.bundle.manifest import (
-    AlignmentRecord,
-    CorpusRecord,
-    FileRecord,
-    Manifest,
-    is_space,
-    parse_manifest,
-    read_manifest,
-)
+from whiten_runtime.bundle.manifest import Manifest, parse_manifest, read_manifest
+from whiten_runtime.bundle.records import AlignmentRecord, CorpusRecord, FileRecord, is_space
 from whiten_runtime.bundle.space import directions_of, space_id, space_of
 
 replace = msgspec.structs.replace

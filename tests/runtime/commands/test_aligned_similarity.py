@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.cli import invoke
-from whiten_runtime.bundle.manifest import AlignmentRecord
+from whiten_runtime.bundle.records import AlignmentRecord
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.vector_metadata import VectorMetadata, sidecar_of
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference.quantize import Quantizer
 

@@ -11,7 +11,7 @@ from tokenizers import processors
 
 from support.vocabularies import byte_bpe, wordpiece
 from whiten import BundleError
-from whiten_runtime.bundle.manifest import Side
+from whiten_runtime.bundle.records import Side
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 LIMIT = 9

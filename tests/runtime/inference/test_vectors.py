@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import cosine_similarity
 
-from whiten_runtime.bundle.manifest import Similarity
+from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference import vectors
 from whiten_runtime.inference.vectors import (

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
-from whiten_runtime.bundle.manifest import SPACE_DIGITS, Manifest
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import SPACE_DIGITS
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.checks import described, whole_number
 from whiten_runtime.errors import BundleError, DataError, UsageError

@@ -18,8 +18,8 @@ from whiten_export.graph.int8.rounding import largest_pair
 from whiten_export.graph.int8.scales import MOST, CalibrationTexts
 from whiten_export.graph.products import plain_products
 from whiten_export.proof.probe_texts import probe_texts
-from whiten_runtime.bundle.manifest import QuantizationRecord
 from whiten_runtime.bundle.parity import Agreement, compare
+from whiten_runtime.bundle.records import QuantizationRecord
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions

@@ -14,7 +14,8 @@ from whiten_export.sources.checkpoints.steps import MODULES_FILE
 from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Pooling, Source
+from whiten_runtime.bundle.manifest import MANIFEST_FILE
+from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
 
 _SPELLING = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")

@@ -17,7 +17,7 @@ from whiten_export.sources.checkpoints.module_files import (
     weight_file,
 )
 from whiten_export.sources.checkpoints.steps import MODULES_FILE, Step, read_steps
-from whiten_runtime.bundle.manifest import Pooling, Similarity, pooling_modes
+from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.inference.prompts import TEXT
 

@@ -18,7 +18,7 @@ from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.checkpoints.module_files import read_static
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import WhitenError
 
 _LENGTH = 1 << 20

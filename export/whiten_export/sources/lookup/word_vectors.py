@@ -21,7 +21,7 @@ from whiten_export.proof.gate import Request
 from whiten_export.proof.reference import Float64Array, Reference, weighted_sums
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.lookup.word_tokenizer import SPECIALS, word_tokenizer
-from whiten_runtime.bundle.manifest import Pooling, Source
+from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.reporter import Reporter
 

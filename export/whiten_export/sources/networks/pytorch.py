@@ -23,7 +23,7 @@ from whiten_export.sources.networks.network import apply_pooler, describe_pooler
 from whiten_export.sources.networks.published_vectors import encode_published
 from whiten_export.sources.onnx_files.onnx_graph import map_surplus
 from whiten_export.sources.tokenizers import describe_tokenizer
-from whiten_runtime.bundle.manifest import Pooling, pooling_modes
+from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
 

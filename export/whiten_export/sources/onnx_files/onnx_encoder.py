@@ -24,7 +24,7 @@ from whiten_export.sources.onnx_files.onnx_graph import (
     replace_inputs,
 )
 from whiten_export.sources.tokenizers import file_tokenizer
-from whiten_runtime.bundle.manifest import Pooling
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.ort.fork_safe import ForkSafeSession
 from whiten_runtime.ort.session import SessionOptions, create_session
