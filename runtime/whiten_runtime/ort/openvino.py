@@ -95,15 +95,14 @@ def register_plugin(onnxruntime: Any, providers: Sequence[Provider]) -> bool:
                 onnxruntime.register_execution_provider_library(_REGISTERED_AS, get_library_path())
             except Exception as error:  # onnxruntime's exceptions share no base class
                 raise ProviderError(f"{PLUGIN} cannot be loaded: {' '.join(str(error).split())}") from error
+        if not _devices(onnxruntime):
+            raise ProviderError(f"{PLUGIN} runs on Intel's processors, and this one is {processor().model}; use cpu")
     return True
 
 
 def add_plugin(onnxruntime: Any, settings: Any, providers: Sequence[Provider], threads: int) -> None:
     """Add OpenVINO's CPU to the options of a session."""
-    devices = _devices(onnxruntime)
-    if not devices:
-        raise ProviderError(f"{OPENVINO_PROVIDER} finds no processor here that it can use; use {CPU_PROVIDER}")
-    device, options = devices[0], provider_options(providers[0])
+    device, options = _devices(onnxruntime)[0], provider_options(providers[0])
     if options.get(PRECISION_HINT) == BFLOAT16:
         check_bfloat16(processor().features, device.ep_metadata.get("OPTIMIZATION_CAPABILITIES", "").split())
     settings.log_severity_level = _FATAL

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -14,7 +15,6 @@ import pytest
 from whiten import Encoder, MissingPackageError, ProviderError, UsageError, VectorWhitener
 from whiten_runtime.ort import openvino
 from whiten_runtime.ort.openvino import (
-    add_plugin,
     check_bfloat16,
     check_bundle_precision,
     plugin_config,
@@ -98,9 +98,13 @@ def test_other_providers_beside_it_are_refused(providers: list[str], monkeypatch
         register_plugin(NO_DEVICES, providers)
 
 
-def test_a_plugin_without_a_processor_is_an_error() -> None:
-    with pytest.raises(ProviderError, match="finds no processor"):
-        add_plugin(NO_DEVICES, None, [OPENVINO], 1)
+def test_processor_that_the_plugin_does_not_run_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "onnxruntime_ep_openvino", SimpleNamespace(get_library_path=str))
+    monkeypatch.setattr(openvino, "processor", lambda: SimpleNamespace(model="Another Processor", features=()))
+    registers = SimpleNamespace(**vars(NO_DEVICES), register_execution_provider_library=lambda *names: None)
+    with pytest.raises(ProviderError, match="this one is Another Processor; use cpu"):
+        register_plugin(registers, [OPENVINO])
 
 
 def test_bfloat16_is_known_from_the_options() -> None:
