@@ -89,15 +89,21 @@ def register_plugin(onnxruntime: Any, providers: Sequence[Provider]) -> bool:
         )
     with _registration:
         if not _devices(onnxruntime):
-            from onnxruntime_ep_openvino import get_library_path
-
-            try:
-                onnxruntime.register_execution_provider_library(_REGISTERED_AS, get_library_path())
-            except Exception as error:  # onnxruntime's exceptions share no base class
-                raise ProviderError(f"{PLUGIN} cannot be loaded: {' '.join(str(error).split())}") from error
+            _register(onnxruntime)
         if not _devices(onnxruntime):
             raise ProviderError(f"{PLUGIN} runs on Intel's processors, and this one is {processor().model}; use cpu")
     return True
+
+
+def _register(onnxruntime: Any) -> None:
+    """Register the plugin's library, unless it is registered already and has no device here."""
+    from onnxruntime_ep_openvino import get_library_path
+
+    try:
+        onnxruntime.register_execution_provider_library(_REGISTERED_AS, get_library_path())
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        if "already registered" not in str(error):
+            raise ProviderError(f"{PLUGIN} cannot be loaded: {' '.join(str(error).split())}") from error
 
 
 def add_plugin(onnxruntime: Any, settings: Any, providers: Sequence[Provider], threads: int) -> None:
