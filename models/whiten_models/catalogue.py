@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar
 
 __all__ = ["Entry", "Package", "Published", "TokenizerFacts", "catalogue", "find", "near_matches"]
 
-Pooling = Literal["mean", "cls", "last", "sif", "max", "weightedmean", "pooler", "cls_avg", "mean_sqrt_len"]
 Source = Literal["transformers", "words", "vectors", "static"]
 Row = TypeVar("Row")
 
@@ -118,7 +117,7 @@ class Entry:
     tokenizer: TokenizerFacts
     licence: str
     source: Source = "transformers"
-    pooling: Pooling = "mean"
+    pooling: str = "mean"
     token_types: bool = True
     aliases: tuple[str, ...] = ()
     revision: str | None = None

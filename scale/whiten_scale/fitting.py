@@ -7,8 +7,7 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from whiten_export.corpus.fitting import embed_windows, gather
-from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
+from whiten_export.corpus.statistics import Origin, Statistics, embed_windows, gather, load_statistics, save_statistics
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.graph_names import unwhitened_output
 from whiten_runtime.bundle.manifest import read_manifest

@@ -80,7 +80,7 @@ def test_of_several_errors_that_of_the_longest_row_is_raised() -> None:
 def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:
     from transformers import AutoModel
 
-    from whiten_export.sources.networks.hugging_face import keeps_nothing
+    from whiten_export.sources.networks.network import keeps_nothing
     from whiten_export.sources.networks.pytorch import TorchReference
 
     network = AutoModel.from_pretrained(checkpoint("bert"), dtype=torch.float64, attn_implementation="eager").eval()
@@ -105,7 +105,7 @@ def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint:
 def test_networks_that_keep_something_are_not_shared_by_threads() -> None:
     from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
-    from whiten_export.sources.networks.hugging_face import keeps_nothing
+    from whiten_export.sources.networks.network import keeps_nothing
 
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     network = LlamaModel(LlamaConfig(vocab_size=20, num_key_value_heads=2, **sizes))

@@ -5,6 +5,7 @@ import pytest
 
 import whiten_models.catalogue
 from whiten_models.catalogue import Entry, Published, catalogue, find, near_matches
+from whiten_runtime.bundle.manifest import pooling_modes
 
 PAPERS_ROWS = [
     "bert-base", "bert-large", "roberta-base", "roberta-large", "distilbert", "labse", "spanbert-base",
@@ -83,7 +84,7 @@ def test_fields_of_every_entry_are_valid(entry: Entry) -> None:
     assert (entry.revision is None) == (entry.name != "minilm")
     assert entry.note == "" or entry.note.endswith(".")
     assert entry.source in get_args(whiten_models.catalogue.Source)
-    assert entry.pooling in get_args(whiten_models.catalogue.Pooling)
+    assert pooling_modes(entry.pooling)
     assert entry.sentence_similarity == (entry.name not in NOT_FINE_TUNED)
 
 

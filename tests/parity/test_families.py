@@ -24,13 +24,11 @@ from support.nasty_texts import NASTY
 from support.sizes import LAYERS, MAX_LENGTH, WIDTH
 from whiten import Encoder, UsageError
 from whiten_export.commands.export import export
-from whiten_export.corpus.fitting import embed_value
-from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.files import save_graph
+from whiten_export.corpus.statistics import embed_value
+from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_weights
-from whiten_export.graph.head import set_head
+from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
-from whiten_export.graph.pooling import pool_graph
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.lower_precision import CALIBRATION_SENTENCES

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.lib.format import write_array_header_2_0
 from numpy.typing import NDArray
 
-from whiten_export.graph.files import save_graph
-from whiten_export.graph.pooling import LAYERS_OUTPUT, layers_graph
+from whiten_export.graph.builder import save_graph
+from whiten_export.graph.head import LAYERS_OUTPUT, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.sources.base import TokenModel
 from whiten_export.writing.client_files import write_tokenizer

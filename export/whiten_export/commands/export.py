@@ -1,15 +1,15 @@
 """Implement `whiten-export`: one command from a pretrained language model to a bundle."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_layers
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest, Outputs, Precision, Target, VectorType
 from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.bundle.records import Outputs, PoolingMode, Precision, Target, VectorType
 from whiten_runtime.checks import needing
@@ -22,10 +22,10 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
-_NOT_FOR_VECTORS = (
-    *("layers", "pooling", "corpus", "max_sentences", "all_sentences", "precision", "max_length", "revision"),
-    *("trust_remote_code", "device", "max_words", "frequencies", "dev", "outputs", "target", "route", "align_to"),
-)
+_FOR_VECTORS = {
+    *("model", "from_vectors", "whitening", "dim", "column", "beta", "shrinkage", "normalize"),
+    *("vector_type", "out", "force", "as_json", "quiet"),
+}
 
 
 @command(
@@ -48,11 +48,9 @@ _NOT_FOR_VECTORS = (
 @option(
     "--pooling",
     metavar="NAME",
-    help=f"From tokens to a text: mean, cls, last, others. One of {', '.join(get_args(PoolingMode))}: of all tokens "
-    "the mean, the first (cls), the last, the largest of each coordinate (max), a mean that weighs later ones more, "
-    "the sum over the root of their number; half cls and half mean (cls_avg); the network's own pooler; of words, a "
-    "mean weighed by frequency without what all sentences share (sif). Several joined by + are concatenated. The "
-    "default is the model's own, else mean.",
+    help="From tokens to a text: mean, cls, last, others. "
+    f"{'; '.join(f'{name}: {row.phrase}' for name, row in POOLINGS.items())}"
+    ". Several joined by + are concatenated. The default is the model's own, else mean.",
 )
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
 @option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
@@ -228,7 +226,7 @@ def export(
     started = time.monotonic()
     reporter = ConsoleReporter()
     if from_vectors is not None:
-        _refuse(_NOT_FOR_VECTORS, "is for models, not for --from-vectors")
+        _refuse_for_vectors()
         if whitening in ("none", "auto"):
             why = "would change nothing" if whitening == "none" else "has no model to look at"
             raise UsageError(f"--from-vectors with --whitening {whitening} {why}; name a method")
@@ -269,11 +267,11 @@ def export(
         )
 
 
-def _refuse(names: Sequence[str], why: str) -> None:
+def _refuse_for_vectors() -> None:
     context = click.get_current_context()
-    for name in names:
+    for name in context.params.keys() - _FOR_VECTORS:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
+            raise UsageError(f"--{name.replace('_', '-')} is for models, not for --from-vectors; leave it out")
 
 
 def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:

@@ -1,19 +1,29 @@
-"""Hold the statistics of a corpus's vectors, on which a whitening is fitted, and save them to a file."""
+"""Hold the statistics of a corpus's vectors, fit them on as much of it as moves the map, and save them to a file."""
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision, SettledRecord
+from whiten_runtime.bundle.files import SentenceDigest
+from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
 from whiten_runtime.files.replacing import replace_file
-from whiten_whitening.moments import Moments, Sample
+from whiten_runtime.inference.batching import WINDOW
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.reporter import Bar, Reporter
+from whiten_whitening.choosing import SETTLED, Halves, enough_to_tell, movement, vectors_needed
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_keys, text_keys
 
 FORMAT = 1
 
@@ -142,3 +152,152 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin]:
 
 def _shown(value: object) -> str:
     return f"'{value[:12]}'" if isinstance(value, str) else str(value)
+
+
+Advance = Callable[[int], object]
+Window = tuple[Keys, NDArray[np.float32]]
+
+
+def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]:
+    """Yield the statistics after each window of vectors, float32 [m, d], each with its sampling keys."""
+    statistics = start
+    for keys, vectors in windows:
+        moments = statistics.moments.merge(Moments.of(vectors))
+        statistics = Statistics(moments, statistics.sample.add(keys, vectors), statistics.corpus)
+        yield statistics
+
+
+def fit_corpus(corpus: Corpus, embedder: Embedder, value: str, advance: Advance = lambda count: None) -> Statistics:
+    """Return the statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
+
+    Vectors enter in windows of fixed size: the result does not depend on how they were batched.
+    """
+    start = Statistics.empty(embedder.engine.width_of(value))
+    found = deque(chain([start], gather(embed_windows(corpus, embedder, value, advance), start)), 1).pop()
+    return Statistics(found.moments, found.sample, corpus.records)
+
+
+def embed_windows(
+    sentences: Iterable[str],
+    embedder: Embedder,
+    value: str,
+    advance: Advance,
+    done: int = 0,
+    digest: SentenceDigest | None = None,
+) -> Iterator[Window]:
+    """Yield a value of the graph for windows of sentences, each with its sampling keys."""
+    for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance, WINDOW):
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            index = int(finite.argmin())
+            raise DataError(
+                f"sentence {done + index + 1} of the corpus has a vector that is not finite: "
+                f"{texts[index][:80]!r}; leave it out, or check the model"
+            )
+        if digest is not None:
+            for text in texts:
+                digest.add(text)
+        keys = text_keys(texts) ^ row_keys(done, len(texts))  # distinct keys for a sentence that occurs twice
+        done += len(texts)
+        yield keys, vectors
+
+
+def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
+    """Return a value of the graph for each text, float64 [n, d]."""
+    return embedder.embed(texts, embedder.whole(value)).astype(np.float64)
+
+
+def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
+    """Return the statistics of precomputed embeddings, float32 [m, d] at a time; None if there are none."""
+
+    def windows(first: NDArray[np.float32], rest: Iterator[NDArray[np.float32]]) -> Iterator[Window]:
+        start = 0
+        for vectors in chain([first], rest):
+            yield row_keys(start, len(vectors)), vectors
+            start += len(vectors)
+            advance(len(vectors))
+
+    stream = iter(parts)
+    first = next(stream, None)
+    if first is None:
+        return None
+    return deque(gather(windows(first, stream), Statistics.empty(first.shape[1])), 1).pop()
+
+
+_SENTENCES = 96
+"""Number of sentences of each kind."""
+
+
+def kind_moments(embedder: Embedder, value: str) -> Mapping[str, Moments]:
+    """Return the moments of a value of the graph over sentences of each kind."""
+    texts: dict[str, list[str]] = {}
+    for kind, sentence in builtin_sentences():
+        found = texts.setdefault(kind, [])
+        if len(found) < _SENTENCES:
+            found.append(sentence)
+    return {kind: Moments.of(embed_value(sentences, embedder, value)) for kind, sentences in texts.items()}
+
+
+SpecOf = Callable[[Moments], WhiteningSpec | None]
+"""Function that returns the whitening to fit on moments; None for none."""
+
+
+_GROWTH = 1.25
+"""Sentences over those at the last check, from which the map is checked again: a choice by pairs takes seconds."""
+
+
+def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
+    """Return the map for a specification; None for no whitening, unless common components are removed."""
+    if sif:
+        return fit_sif(moments, spec)
+    return fit_map(moments, spec) if spec else None
+
+
+def fit_until_settled(
+    corpus: Corpus, embedder: Embedder, value: str, spec_of: SpecOf, sif: bool, bar: Bar | None = None
+) -> Statistics:
+    """Return the statistics of as many sentences as the map needs, in the order of `Corpus.mixed`.
+
+    After each part, the map that would be fitted so far is fitted on either half of the sentences; if cosines of others
+    are the same under both, the fit stops. This depends on nothing but the vectors. A corpus with a limit, and one that
+    is too small to stop in, is read in order, as by `fit_corpus`.
+    """
+    progress = bar or Bar()
+    available, width = corpus.count(), embedder.engine.width_of(value)
+    if corpus.limited or not enough_to_tell(available - PART, width):
+        return fit_corpus(corpus, embedder, value, progress)
+    statistics, halves, before, checked = Statistics.empty(width), Halves.empty(width), None, 0
+    for part in corpus.mixed():
+        for keys, vectors in embed_windows(part, embedder, value, progress, statistics.moments.n):
+            moments, sample = statistics.moments.merge(Moments.of(vectors)), statistics.sample.add(keys, vectors)
+            statistics, halves = Statistics(moments, sample), halves.add(keys, vectors)
+        n = statistics.moments.n
+        if n == available or n < _GROWTH * checked or not enough_to_tell(n, width):
+            continue
+        checked = n
+        spec = spec_of(statistics.moments)
+        maps = tuple(found for half in halves.moments if (found := fit(half, spec, sif)) is not None)
+        moved = movement((maps[0], maps[1]), halves.others) if maps else 0.0
+        if moved <= SETTLED and spec == before:
+            settled = SettledRecord(available=available, difference=round(moved, 4), bound=SETTLED)
+            return Statistics(statistics.moments, statistics.sample, corpus.records, settled)
+        before = spec
+        progress.expect(min(available, max(n + PART, vectors_needed(n, moved))))
+    deque(corpus, 0)  # a whole corpus is recorded in the order of its sources, however it was read
+    return Statistics(statistics.moments, statistics.sample, corpus.records)
+
+
+def report_settled(statistics: Statistics, report: Reporter) -> None:
+    """Report that a fit stopped before the end of its corpus."""
+    if (settled := statistics.settled) is not None:
+        report.stage(
+            f"{statistics.moments.n:,} of {settled.available:,} sentences are enough: more would not move the map "
+            f"(cosines under maps of either half differ by {settled.difference:.3f}; --all-sentences takes all)"
+        )
+
+
+def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
+    """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
+    width, kept = fitted.weight.shape
+    if kept > fitted.rank and (kept < width or fitted.rank < width - 1):
+        report.warn(f"only {fitted.rank} of {kept} dimensions carry something; the others come out near 0")

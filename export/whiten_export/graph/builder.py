@@ -1,6 +1,8 @@
-"""Add nodes at the end of a graph."""
+"""Add nodes at the end of a graph, and write graphs with their weights beside them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -9,6 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.proof.reference import Dense
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 
 OWN = "whiten."
 """Prefix of the names of initialisers that follow the hidden states; they stay float32 in every precision."""
@@ -47,9 +50,13 @@ class GraphBuilder:
         """Add a node with one output."""
         return self._tape.op(kind, list(inputs), attributes or None)
 
-    def cast(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+    def float32(self, value: ir.Value) -> ir.Value:
         """Add a Cast node."""
-        return self.op("Cast", value, to=kind.value)
+        return self.op("Cast", value, to=ir.DataType.FLOAT.value)
+
+    def boolean(self, value: ir.Value) -> ir.Value:
+        """Add a Cast node."""
+        return self.op("Cast", value, to=ir.DataType.BOOL.value)
 
     def constant(self, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:
         """Return the initialiser of this name, created if it does not exist."""
@@ -93,3 +100,76 @@ def describe_input(value: ir.Value) -> ir.Value:
     """Set the type and shape of token ids or a mask: int64 [batch_size, sequence_length]."""
     value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(["batch_size", "sequence_length"])
     return value
+
+
+_INLINE_LIMIT = 1_000_000
+"""Bytes of weights above which they are stored in a separate file, which onnxruntime maps instead of copying."""
+
+
+def save_graph(model: ir.Model, path: Path) -> None:
+    """Write the graph; its weights, unless they are small, go to `model.onnx_data` beside it."""
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if size > _INLINE_LIMIT:
+        ir.save(model, path, external_data=Path(EXTERNAL_DATA_FILE).name)
+    else:
+        ir.external_data.load_to_model(model)  # they may be stored beside another graph
+        ir.save(model, path)
+
+
+def read_bundle_graph(path: Path) -> ir.Model:
+    """Read a bundle's graph, with weights that stay in their file, which may be a link, as in the hub's cache.
+
+    onnx_ir refuses weights outside the graph's folder, as links lead to; these are looked up where they really are.
+    """
+    model = ir.load(path)
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path).is_symlink():
+            value.const_value = _followed(tensor)
+    return model
+
+
+def _followed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    """Return a tensor whose file is a link as one in the file that the link leads to."""
+    file = Path(tensor.path).resolve()
+    return ir.ExternalTensor(
+        file.name,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        base_dir=file.parent,
+    )
+
+
+def reopen_graph(model: ir.Model, path: Path) -> ir.Model:
+    """Write the graph and read it back, so that its weights are in a file and no longer in memory."""
+    save_graph(model, path)
+    return ir.load(path)
+
+
+def save_with_outputs(model: ir.Model, values: Sequence[ir.Value], path: Path) -> None:
+    """Write the same graph with other values as its outputs, in the folder of its weights, which are not copied."""
+    outputs = list(model.graph.outputs)
+    try:
+        model.graph.outputs[:] = values
+        ir.save(model, path)
+    finally:
+        model.graph.outputs[:] = outputs
+
+
+def strip(model: ir.Model) -> None:
+    """Remove metadata for debugging: it contains paths of this machine and differs from run to run."""
+    model.producer_name, model.producer_version, model.doc_string = "whiten", None, None
+    model.metadata_props.clear()
+    model.graph.name, model.graph.doc_string = "whiten", None
+    model.graph.metadata_props.clear()
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()

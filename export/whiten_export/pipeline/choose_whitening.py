@@ -7,7 +7,8 @@ from pathlib import Path
 import onnx_ir as ir
 import tokenizers
 
-from whiten_export.corpus.fitting import (
+from whiten_export.corpus.statistics import (
+    Statistics,
     embed_value,
     fit,
     fit_corpus,
@@ -16,11 +17,10 @@ from whiten_export.corpus.fitting import (
     report_settled,
     warn_of_rank,
 )
-from whiten_export.corpus.statistics import Statistics
-from whiten_export.graph.files import reopen_graph
-from whiten_export.graph.pooling import LAYERS_OUTPUT, set_shares
+from whiten_export.graph.builder import reopen_graph
+from whiten_export.graph.head import LAYERS_OUTPUT, set_shares
 from whiten_export.pipeline.align import align_with, report_alignment
-from whiten_export.pipeline.plan import Plan, with_layer_weights
+from whiten_export.pipeline.plan import Plan
 from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.records import AlignmentRecord, ChoiceRecord
 from whiten_runtime.errors import UsageError
@@ -160,7 +160,7 @@ def weigh_layers(
         return plan, reopen_graph(graph, paths[1])
     said = ", ".join(f"layer {layer}: {weight:g}" for layer, weight in zip(plan.layers, weights, strict=True))
     report.stage(f"layers are averaged with weights ({said}){_unused(plan.layers, weights)}")
-    weighted = with_layer_weights(plan, weights)
+    weighted = plan.with_layer_weights(weights)
     set_shares(graph, weighted.composition.shares)
     return weighted, reopen_graph(graph, paths[1])
 

@@ -108,7 +108,7 @@ def versions() -> dict[str, str]:
 def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
     """Return the manifest of the files in `stage`, without parity."""
     graph, fitted = plan.recipe.graph, decision.fitted
-    composition, own = plan.composition, plan.composed.own
+    composition, own, entry = plan.composition, plan.own, plan.checkpoint.entry
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=plan.target.absolute().name,
@@ -124,11 +124,11 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         default_prompt_name=plan.prompts.default,
         truncation_side=plan.model.tokenizer.truncation_side,
         similarity_fn_name=plan.similarity_fn_name,
-        matryoshka_dimensions=own.dimensions if own is not None and plan.composed.keeps_modules and not fitted else (),
+        matryoshka_dimensions=entry.dimensions if entry is not None and plan.keeps_modules and not fitted else (),
         route=None if own is None else own.route,
         whitening=describe_whitening(fitted, decision.statistics, decision.alignment),
         choice=decision.choice,
-        normalize=bool(graph.normalize),
+        normalize=plan.normalize,
         outputs=graph.outputs if fitted else "whitened",
         vectors=graph.vector_type,
         dimension=plan.width if fitted is None else fitted.weight.shape[1],

@@ -9,19 +9,17 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.corpus.fitting import embed_value
-from whiten_export.corpus.statistics import Origin
-from whiten_export.graph.files import reopen_graph, save_graph
+from whiten_export.corpus.statistics import Origin, embed_value
+from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
-from whiten_export.graph.head import OPSET, set_head
-from whiten_export.graph.pooling import pool_graph
+from whiten_export.graph.head import OPSET, pool_graph, set_head
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, decide, weigh_layers
 from whiten_export.pipeline.describe import describe_export
 from whiten_export.pipeline.lower_precision import lower_precision
-from whiten_export.pipeline.plan import Plan, check_place, choose, open_source, without_whitening
+from whiten_export.pipeline.plan import Plan, check_place, choose, open_source
 from whiten_export.pipeline.prove import compare_tokenizers, prove
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
@@ -127,7 +125,7 @@ def fit_whitening(
     """Return the whitening, fitted with the graph of the working folder, and the plan without one where none suits."""
     decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
     if decision.fitted is None and plan.recipe.whitening.method == "auto":
-        plan = without_whitening(plan)
+        plan = dataclasses.replace(plan, whitens=False)
     return plan, decision
 
 
@@ -143,7 +141,7 @@ def fold(plan: Plan, graph: ir.Model, decision: Decision, report: Reporter) -> N
         if not fuse_for_cuda(graph, plan.max_seq_length):
             kind = plan.model.record.model_type
             report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
-    set_head(graph, affine, bool(choice.normalize), both, choice.vector_type)
+    set_head(graph, affine, plan.normalize, both, choice.vector_type)
 
 
 def lower(

@@ -9,9 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.corpus.fitting import fit_vectors, warn_of_rank
-from whiten_export.corpus.statistics import Statistics
-from whiten_export.graph.files import save_graph
+from whiten_export.corpus.statistics import Statistics, fit_vectors, warn_of_rank
+from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import OPSET, set_head, vectors_graph
 from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.pipeline.recipe import VectorRecipe, whitening_name

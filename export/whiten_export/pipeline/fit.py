@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from whiten_export.corpus.fitting import SpecOf, fit_corpus, fit_until_settled, kind_moments, report_settled
 from whiten_export.corpus.statistics import (
     Origin,
+    SpecOf,
     Statistics,
+    fit_corpus,
+    fit_until_settled,
+    kind_moments,
     load_statistics,
+    report_settled,
     save_statistics,
 )
 from whiten_runtime.bundle.graph_names import unwhitened_output

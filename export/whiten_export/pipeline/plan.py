@@ -1,19 +1,22 @@
-"""Plan an export before weights are loaded: check a recipe against model, corpus and directory."""
+"""Plan an export before weights are loaded: check a recipe against model, corpus and directory.
+
+What is kept of an embedding model as published, and what is replaced, is decided here.
+"""
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
 from whiten_export.pipeline.align import Reference, open_reference
-from whiten_export.pipeline.compose import Composed, compose, unwhitened
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
+from whiten_export.sources.checkpoints.published import Published
+from whiten_export.sources.choice import resolve_layers
 from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_export.writing.staging import check_target
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import Pooling, Similarity
+from whiten_runtime.bundle.manifest import Manifest, Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
@@ -32,23 +35,19 @@ _FOR_FITTING = ("corpus", "column", "max_sentences", "all_sentences", "shrinkage
 class Plan:
     """Describes what an export will do."""
 
-    recipe: Recipe  # recipe of the export
+    recipe: Recipe  # recipe of the export, with its pooling and the method of its whitening
+    checkpoint: Checkpoint  # files of the model, and how its authors make a vector of a text
     model: TokenModel  # model to export
-    composed: Composed  # how hidden states become a vector, and what is kept of the model as published
-    max_seq_length: int  # maximum number of tokens of a text
-    corpus: Corpus | None  # sentences that the whitening is fitted on, or None
-    sentences: int  # number of sentences of the corpus
-    pairs: Pairs | None  # pairs with scores by which the whitening is chosen, or None
-    settled: Choice | None  # choice of the whitening, if it was left to the export and is already made; otherwise None
-    tuned: bool  # whether the top layer is among the layers, and was fine-tuned for sentence similarity
-    other_layers_tuned: bool  # whether the model was fine-tuned for it, but its top layer is not among the layers
-    reference: Reference | None  # bundle whose stored vectors are to stay usable; None for none
-    target: Path  # the bundle's directory
-
-    @property
-    def composition(self) -> Composition:
-        """Return how hidden states become the vector that is whitened."""
-        return self.composed.composition
+    composition: Composition  # how hidden states become the vector that is whitened
+    keeps_modules: bool  # whether layers, pooling and modules are those of the model's authors
+    whitens: bool  # whether there is a whitening, as far as that is decided
+    target: Path = Path()  # the bundle's directory
+    max_seq_length: int = 0  # maximum number of tokens of a text
+    corpus: Corpus | None = None  # sentences that the whitening is fitted on, or None
+    sentences: int = 0  # number of sentences of the corpus
+    pairs: Pairs | None = None  # pairs with scores by which the whitening is chosen, or None
+    settled: Choice | None = None  # choice of the whitening, if it was left to the export and is already made
+    reference: Reference | None = None  # bundle whose stored vectors are to stay usable; None for none
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -66,6 +65,39 @@ class Plan:
         return self.composition.width(self.model.record.hidden_size)
 
     @property
+    def own(self) -> Published | None:
+        """Return how the model's authors make a vector; None for a model that was not made for sentence vectors."""
+        return self.checkpoint.own
+
+    @property
+    def as_published(self) -> bool:
+        """Return whether the finished vector is that of the model's authors, but for rounding."""
+        own = self.own
+        return own is not None and self.keeps_modules and not self.whitens and self._norm == own.normalize
+
+    @property
+    def normalize(self) -> bool:
+        """Return whether vectors are divided by their L2 norm; rounding to int8 has a scale in its place."""
+        return self._norm and self.recipe.graph.vector_type == "float32"
+
+    @property
+    def _norm(self) -> bool:
+        """Return the normalisation that was asked for, else that of the authors if their vector is kept."""
+        kept = self.own is not None and self.own.normalize and self.keeps_modules and not self.whitens
+        return kept if self.recipe.graph.normalize is None else self.recipe.graph.normalize
+
+    @property
+    def tuned(self) -> bool:
+        """Return whether the top layer is among the layers, and was fine-tuned for sentence similarity."""
+        record = self.model.record
+        return record.sentence_similarity and self.layers[-1] == record.num_hidden_layers
+
+    @property
+    def other_layers_tuned(self) -> bool:
+        """Return whether the model was fine-tuned for it, but its top layer is not among the layers."""
+        return self.model.record.sentence_similarity and not self.tuned
+
+    @property
     def weighs(self) -> bool:
         """Return whether the weights of the layers are learned from pairs."""
         composition = self.composition
@@ -80,15 +112,19 @@ class Plan:
     @property
     def similarity_fn_name(self) -> Similarity:
         """Return the similarity that the model's authors compare vectors by."""
-        return "cosine" if self.composed.own is None else self.composed.own.similarity_fn_name
+        return "cosine" if self.own is None else self.own.similarity_fn_name
 
     @property
     def prompts(self) -> Prompts:
         """Return the prompts of the model."""
-        own = self.composed.own
+        own = self.own
         if own is None:
             return Prompts()
         return Prompts(own.prompts, own.default_prompt_name, self.composition.include_prompt)
+
+    def with_layer_weights(self, weights: tuple[float, ...] | None) -> "Plan":
+        """Return the plan of an export whose layers are averaged with these weights."""
+        return dataclasses.replace(self, composition=dataclasses.replace(self.composition, layer_weights=weights))
 
 
 def check_place(out: Path, replace: bool) -> None:
@@ -112,78 +148,116 @@ def choose(
     recipe: Recipe, checkpoint: Checkpoint, model: TokenModel, out: Path | None, replace: bool, report: Reporter
 ) -> Plan:
     """Resolve every choice of a recipe, and report mistakes before any long work."""
-    record = model.record
-    composed = compose(recipe, checkpoint, model)
-    source = composed.recipe.source
-    recipe, whitening = composed.recipe, composed.recipe.whitening
-    layers = composed.composition.layers
-    count, width = record.num_hidden_layers, composed.composition.width(record.hidden_size)
-    if whitening.dim is not None and whitening.dim > width:
+    plan = compose(recipe, checkpoint, model)
+    if (dim := recipe.whitening.dim) is not None and dim > plan.width:
         raise UsageError(
-            f"dim is {whitening.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}"
+            f"dim is {dim}, but the model's vectors have {plan.width} dimensions; wanted 1 to {plan.width}"
         )
-    target = out or Path("bundles") / bundle_name(checkpoint.name, recipe, layers, composed.as_published)
+    target = out or Path("bundles") / bundle_name(
+        checkpoint.name, plan.recipe, plan.layers, plan.normalize, plan.as_published
+    )
     check_target(target, replace)
-    max_seq_length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, source.max_length)
-    cut = model.positions is not None and model.positions > max_seq_length >= USUAL_LENGTH
-    if source.max_length is None and checkpoint.published is None and cut:
-        report.warn(
-            f"texts will be cut to {max_seq_length} tokens of the {model.positions} that {checkpoint.name} takes; "
-            "--max-length takes more, and attention's memory grows with its square"
-        )
-    limits = (model.positions, model.tokenizer.stated_length, source.max_length)
-    if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not any(limits):
-        report.warn(
-            f"{checkpoint.name} states no maximum length, and sentence-transformers cuts no text of it; here texts are "
-            f"cut to {max_seq_length} tokens: --max-length takes more"
-        )
+    plan = dataclasses.replace(plan, target=target, max_seq_length=_length(plan, report))
     if not model.supported:
-        report.warn(f"architecture '{record.model_type}' has not been tried; the parity gate will decide")
-    top_is_fine_tuned = record.sentence_similarity and layers[-1] == count
-    reference = None if whitening.align_to is None else open_reference(whitening.align_to)
-    if reference is not None and whitening.dim is None:
-        whitening = dataclasses.replace(whitening, dim=reference.manifest.dimension)
-        recipe = dataclasses.replace(recipe, whitening=whitening)
-    if reference is not None and _weighs_like(reference.manifest, composed.composition):
-        weights = reference.manifest.layer_weights
-        composition = dataclasses.replace(composed.composition, layer_weights=weights)
-        composed = dataclasses.replace(composed, composition=composition)
-    pairs = read_pairs(Path(whitening.dev)) if whitening.dev is not None else None
-    settled = None
-    needs_map = whitening.dim is not None or reference is not None
-    if whitening.method == "auto" and pairs is None and top_is_fine_tuned and not needs_map:
-        settled = fine_tuned(checkpoint.name)
-        if unused := [name for name in _FOR_FITTING if getattr(whitening, name) not in (None, "none", 0)]:
-            raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {settled.why}")
-        report.stage(settled.why)
-        composed = unwhitened(composed)
-        recipe = composed.recipe
-    if composed.remark is not None and not composed.as_published:
-        report.stage(composed.remark)
-    fits = recipe.fits and settled is None
-    corpus = Corpus(whitening.sources, whitening.column, whitening.max_sentences) if fits else None
-    sentences = corpus.count() if corpus else 0
-    if whitening.spec and (warning := check_sample_count(sentences, width, whitening.spec)):
+        report.warn(f"architecture '{model.record.model_type}' has not been tried; the parity gate will decide")
+    plan = _settled(_with_reference(plan), report)
+    if plan.own is not None and not plan.as_published:
+        report.stage(remark(plan, plan.own))
+    whitening, spec = plan.recipe.whitening, plan.recipe.whitening.spec
+    if plan.recipe.fits and plan.settled is None:
+        corpus = Corpus(whitening.sources, whitening.column, whitening.max_sentences)
+        plan = dataclasses.replace(plan, corpus=corpus, sentences=corpus.count())
+    if spec and (warning := check_sample_count(plan.sentences, plan.width, spec)):
         report.warn(warning)
-    if whitening.spec and whitening.spec.beta and top_is_fine_tuned:
+    if spec and spec.beta and plan.tuned:
         report.warn(
             f"{checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured to "
             "make similarities worse: compare with --whitening none"
         )
-    return Plan(
-        recipe=recipe,
-        model=model,
-        composed=composed,
-        max_seq_length=max_seq_length,
-        corpus=corpus,
-        sentences=sentences,
-        pairs=pairs,
-        settled=settled,
-        tuned=top_is_fine_tuned,
-        other_layers_tuned=record.sentence_similarity and not top_is_fine_tuned,
-        reference=reference,
-        target=target,
+    return plan
+
+
+def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Plan:
+    """Resolve layers, pooling, modules and the method of the whitening.
+
+    An embedding model of which neither layers nor a whitening are named is exported as its authors publish it. The
+    modules after its pooling belong to its own layers and pooling: they are kept with these, before a whitening, and
+    left out otherwise. A normalisation at the end is replaced by a whitening.
+    """
+    source, method, own = recipe.source, recipe.whitening.method, checkpoint.own
+    count = model.record.num_hidden_layers
+    own_layers = _own_layers(checkpoint, count)
+    usual = model.default_layers if own is None else own_layers
+    layers = resolve_layers(usual if source.layers is None else source.layers, count, model.layers)
+    pooling = source.pooling or checkpoint.pooling
+    if own is not None and not own.include_prompt and "pooler" in pooling_modes(pooling):
+        raise UsageError(f"pooling pooler takes the first token, but '{checkpoint.name}' leaves prompts out")
+    keeps = own is not None and layers == own_layers and pooling == own.pooling
+    if method == "default":
+        as_is = own is not None and source.layers is None and not recipe.whitening.named
+        method = None if as_is else recipe.whitening.usual
+    if recipe.graph.vector_type == "int8" and own is not None and own.similarity_fn_name != "cosine":
+        raise UsageError(
+            f"vectors of int8 keep cosines alone, but '{checkpoint.name}' is compared by {own.similarity_fn_name}; "
+            "leave vector-type out"
+        )
+    resolved = dataclasses.replace(
+        recipe,
+        source=dataclasses.replace(source, pooling=pooling),
+        whitening=dataclasses.replace(recipe.whitening, method=method),
     )
+    composition = Composition(layers, pooling, include_prompt=own is None or own.include_prompt)
+    if own is not None and keeps:
+        composition = dataclasses.replace(composition, layer_weights=own.layer_weights, modules=own.modules)
+    return Plan(resolved, checkpoint, model, composition, keeps, whitens=method is not None)
+
+
+def _own_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
+    """Return the layers of which the model's authors make a vector."""
+    own = checkpoint.own
+    if own is None or own.first_layer is None or own.layer_weights is None:
+        return (count,)
+    layers = tuple(range(own.first_layer, count + 1))
+    if len(own.layer_weights) != len(layers):
+        raise UsageError(
+            f"'{checkpoint.model}' weighs {len(own.layer_weights)} layers from layer {own.first_layer} on, but its "
+            f"network has {count}; wanted {len(layers)} weights"
+        )
+    return layers
+
+
+def _length(plan: Plan, report: Reporter) -> int:
+    """Return the maximum number of tokens of a text; warn where it is not what the model's users expect."""
+    model, checkpoint, asked = plan.model, plan.checkpoint, plan.recipe.source.max_length
+    length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, asked)
+    cut = model.positions is not None and model.positions > length >= USUAL_LENGTH
+    if asked is None and checkpoint.published is None and cut:
+        report.warn(
+            f"texts will be cut to {length} tokens of the {model.positions} that {checkpoint.name} takes; "
+            "--max-length takes more, and attention's memory grows with its square"
+        )
+    limits = (model.positions, model.tokenizer.stated_length, asked)
+    if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not any(limits):
+        report.warn(
+            f"{checkpoint.name} states no maximum length, and sentence-transformers cuts no text of it; here texts are "
+            f"cut to {length} tokens: --max-length takes more"
+        )
+    return length
+
+
+def _with_reference(plan: Plan) -> Plan:
+    """Return the plan with the bundle to align with, whose dimension and layer weights it takes."""
+    whitening = plan.recipe.whitening
+    if whitening.align_to is None:
+        return plan
+    reference = open_reference(whitening.align_to)
+    plan = dataclasses.replace(plan, reference=reference)
+    if whitening.dim is None:
+        whitening = dataclasses.replace(whitening, dim=reference.manifest.dimension)
+        plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, whitening=whitening))
+    if _weighs_like(reference.manifest, plan.composition):
+        plan = plan.with_layer_weights(reference.manifest.layer_weights)
+    return plan
 
 
 def _weighs_like(manifest: Manifest, composition: Composition) -> bool:
@@ -192,13 +266,48 @@ def _weighs_like(manifest: Manifest, composition: Composition) -> bool:
     return same and composition.layer_weights is None and not composition.modules
 
 
-def with_layer_weights(plan: Plan, weights: tuple[float, ...]) -> Plan:
-    """Return the plan of an export whose layers are averaged with these weights."""
-    composition = dataclasses.replace(plan.composition, layer_weights=weights)
-    return dataclasses.replace(plan, composed=dataclasses.replace(plan.composed, composition=composition))
+def _settled(plan: Plan, report: Reporter) -> Plan:
+    """Return the plan with the pairs of `dev`, or without a whitening where "auto" needs nothing more to decide."""
+    whitening = plan.recipe.whitening
+    if whitening.dev is not None:
+        return dataclasses.replace(plan, pairs=read_pairs(Path(whitening.dev)))
+    if whitening.method != "auto" or not plan.tuned or whitening.dim is not None or plan.reference is not None:
+        return plan
+    choice = fine_tuned(plan.checkpoint.name)
+    if unused := [name for name in _FOR_FITTING if getattr(whitening, name) not in (None, "none", 0)]:
+        raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {choice.why}")
+    report.stage(choice.why)
+    return dataclasses.replace(plan, settled=choice, whitens=False)
 
 
-def without_whitening(plan: Plan) -> Plan:
-    """Return the plan of an export whose whitening, which was left to it, turned out to be none."""
-    composed = unwhitened(plan.composed)
-    return dataclasses.replace(plan, recipe=composed.recipe, composed=composed)
+def remark(plan: Plan, own: Published) -> str:
+    """Say in one line what is kept of a model as published, and what is replaced by what."""
+    kept: list[str] = []
+    replaced: list[str] = []
+
+    def note(same: bool, theirs: str, ours: str) -> None:
+        if same:
+            kept.append(theirs)
+        else:
+            replaced.append(f"{theirs} by {ours}")
+
+    own_layers = _own_layers(plan.checkpoint, plan.model.record.num_hidden_layers)
+    note(plan.layers == own_layers, _layers(own_layers), _layers(plan.layers))
+    note(plan.pooling == own.pooling, f"{own.pooling} pooling", plan.pooling)
+    if own.modules:
+        note(
+            plan.keeps_modules, ", ".join(map(str, own.modules)), "nothing, as it belongs to its own layer and pooling"
+        )
+    if own.normalize:
+        note(plan.normalize, "Normalize", "the whitening" if plan.whitens else "nothing")
+    if own.prompts:
+        kept.append(f"{len(own.prompts)} prompt{'s' if len(own.prompts) > 1 else ''}")
+    added = ["the whitening"] if plan.whitens and not (own.normalize and not plan.normalize) else []
+    added += ["Normalize"] if plan.normalize and not own.normalize else []
+    parts = (("kept", kept), ("replaced", replaced), ("added", added))
+    said = ". ".join(f"{verb.capitalize()} {'; '.join(what)}" for verb, what in parts if what)
+    return f"{plan.checkpoint.name} as published: {said[0].lower()}{said[1:]}."
+
+
+def _layers(layers: tuple[int, ...]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"

@@ -116,7 +116,7 @@ def _expected(plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Repo
     definition = Definition(
         reference=plan.model.reference(plan.layers, plan.pooling),
         composition=plan.composition,
-        head=Head.of((fitted.mean, fitted.weight) if fitted else None, bool(plan.recipe.graph.normalize)),
+        head=Head.of((fitted.mean, fitted.weight) if fitted else None, plan.normalize),
         hidden_size=plan.model.record.hidden_size,
     )
     total = sum(len(ids) for ids, _ in distinct_rows(probes, prompted, batches))
@@ -139,8 +139,7 @@ def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Tokenized:
 
 def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Reporter) -> ParityRecord | None:
     """Compare the reference with the program that the model was published for, if layers and modules are its own."""
-    composed = plan.composed
-    if not composed.keeps_modules or composed.own is None:
+    if not plan.keeps_modules or plan.own is None:
         return None
     texts = expected.probes.texts
     ids = plan.tokenizer(stage / TOKENIZER_FILE).tokenize(texts)
@@ -152,7 +151,7 @@ def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Repo
     if published is None:
         return None
     report.stage(f"comparing the reference with {published.name}")
-    agreement = compare_published(expected, published, requests, composed.own.normalize, plan.model.record.model)
+    agreement = compare_published(expected, published, requests, plan.own.normalize, plan.model.record.model)
     return parity_record(published.name, agreement)
 
 

@@ -233,7 +233,9 @@ class VectorRecipe:
         check_rounded(self.vector_type, self.normalize)
 
 
-def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published: bool = False) -> str:
+def bundle_name(
+    name: str, recipe: Recipe, layers: tuple[int, ...], normalize: bool = False, as_published: bool = False
+) -> str:
     """Return the default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
     pooling, whitening, graph = recipe.source.pooling, recipe.whitening, recipe.graph
     parts = [name]
@@ -244,7 +246,7 @@ def bundle_name(name: str, recipe: Recipe, layers: tuple[int, ...], as_published
         if pooling not in ("mean", None):
             parts.append(str(pooling).replace("+", "-"))
         parts.extend(whitening_name(whitening.method, whitening.dim, whitening.beta, whitening.shrinkage))
-        if graph.normalize:
+        if normalize:
             parts.append("norm")
     if graph.precision != "fp32":
         parts.append(graph.precision)

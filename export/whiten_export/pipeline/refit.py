@@ -7,9 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_export.corpus.fitting import warn_of_rank
-from whiten_export.corpus.statistics import Origin, Statistics
-from whiten_export.graph.files import read_bundle_graph, save_graph
+from whiten_export.corpus.statistics import Origin, Statistics, warn_of_rank
+from whiten_export.graph.builder import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import (
     align_with,

@@ -1,16 +1,15 @@
-"""Define what every vector of a bundle has to be, in numpy and float64: pooling, average of layers, modules, head."""
+"""Define what every vector of a bundle has to be, in numpy and float64: average of layers, modules, head."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import erf
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
-from whiten_runtime.errors import UsageError
+from whiten_runtime.bundle.manifest import Pooling, pooling_modes
 
 Float64Array = NDArray[np.float64]
 Float32Array = NDArray[np.float32]
@@ -190,64 +189,3 @@ class Head:
             mean, weight = self.affine
             vectors = (vectors - mean) @ weight
         return Normalize()(vectors) if self.normalize else vectors
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Describes the tokens of a batch that are pooled, float64 [batch_size, sequence_length] each."""
-
-    pooled: Float64Array  # 1 for a token that is pooled, else 0
-    order: Float64Array  # number of pooled tokens up to this one
-    position: NDArray[np.int64]  # number of tokens up to this one, those of a prompt included
-    count: Float64Array  # number of pooled tokens of a text, at least 1, [batch_size, 1]
-
-    @classmethod
-    def of(cls, attention_mask: NDArray[np.int64]) -> "Tokens":
-        """Return the tokens of a mask that is 1 for a token, 2 for one that is left out, and 0 for padding."""
-        pooled = (attention_mask == 1).astype(np.float64)
-        count = np.maximum(pooled.sum(axis=1, keepdims=True), 1)
-        return cls(pooled, np.cumsum(pooled, axis=1), np.cumsum(attention_mask > 0, axis=1), count)
-
-    @property
-    def first(self) -> Float64Array:
-        """Return 1 for the first token that is pooled, else 0."""
-        return np.asarray(self.pooled * (self.order == 1))
-
-
-def _position_weights(tokens: Tokens) -> Float64Array:
-    positions = tokens.pooled * tokens.position
-    return np.asarray(positions / np.maximum(positions.sum(axis=1, keepdims=True), 1))
-
-
-WEIGHTS: Mapping[PoolingMode, Callable[[Tokens], Float64Array]] = {
-    "mean": lambda tokens: tokens.pooled / tokens.count,
-    "cls": lambda tokens: tokens.first,
-    "last": lambda tokens: tokens.pooled * (tokens.order == tokens.order[:, -1:]),
-    "cls_avg": lambda tokens: (tokens.first + tokens.pooled / tokens.count) / 2,
-    "mean_sqrt_len": lambda tokens: tokens.pooled / np.sqrt(tokens.count),
-    "weightedmean": _position_weights,
-}
-"""Definition of each pooling that is a weighted sum over the tokens: zeros for a text without one."""
-
-
-def weighted_sums(states: Sequence[NDArray[Any]], weights: Float64Array) -> Float64Array:
-    """Return weighted sums over tokens of each state [batch_size, sequence_length, d]: [layers, batch_size, d]."""
-    return np.stack([np.einsum("bs,bsd->bd", weights, state.astype(np.float64)) for state in states])
-
-
-def pool(states: Sequence[NDArray[Any]], attention_mask: NDArray[np.int64], pooling: Pooling) -> Float64Array:
-    """Pool each state [batch_size, sequence_length, d]; the results of several modes are concatenated."""
-    tokens, parts = Tokens.of(attention_mask), []
-    for mode in pooling_modes(pooling):
-        if mode == "max":
-            parts.append(np.stack([_maximum(state.astype(np.float64), attention_mask == 1) for state in states]))
-        elif mode in WEIGHTS:
-            parts.append(weighted_sums(states, WEIGHTS[mode](tokens)))
-        else:
-            raise UsageError(f"pooling '{mode}' is not a weighted sum over the tokens")
-    return np.concatenate(parts, axis=2)
-
-
-def _maximum(state: Float64Array, pooled: NDArray[np.bool_]) -> Float64Array:
-    highest = np.where(pooled[:, :, None], state, -np.inf).max(axis=1)
-    return np.where(pooled.any(axis=1, keepdims=True), highest, 0.0)

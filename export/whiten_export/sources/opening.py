@@ -17,25 +17,24 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | 
     if "pooler" in modes and checkpoint.kind != "transformers":
         raise UsageError(f"pooling pooler needs the network's own pooler, which '{choice.model}' does not have")
     if checkpoint.kind == "words":
-        from whiten_export.sources.lookup.word_vectors import WordVectors
+        from whiten_export.sources.word_vectors import WordVectors
 
         return WordVectors(checkpoint, choice.max_words, choice.frequencies, report or Reporter())
-    if checkpoint.kind == "static":
-        from whiten_export.sources.lookup.static_embedding import StaticEmbedding
-
-        return StaticEmbedding(checkpoint, choice.device)
     if checkpoint.kind == "onnx":
-        from whiten_export.sources.onnx_files.onnx_encoder import OnnxEncoder
+        from whiten_export.sources.onnx_encoder import OnnxEncoder
 
         return OnnxEncoder(checkpoint)
-    needed = ("torch", "transformers", *(("sentence-transformers",) if checkpoint.published else ()))
-    for package in needed:
+    for package in ("torch", "transformers", *(("sentence-transformers",) if checkpoint.published else ())):
         try:
             version(package)
         except PackageNotFoundError:
             raise WhitenError(
                 f"exporting a PyTorch checkpoint needs {package}; install it with pip install 'whiten[export]'"
             ) from None
+    if checkpoint.kind == "static":
+        from whiten_export.sources.static_embedding import StaticEmbedding
+
+        return StaticEmbedding(checkpoint, choice.device)
     from whiten_export.sources.networks.pytorch import PyTorchModel
 
     return PyTorchModel(checkpoint, choice.trust_remote_code, choice.device)

@@ -64,7 +64,7 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
 def _surplus_from(tokenizer: Any) -> int | None:
     if type(tokenizer).__name__ != "XLMTokenizer":
         return None
-    from whiten_export.sources.networks.xlm_tokenizer import surplus_pieces
+    from whiten_export.sources.xlm_tokenizer import surplus_pieces
 
     return max(tokenizer.get_vocab().values()) + 1 if surplus_pieces(tokenizer) else None
 
@@ -76,7 +76,7 @@ def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
     name = type(tokenizer).__name__
     try:
         if name == "XLMTokenizer":
-            from whiten_export.sources.networks.xlm_tokenizer import build_xlm_tokenizer
+            from whiten_export.sources.xlm_tokenizer import build_xlm_tokenizer
 
             return str(build_xlm_tokenizer(tokenizer).to_str())
         from transformers.convert_slow_tokenizer import convert_slow_tokenizer
@@ -126,7 +126,7 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
 
 def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:
     try:
-        from whiten_export.sources.networks.hugging_face import load_tokenizer
+        from whiten_export.sources.networks.network import load_tokenizer
         from whiten_export.sources.tokenizers import describe_tokenizer
     except ImportError as error:
         raise WhitenError(

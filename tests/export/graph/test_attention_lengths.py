@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from whiten_export.graph.attention_lengths import use_lengths
-from whiten_export.graph.files import save_graph
+from whiten_export.graph.builder import save_graph
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 WIDTH, HEADS = 16, 2

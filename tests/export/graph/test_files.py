@@ -9,9 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from support.sizes import LAYERS, WIDTH
-from whiten_export.graph.files import save_graph, save_with_outputs
-from whiten_export.graph.head import set_head, unwhitened_value
-from whiten_export.graph.pooling import pool_graph
+from whiten_export.graph.builder import save_graph, save_with_outputs
+from whiten_export.graph.head import pool_graph, set_head, unwhitened_value
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel

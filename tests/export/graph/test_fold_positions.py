@@ -8,8 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant, describe_input
-from whiten_export.graph.files import save_graph
+from whiten_export.graph.builder import constant, describe_input, save_graph
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_runtime.ort.session import SessionOptions, create_session
 

@@ -19,13 +19,11 @@ from whiten_export.commands.export import export
 from whiten_export.commands.refit import refit
 from whiten_export.graph import fuse_cuda
 from whiten_export.graph.attention_lengths import MASKS
-from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.files import save_graph
+from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import PartialRun, fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
-from whiten_export.graph.head import set_head
-from whiten_export.graph.pooling import pool_graph
+from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.pipeline import prove
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe

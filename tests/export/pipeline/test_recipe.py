@@ -81,7 +81,7 @@ def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -
     ],
 )
 def test_bundle_names(recipe: Recipe, name: str) -> None:
-    assert bundle_name("m", recipe, (1, 6)) == name
+    assert bundle_name("m", recipe, (1, 6), bool(recipe.graph.normalize)) == name
 
 
 def test_parts_and_flat_choices_are_told_apart() -> None:

@@ -232,7 +232,7 @@ def test_transformers_js_is_told_whether_the_new_graph_has_its_weights_beside_it
     golden: Path, other_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """A larger whitening can move all weights to a file of their own."""
-    monkeypatch.setattr("whiten_export.graph.files._INLINE_LIMIT", limit)
+    monkeypatch.setattr("whiten_export.graph.builder._INLINE_LIMIT", limit)
     ok("refit", golden / "bundle-v1", "--corpus", other_file, "--out", tmp_path / "new")
     told = json.loads((tmp_path / "new" / "config.json").read_bytes())["transformers.js_config"]
     separate = (tmp_path / "new" / "onnx" / "model.onnx_data").is_file()

@@ -12,8 +12,7 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import random_network
 from whiten import WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.networks.hugging_face import load_config
-from whiten_export.sources.networks.network import load_network
+from whiten_export.sources.networks.network import load_config, load_network
 
 DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
 

@@ -13,7 +13,7 @@ from support.module_files import write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.lookup.static_embedding import StaticEmbedding
+from whiten_export.sources.static_embedding import StaticEmbedding
 
 WIDTH = 5
 TEXTS = ["", "a text", "word " * 30]

@@ -6,7 +6,7 @@ import pytest
 
 from support.cli import invoke
 from whiten_export.commands.export import export
-from whiten_export.sources.lookup.word_tokenizer import SPECIALS, word_tokenizer
+from whiten_export.sources.word_vectors import SPECIALS, word_tokenizer
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
 

@@ -20,8 +20,7 @@ from whiten import DataError, Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.lookup.word_tokenizer import _WORD
-from whiten_export.sources.lookup.word_vectors import read_words, word_weights
+from whiten_export.sources.word_vectors import _WORD, read_words, word_weights
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 

@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import XLMTokenizer
 
 from whiten_export.proof.probe_texts import probe_texts
-from whiten_export.sources.networks.xlm_tokenizer import build_xlm_tokenizer, surplus_pieces
+from whiten_export.sources.xlm_tokenizer import build_xlm_tokenizer, surplus_pieces
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 pytest.importorskip("sacremoses")

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant
-from whiten_export.graph.files import save_graph, save_with_outputs
+from whiten_export.graph.builder import constant, save_graph, save_with_outputs
 from whiten_export.graph.fold_positions import PartialRun
 from whiten_export.graph.int8.rewrite import Calibration, Quantized, calibrate, quantize_int8
 from whiten_export.graph.int8.rounding import largest_pair

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.files import save_with_outputs
+from whiten_export.graph.builder import save_with_outputs
 from whiten_export.graph.int8.linear import bias_of, value_product, width_of
 from whiten_export.graph.int8.rounding import TINY, quantize_weights
 from whiten_runtime.inference.batching import pad_batch, plan_batches

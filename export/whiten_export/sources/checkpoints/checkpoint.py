@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
-from whiten_export.sources.checkpoints.published import Published, read_published
-from whiten_export.sources.checkpoints.steps import MODULES_FILE
+from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
 from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
@@ -95,9 +94,17 @@ class Checkpoint:
         return self.entry.pooling if self.entry is not None else "mean"
 
     @property
-    def embeds_sentences(self) -> bool:
-        """Return whether its authors say how it makes sentence vectors (catalogue, or sentence-transformers files)."""
-        return self.published is not None or (self.entry is not None and self.entry.as_published)
+    def own(self) -> Published | None:
+        """Return how its authors make a vector, by its files or by the catalogue; None if neither says."""
+        entry, published = self.entry, self.published
+        if entry is None:
+            return published
+        if published is None:
+            if not entry.as_published:
+                return None
+            published = Published(self.directory, pooling=entry.pooling, normalize=entry.normalize)
+        default = published.default_prompt_name or entry.default_prompt
+        return replace(published, prompts=dict(entry.prompts) | dict(published.prompts), default_prompt_name=default)
 
     @property
     def tokenizer_directory(self) -> Path:

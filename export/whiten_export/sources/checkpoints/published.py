@@ -1,25 +1,22 @@
 """Read how a folder of sentence-transformers makes a vector: its modules, its prompts and their settings.
 
-Everything that is read and not understood is an error with its name: a module left out would change every vector.
+sentence-transformers itself loads the modules that have weights. Everything that is read and not understood is an error
+with its name: a module left out would change every vector.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
-from whiten_export.sources.checkpoints.module_files import (
-    read_dense,
-    read_layer_norm,
-    read_layer_weights,
-    read_settings,
-    weight_file,
-)
-from whiten_export.sources.checkpoints.steps import MODULES_FILE, Step, read_steps
-from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.bundle.manifest import Pooling, Similarity, pooling_modes
+from whiten_runtime.checks import needing
+from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.prompts import TEXT
+
+MODULES_FILE = "modules.json"
 
 _CONFIGS = tuple(
     f"sentence_{kind}_config.json"
@@ -49,6 +46,12 @@ _HARMLESS = {
 }
 """Arguments of a Transformer that change how a vector is computed, not which."""
 
+_STATES = ("forward", "last_hidden_state")
+"""Method of a network, and its output, from which the vector of a text has to come."""
+
+_WEIGHTED = ("Dense", "LayerNorm", "WeightedLayerPooling")
+_ROUTERS = ("Router", "Asym")
+
 
 @dataclass(frozen=True)
 class Published:
@@ -72,18 +75,25 @@ class Published:
     files: tuple[Path, ...] = ()  # weight files of the modules
 
 
+@dataclass(frozen=True)
+class _Step:
+    kind: str  # name of the module's class, without its place, which moved between versions
+    folder: Path  # folder of its files
+
+
 def read_published(root: Path, route: str | None = None) -> Published:
     """Read `modules.json` and all that it names."""
-    chosen, steps = read_steps(root, route)
-    published = replace(_first(root, steps[0]), route=chosen)
+    path = root / MODULES_FILE
+    chosen, steps = _steps(root, route)
+    published = replace(_first(path, steps[0]), route=chosen)
     pooled = published.static
     for step in steps[1:]:
-        published = _with(published, step, pooled, root)
+        published = _with(published, step, pooled, path)
         pooled = pooled or step.kind == "Pooling"
     if not pooled:
-        raise WhitenError(f"{root / MODULES_FILE}: has no Pooling, so it gives no sentence vectors")
+        raise WhitenError(f"{path}: has no Pooling, so it gives no sentence vectors")
     if published.first_layer is not None and "max" in pooling_modes(published.pooling):
-        raise WhitenError(f"{root / MODULES_FILE}: pooling max after WeightedLayerPooling is not supported")
+        raise WhitenError(f"{path}: pooling max after WeightedLayerPooling is not supported")
     settings = _settings(root)
     if (kept := settings.pop("truncate_dim")) is not None:
         published = replace(published, modules=(*published.modules, Truncate(kept)))
@@ -92,68 +102,119 @@ def read_published(root: Path, route: str | None = None) -> Published:
     return replace(published, **settings)
 
 
-def _first(root: Path, step: Step) -> Published:
+def _steps(root: Path, route: str | None) -> tuple[str | None, list[_Step]]:
+    """Return the route and the modules in order, those of the route in place of a Router."""
+    path = root / MODULES_FILE
+    try:  # sentence-transformers applies modules in the order of the list, whatever their idx
+        listed = [(step["type"], str(step.get("path", ""))) for step in _read_json(path)]
+    except (TypeError, KeyError, AttributeError):
+        raise WhitenError(f"{path}: is not a list of modules with a type each; copy the model again") from None
+    steps = [_step(root, kind, folder, path) for kind, folder in listed]
+    if not steps:
+        raise WhitenError(f"{path}: names no module; wanted a Transformer and what follows it")
+    if route is not None and not any(step.kind in _ROUTERS for step in steps):
+        raise UsageError(f"route '{route}' was asked for, but '{root}' has no Router; leave --route out")
+    found: list[_Step] = []
+    chosen: str | None = None
+    for step in steps:
+        if step.kind in _ROUTERS:
+            chosen, inner = _route(root, step.folder, route)
+            found += inner
+        else:
+            found.append(step)
+    if not found:
+        raise WhitenError(f"{path}: route '{chosen}' has no module")
+    return chosen, found
+
+
+def _step(root: Path, class_path: Any, folder: str, file: Path) -> _Step:
+    if not str(class_path).startswith("sentence_transformers."):
+        raise WhitenError(
+            f"{file}: module '{class_path}' is not one of sentence-transformers, so its vectors cannot be reproduced"
+        )
+    if PurePath(folder).is_absolute() or ".." in PurePath(folder).parts:
+        raise WhitenError(f"{file}: the path '{folder}' leads out of the folder")
+    return _Step(str(class_path).rsplit(".", 1)[-1], root / folder)
+
+
+def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[_Step]]:
+    """Return the route of a Router that was asked for, or its only one, and the modules of it."""
+    # An Asym's file is named like a network's config.
+    names = (folder / name for name in ("router_config.json", "config.json"))
+    path = next((path for path in names if path.is_file() and "structure" in read_settings(path)), None)
+    if path is None:
+        raise WhitenError(f"{folder}: the Router has no router_config.json; copy the model again")
+    config = read_settings(path)
+    try:
+        routes = {
+            name: [(config["types"][module], module) for module in modules]
+            for name, modules in config["structure"].items()
+        }
+    except (TypeError, KeyError, AttributeError):
+        raise WhitenError(
+            f"{path}: its structure is not routes with modules of its types; copy the model again"
+        ) from None
+    chosen = route if route is not None or len(routes) != 1 else next(iter(routes))
+    if chosen is None or chosen not in routes:
+        asked = "" if chosen is None else f"; '{chosen}' is not among them"
+        raise UsageError(f"'{root}' has the routes {', '.join(routes)}{asked}; name one with --route")
+    return chosen, [_step(folder, kind, module, path) for kind, module in routes[chosen]]
+
+
+def _first(path: Path, step: _Step) -> Published:
     if step.kind == "StaticEmbedding":
         return Published(step.folder, static=True, files=(weight_file(step.folder),))
     if step.kind != "Transformer":
-        raise WhitenError(
-            f"{root / MODULES_FILE}: the first module is {step.kind}; wanted Transformer or StaticEmbedding"
-        )
-    path = next((step.folder / name for name in _CONFIGS if (step.folder / name).is_file()), None)
-    settings = {} if path is None else read_settings(path)
-    length = settings.pop("max_seq_length", None)
-    lower = bool(settings.pop("do_lower_case", False))
-    _check_transformer(settings, path)
+        raise WhitenError(f"{path}: the first module is {step.kind}; wanted Transformer or StaticEmbedding")
+    config = next((step.folder / name for name in _CONFIGS if (step.folder / name).is_file()), None)
+    if config is None:
+        return Published(step.folder)
+    settings = read_settings(config)
+    length, lower = settings.pop("max_seq_length", None), bool(settings.pop("do_lower_case", False))
+    _check_transformer(settings, config)
     return Published(step.folder, max_seq_length=length, do_lower_case=lower)
 
 
-def _check_transformer(settings: dict[str, Any], path: Path | None) -> None:
+def _check_transformer(settings: dict[str, Any], path: Path) -> None:
+    """Refuse the settings that make another vector of a text than the network's last hidden state."""
     for name in _ARGUMENTS:
-        if changing := [key for key in _named(settings, name, path) if key not in _HARMLESS]:
-            raise WhitenError(f"{path}: {name} sets {changing[0]}, which is not supported")
-        settings.pop(name, None)
-    task = settings.pop("transformer_task", "feature-extraction")
-    if task != "feature-extraction":
-        raise WhitenError(f"{path}: transformer_task is '{task}'; wanted feature-extraction")
+        if changing := _named(settings, name, path).keys() - _HARMLESS:
+            raise WhitenError(f"{path}: {name} sets {min(changing)}, which is not supported")
     modalities = _named(settings, "modality_config", path)
     if "message" in modalities:
         raise WhitenError(f"{path}: modality_config has message: texts go through a chat template, not supported here")
     text = _named(modalities, "text", path)
-    settings.pop("modality_config", None)
-    if text and (text.get("method"), text.get("method_output_name")) != ("forward", "last_hidden_state"):
-        raise WhitenError(f"{path}: a text's vectors come from {text}; wanted last_hidden_state of forward")
-    output = settings.pop("module_output_name", None) or "token_embeddings"
-    if output != "token_embeddings":
-        raise WhitenError(f"{path}: module_output_name is '{output}'; wanted token_embeddings")
-    settings.pop("unpad_inputs", None)
-    if unknown := [name for name, value in settings.items() if value not in (None, {}, False)]:
+    if text and (text.get("method"), text.get("method_output_name")) != _STATES:
+        raise WhitenError(f"{path}: a text's vectors come from {text}; wanted {' and '.join(_STATES)}")
+    for name, usual in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
+        if (value := settings.get(name) or usual) != usual:
+            raise WhitenError(f"{path}: {name} is '{value}'; wanted {usual}")
+    known = {*_ARGUMENTS, "modality_config", "transformer_task", "module_output_name", "unpad_inputs"}
+    if unknown := [name for name, value in settings.items() if name not in known and value not in (None, {}, False)]:
         raise WhitenError(f"{path}: has the setting '{unknown[0]}', which is not supported")
 
 
-def _with(published: Published, step: Step, pooled: bool, root: Path) -> Published:
+def _with(published: Published, step: _Step, pooled: bool, path: Path) -> Published:
     """Return what the modules so far and one more give."""
     if step.kind == "Dropout":
         return published
     if step.kind == "Pooling" and not published.static and not published.modules:
         return replace(published, **_pooling(step.folder / "config.json"))
-    files: tuple[Path, ...]
-    if step.kind == "WeightedLayerPooling" and not pooled and not published.modules:
-        first, weights, files = read_layer_weights(step.folder)
-        return replace(published, first_layer=first, layer_weights=weights, files=published.files + files)
-    module: Module
-    if step.kind == "Dense":
-        module, files = read_dense(step.folder)
-    elif step.kind == "LayerNorm":
-        module, files = read_layer_norm(step.folder)
-    elif step.kind == "Normalize":
-        module, files = _normalize(step.folder), ()
-    else:
-        raise WhitenError(f"{root / MODULES_FILE}: module {step.kind} is not supported here, so nothing is exported")
-    return replace(published, modules=(*published.modules, module), files=published.files + files)
+    early = step.kind == "WeightedLayerPooling"
+    if step.kind not in (*_WEIGHTED, "Normalize") or (early and (pooled or published.modules)):
+        raise WhitenError(f"{path}: module {step.kind} is not supported here, so nothing is exported")
+    if step.kind == "Normalize":
+        return replace(published, modules=(*published.modules, _normalize(step.folder / "config.json")))
+    with needing("export"):
+        from whiten_export.sources.networks.sentence_transformers import load_layer_weights, load_module
+    files = (*published.files, weight_file(step.folder))
+    if early:
+        first, weights = load_layer_weights(step.folder)
+        return replace(published, first_layer=first, layer_weights=weights, files=files)
+    return replace(published, modules=(*published.modules, load_module(step.kind, step.folder)), files=files)
 
 
-def _normalize(folder: Path) -> Module:
-    path = folder / "config.json"
+def _normalize(path: Path) -> Module:
     settings = read_settings(path) if path.is_file() else {}
     for name in ("module_input_name", "module_output_name"):
         if settings.get(name, "sentence_embedding") not in (None, "sentence_embedding"):
@@ -191,29 +252,48 @@ def _settings(root: Path) -> dict[str, Any]:
         if TEXT in text:
             raise WhitenError(f"{path}: prompt '{name}' contains {TEXT}, which here is the place of the text")
     default = settings.get("default_prompt_name")
-    if default is not None and not (isinstance(default, str) and default in prompts):
-        if default not in ("query", "document"):
-            raise WhitenError(f"{path}: default_prompt_name is '{default}', which is not one of its prompts")
-        default = None
+    if default in ("query", "document") and default not in prompts:
+        default = None  # sentence-transformers adds these two, empty
+    if default not in (None, *prompts):
+        raise WhitenError(f"{path}: default_prompt_name is '{default}', which is not one of its prompts")
     similarity = settings.get("similarity_fn_name") or "cosine"
-    if similarity == "dot_score":
-        similarity = "dot"
+    similarity = "dot" if similarity == "dot_score" else similarity
     if similarity not in get_args(Similarity):
         raise WhitenError(f"{path}: similarity_fn_name is '{similarity}'; wanted {', '.join(get_args(Similarity))}")
     kept = settings.get("truncate_dim")
     if kept is not None and (isinstance(kept, bool) or not isinstance(kept, int) or kept < 1):
         raise WhitenError(f"{path}: truncate_dim is {kept!r}; wanted a whole number of at least 1")
-    return {
-        "prompts": prompts,
-        "default_prompt_name": default,
-        "similarity_fn_name": similarity,
-        "truncate_dim": kept,
-    }
+    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+    return dict(zip(names, (prompts, default, similarity, kept), strict=True))
 
 
-def _named(settings: dict[str, Any], name: str, path: Path | None) -> dict[str, Any]:
+def _named(settings: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     """Return a setting that holds others by name; an empty one where it is missing."""
     value = settings.get(name) or {}
     if not isinstance(value, dict):
         raise WhitenError(f"{path}: {name} is {value!r}; wanted settings by name")
     return value
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WhitenError(f"{path}: cannot be read ({error}); copy the model again") from None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON file of settings by name."""
+    content = _read_json(path)
+    if not isinstance(content, dict):
+        raise WhitenError(f"{path}: holds a {type(content).__name__}; wanted settings by name")
+    return content
+
+
+def weight_file(folder: Path) -> Path:
+    """Return the weight file of a module."""
+    names = ("model.safetensors", "pytorch_model.bin")
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise WhitenError(f"{folder}: has no weights ({' or '.join(names)}); copy the model again")
+    return file

@@ -11,17 +11,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.files import strip
+from whiten_export.graph.builder import HiddenStates, strip
 from whiten_export.graph.head import OPSET
+from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
-from whiten_export.proof.reference import Float64Array, Reference, pool
+from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
-from whiten_export.sources.networks.hugging_face import keeps_nothing, load_config, load_tokenizer, one_thread, quiet
-from whiten_export.sources.networks.network import apply_pooler, describe_pooler, load_network
-from whiten_export.sources.networks.published_vectors import encode_published
-from whiten_export.sources.onnx_files.onnx_graph import map_surplus
+from whiten_export.sources.networks.network import (
+    apply_pooler,
+    describe_pooler,
+    keeps_nothing,
+    load_config,
+    load_network,
+    load_tokenizer,
+    one_thread,
+    quiet,
+)
+from whiten_export.sources.networks.sentence_transformers import encode_published
+from whiten_export.sources.onnx_encoder import map_surplus
 from whiten_export.sources.tokenizers import describe_tokenizer
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from support.attention_graph import WIDTH, attention
-from whiten_export.graph.files import reopen_graph, save_graph
+from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.int8 import convert, rewrite
 from whiten_export.graph.int8.convert import convert_to_int8
 from whiten_export.graph.int8.linear import activations

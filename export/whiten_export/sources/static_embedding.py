@@ -12,11 +12,12 @@ from tokenizers import Tokenizer
 
 from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
 from whiten_export.graph.head import OPSET
+from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
-from whiten_export.proof.reference import Float64Array, Reference, pool
+from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
-from whiten_export.sources.checkpoints.module_files import read_static
+from whiten_export.sources.networks.sentence_transformers import encode_published, load_table
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import WhitenError
@@ -35,11 +36,13 @@ class StaticEmbedding:
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self._checkpoint, self._device = checkpoint, device
-        self._table, file = read_static(checkpoint.directory)
-        self.vocab_size = len(self._table)
         self.tokenizer = _tokenizer(checkpoint)
+        self._table = load_table(checkpoint.directory)
+        self.vocab_size = len(self._table)
         if (largest := max(Tokenizer.from_str(self.tokenizer.json).get_vocab().values(), default=0)) >= self.vocab_size:
-            raise WhitenError(f"{file}: has {self.vocab_size} rows, but its tokenizer has a token of id {largest}")
+            raise WhitenError(
+                f"{checkpoint.weights[0]}: has {self.vocab_size} rows, but its tokenizer has a token of id {largest}"
+            )
         width = self._table.shape[1]
         self.record = source_record(checkpoint, "static", 0, width)
         self.client_config: Mapping[str, Any] = {
@@ -66,8 +69,6 @@ class StaticEmbedding:
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers."""
-        from whiten_export.sources.networks.published_vectors import encode_published
-
         return encode_published(self._checkpoint, requests, max_seq_length, False, self._device)
 
 

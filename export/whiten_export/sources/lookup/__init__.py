@@ -1,1 +1,0 @@
-"""Tables of vectors that are looked up and averaged, without a network."""

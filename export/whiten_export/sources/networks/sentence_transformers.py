@@ -1,0 +1,114 @@
+"""Load modules of sentence-transformers, and compute vectors with it in float32: what people mean by its models."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from whiten_export.proof.gate import PublishedVectors, Request
+from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.published import read_settings, weight_file
+from whiten_export.sources.networks.network import explaining, one_thread, quiet
+from whiten_runtime.errors import WhitenError
+
+_TORCH = "torch.nn.modules."
+
+
+def load_module(kind: str, folder: Path) -> Dense | LayerNorm:
+    """Load a Dense or a LayerNorm."""
+    loaded = _load(kind, folder)
+    if kind == "LayerNorm":
+        return LayerNorm(_array(loaded.norm.weight), _array(loaded.norm.bias), loaded.norm.eps)
+    path = folder / "config.json"
+    # sentence-transformers takes Tanh in place of an activation function that is not torch's
+    activation = str(read_settings(path).get("activation_function", f"{_TORCH}activation.Tanh"))
+    name = type(loaded.activation_function).__name__
+    if not (activation.startswith(_TORCH) and activation.endswith(f".{name}") and name in ACTIVATIONS):
+        known = ", ".join(ACTIVATIONS)
+        raise WhitenError(f"{path}: activation_function '{activation}' is not supported; wanted {known} of torch.nn")
+    for place in ("module_input_name", "module_output_name"):
+        if getattr(loaded, place) != "sentence_embedding":
+            raise WhitenError(f"{path}: {place} is not sentence_embedding, which is not supported")
+    residual = None
+    if getattr(loaded, "use_residual", False):
+        same = loaded.in_features == loaded.out_features
+        residual = np.eye(loaded.in_features, dtype=np.float32) if same else _transposed(loaded.residual.weight)
+    bias = _array(loaded.linear.bias) if loaded.bias else None
+    return Dense(_transposed(loaded.linear.weight), bias, name, residual)
+
+
+def load_layer_weights(folder: Path) -> tuple[int, tuple[float, ...]]:
+    """Load a WeightedLayerPooling, and return its first layer and the weights of the layers."""
+    loaded = _load("WeightedLayerPooling", folder)
+    weights = tuple(map(float, _array(loaded.layer_weights)))
+    if not sum(weights) or not np.isfinite(weights).all():
+        why = "sum to 0" if np.isfinite(weights).all() else "are not finite"
+        raise WhitenError(f"{weight_file(folder)}: the layer weights {why}, so their average does not exist")
+    return int(loaded.layer_start), weights
+
+
+def load_table(folder: Path) -> NDArray[np.float32]:
+    """Load the table of a StaticEmbedding, float32 [number of tokens, d]."""
+    return _array(_load("StaticEmbedding", folder).embedding.weight)
+
+
+def _load(kind: str, folder: Path) -> Any:
+    from sentence_transformers.sentence_transformer import modules
+
+    try:
+        with quiet(), explaining(folder.glob("pytorch_model.bin")):
+            return getattr(modules, kind).load(str(folder))
+    except WhitenError:
+        raise
+    except Exception as error:  # its exceptions share no base class
+        reason = " ".join(str(error).split())[:300]
+        raise WhitenError(
+            f"{folder}: sentence-transformers cannot load this {kind} ({reason}); copy the model again"
+        ) from error
+
+
+def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    return tensor.detach().float().numpy()
+
+
+def _transposed(tensor: torch.Tensor) -> NDArray[np.float32]:
+    return np.ascontiguousarray(_array(tensor).T)
+
+
+def encode_published(
+    checkpoint: Checkpoint, requests: Sequence[Request], max_seq_length: int, trust_remote_code: bool, device: str
+) -> PublishedVectors:
+    """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part."""
+    published = checkpoint.published
+    assert published is not None
+    from sentence_transformers import SentenceTransformer
+
+    root = checkpoint.root or checkpoint.directory
+    try:
+        with quiet(), one_thread():
+            model = SentenceTransformer(
+                str(root),
+                device=device,
+                trust_remote_code=trust_remote_code,
+                local_files_only=True,
+                model_kwargs={"dtype": torch.float32},
+            )
+            model.float().eval()
+            for module in model.modules():
+                if type(module).__name__ == "Transformer":  # static embeddings have no such limit
+                    module.max_seq_length = max_seq_length
+            task = {} if published.route is None else {"task": published.route}
+            vectors = [
+                model.encode(list(request.texts), prompt=request.prompt, batch_size=1, show_progress_bar=False, **task)
+                for request in requests
+            ]
+    except Exception as error:  # its exceptions share no base class
+        reason = " ".join(str(error).split())[:300]
+        raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason}") from error
+    name = f"sentence-transformers {version('sentence-transformers')}, float32"
+    return PublishedVectors(name, tuple(np.asarray(part, np.float64) for part in vectors))

@@ -1,1 +1,0 @@
-"""Encoders that are ONNX files already."""
