@@ -5,7 +5,7 @@ import pytest
 
 import whiten_models.catalogue
 from whiten_models.catalogue import Entry, Published, catalogue, find, near_matches
-from whiten_runtime.bundle.manifest import pooling_modes
+from whiten_runtime.bundle.records import pooling_modes
 
 PAPERS_ROWS = [
     "bert-base", "bert-large", "roberta-base", "roberta-large", "distilbert", "labse", "spanbert-base",

@@ -9,9 +9,9 @@ import click
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_layers
-from whiten_runtime.bundle.manifest import Manifest, Outputs, Precision, Target, VectorType
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import gate_of, in_words
-from whiten_runtime.bundle.records import Outputs, PoolingMode, Precision, Target, VectorType
+from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.bars import ConsoleReporter

@@ -14,7 +14,8 @@ from safetensors.numpy import save
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, SettledRecord
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
 from whiten_runtime.files.replacing import replace_file

@@ -12,9 +12,8 @@ from whiten_export.graph.builder import ATTENDED, OWN, GraphBuilder, HiddenState
 from whiten_export.graph.poolings import POOLINGS, GraphTokens
 from whiten_export.proof.reference import LEAST_NORM, Composition, Dense, LayerNorm, Module, Truncate
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.manifest import Pooling, PoolingMode, VectorType, pooling_modes
 from whiten_runtime.bundle.ranges import LEAST_MAGNITUDE, STEPS
-from whiten_runtime.bundle.records import VectorType
+from whiten_runtime.bundle.records import Pooling, PoolingMode, VectorType, pooling_modes
 
 _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "GELU": "Gelu", "Sigmoid": "Sigmoid"}
 """Operators of ONNX by the name of the activation function."""

@@ -16,7 +16,8 @@ from whiten_export.sources.checkpoints.published import Published
 from whiten_export.sources.choice import resolve_layers
 from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_export.writing.staging import check_target
-from whiten_runtime.bundle.manifest import Manifest, Pooling, Similarity, pooling_modes
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs

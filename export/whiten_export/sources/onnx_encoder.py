@@ -23,8 +23,8 @@ from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.tokenizers import file_tokenizer
 from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph
-from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.bundle.operators import unwanted
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.ort.fork_safe import ForkSafeSession
 from whiten_runtime.ort.session import SessionOptions, create_session

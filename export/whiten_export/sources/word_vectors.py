@@ -23,7 +23,7 @@ from whiten_export.proof.gate import Request
 from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
-from whiten_runtime.bundle.manifest import Pooling, Source
+from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.reporter import Reporter
 

@@ -15,7 +15,6 @@ from whiten_export.graph.builder import HiddenStates, describe, describe_input
 from whiten_export.graph.head import pool_graph, set_head, vectors_graph
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import ACTIVATIONS, Composition, Dense, Head, LayerNorm, Normalize, Truncate
-from whiten_runtime.bundle.manifest import Pooling, PoolingMode
 from whiten_runtime.bundle.ranges import as_int8, to_steps
 from whiten_runtime.bundle.records import Pooling, PoolingMode
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
-from whiten_runtime.bundle.manifest import Pooling, Similarity, pooling_modes
+from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.checks import needing
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.prompts import TEXT
