@@ -19,7 +19,7 @@ from whiten_whitening.codes.levels import Bits, levels, nearest_levels, pack, ro
 
 BITS: tuple[Bits, ...] = get_args(Bits)
 WIDTH = 24
-SIZES = {1: 2, 2: 5, 4: 11}
+SIZES = {1: 2, 2: 5, 3: 7, 4: 11}
 """Bytes of codes of vectors of 24 dimensions, by the bits of a coordinate."""
 
 
@@ -65,7 +65,7 @@ def test_levels_are_means_of_their_cells(bits: Bits) -> None:
         assert level == pytest.approx(first / share, abs=1e-10)
 
 
-@pytest.mark.parametrize(("bits", "published"), [(1, 0.3634), (2, 0.1175), (4, 0.009497)])
+@pytest.mark.parametrize(("bits", "published"), [(1, 0.3634), (2, 0.1175), (3, 0.03454), (4, 0.009497)])
 def test_error_of_the_levels_is_the_published_one(bits: Bits, published: float) -> None:
     grid = np.linspace(-8, 8, 200001)
     errors = np.square(grid - levels(bits)[nearest_levels(grid, bits)])
@@ -90,10 +90,15 @@ def test_codes_have_the_same_bytes_on_every_machine() -> None:
     """The coder is made of numbers that need no decomposition; no coordinate is near a threshold."""
     rows = (np.arange(36).reshape(3, 12) * 7919 % 101 - 50).astype(np.float32)
     found = {}
-    for bits, size in ((1, 2), (2, 3), (4, 6)):
+    for bits, size in ((1, 2), (2, 3), (3, 5), (4, 6)):
         coder = Coder(size, bits, 12, None, "x", np.full(12, 0.01), rotation(12))  # type: ignore[arg-type]
         found[bits] = coder.encode_array(rows).tobytes().hex()
-    assert found == {1: "7ef0b9408400", 2: "7ee8abda9670816450", 4: "6dcac992998dc7a886594d22941659536634"}
+    assert found == {
+        1: "7ef0b9408400",
+        2: "7ee8abda9670816450",
+        3: "7b5d219260cec8d45c108435116c90",
+        4: "6dcac992998dc7a886594d22941659536634",
+    }
 
 
 @settings(deadline=None, max_examples=40)
@@ -130,10 +135,10 @@ def test_coordinates_keep_cosines_of_the_centred_vectors_and_have_equal_variance
 
 def test_bits_follow_from_the_bytes() -> None:
     vectors = sample(2000, 384)
-    chosen = {size: Coder.fit(vectors, size) for size in (16, 47, 48, 64, 95, 96, 128, 192)}
+    chosen = {size: Coder.fit(vectors, size) for size in (16, 47, 48, 64, 95, 96, 127, 128, 192)}
     assert {size: (coder.bits, coder.dims) for size, coder in chosen.items()} == {
         **{16: (1, 128), 47: (1, 376), 48: (2, 192), 64: (2, 256), 95: (2, 380)},
-        **{96: (4, 192), 128: (4, 256), 192: (4, 384)},
+        **{96: (3, 256), 127: (3, 338), 128: (4, 256), 192: (4, 384)},
     }
     assert Coder.fit(vectors).bytes == 128
 
@@ -291,7 +296,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 def test_coder_of_a_bundle(tiny_bundle: Path, tiny: Encoder) -> None:
     vectors = tiny.encode([f"a sentence about the number {number}" for number in range(40)])
     coder = Coder.of(tiny_bundle)
-    assert (coder.bytes, coder.bits, coder.width, coder.dims, coder.space) == (10, 4, 32, 20, tiny.space)
+    assert (coder.bytes, coder.bits, coder.width, coder.dims, coder.space) == (10, 3, 32, 26, tiny.space)
     assert Coder.of(tiny_bundle).id == Coder.of(tiny_bundle, 10).id == coder.id
     assert len({Coder.of(tiny_bundle, size).id for size in range(1, 17)}) == 16
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -336,4 +341,4 @@ def test_models_that_need_norms_are_refused(tiny_bundle: Path, tmp_path: Path) -
     with pytest.raises(UsageError, match="compares by dot, which needs the norms"):
         Coder.of(bundle)
     edit_manifest(bundle, lambda manifest: manifest.update(normalize=True))
-    assert Coder.of(bundle).dims == 20
+    assert Coder.of(bundle).dims == 26

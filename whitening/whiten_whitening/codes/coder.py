@@ -30,15 +30,16 @@ class Coder:
     """Codes vectors in a few bytes, for search and comparison by cosine. Make one with `of`, `fit` or `load`.
 
     A vector is divided by its norm, centred, turned onto the leading principal axes, rotated by a fixed matrix, and
-    divided by its norm again; each coordinate is then rounded to the nearest of 2, 4 or 16 fixed levels. The rotation
-    gives all coordinates the same variance, so that each has as many bits as it needs (RaBitQ, SIGMOD 2024).
+    divided by its norm again; each coordinate is then rounded to the nearest of 2, 4, 8 or 16 fixed levels. The
+    rotation gives all coordinates the same variance, so that each has as many bits as it needs (RaBitQ, SIGMOD 2024).
 
-    The number of bytes decides the rest: 4 bits a coordinate if they leave room for half of the axes, else 2 bits if
-    they do, else 1 bit. Chosen on STS-B dev, STS12 and STS14: `benchmarks/codes/table.md`.
+    The number of bytes decides the rest: 4 bits a coordinate, or else 3, if they leave room for two thirds of the axes;
+    else 2 bits if they leave room for half; else 1 bit. Chosen on STS-B dev, STS12 and STS14:
+    `benchmarks/codes/table.md`.
 
     Attributes:
         bytes: number of bytes of a code.
-        bits: bits of a coordinate, 1, 2 or 4.
+        bits: bits of a coordinate, 1, 2, 3 or 4.
         width: number of coordinates of a vector, k.
         space: id of the space of the vectors; None if it is not known.
         id: id of the coder: codes can be read by coders of the same id.
@@ -123,7 +124,7 @@ class Coder:
         why = f": 4 bits for each of the {count} axes along which the vectors vary"
         wanted = max(1, len(mean) // 3) if bytes is None else bytes
         size = whole_number("bytes", wanted, 1, None if bytes is None else -(-4 * count // 8), why)
-        bits: Bits = 4 if 4 * size >= count else 2 if 8 * size >= count else 1
+        bits = _bits(size, count)
         dims = min(8 * size // bits, count)
         content = json.dumps({"format": FORMAT, "space": space, **source, "bytes": size}, sort_keys=True)
         made_by = hashlib.sha256(content.encode()).hexdigest()[:SPACE_DIGITS]
@@ -235,7 +236,7 @@ class Coder:
         arrays, header = read_tensors(path, "coder")
         try:
             mean, weight, size, bits = arrays["mean"], arrays["weight"], header["bytes"], header["bits"]
-            fits = bits in (1, 2, 4) and weight.ndim == 2 and 0 < weight.shape[1] * bits <= 8 * size
+            fits = bits in (1, 2, 3, 4) and weight.ndim == 2 and 0 < weight.shape[1] * bits <= 8 * size
             if not fits or mean.shape != weight.shape[:1]:
                 raise UsageError(f"shapes {mean.shape} and {weight.shape} for {size} bytes of {bits} bits")
             if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in (mean, weight)):
@@ -264,6 +265,12 @@ class Coder:
         if not right:
             raise UsageError(f"codes are {described(array)}; wanted uint8 [n, {self.bytes}]")
         return array
+
+
+def _bits(size: int, axes: int) -> Bits:
+    """Return the bits of a coordinate in codes of `size` bytes."""
+    choices: tuple[tuple[Bits, float], ...] = ((4, 2 / 3), (3, 2 / 3), (2, 1 / 2))  # with the share of axes to keep
+    return next((bits for bits, share in choices if 8 * size >= bits * share * axes), 1)
 
 
 def _unit_moments(found: StoredMap) -> tuple[Float64Array, Float64Array, Float64Array]:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from whiten_whitening.moments import Float64Array
 
-Bits = Literal[1, 2, 4]
+Bits = Literal[1, 2, 3, 4]
 Bytes = NDArray[np.uint8]
 
 _POSITIVE: dict[int, tuple[float, ...]] = {
     1: (0.7978845608028654,),
     2: (0.4527800346364921, 1.510417608499096),
+    3: (0.24509417894422167, 0.7560052812058773, 1.3439092785049999, 2.1519457045369873),
     4: (
         *(0.1283950298511473, 0.38804829949029135, 0.6567591185324648, 0.942340456486963),
         *(1.2562311973471778, 1.6180463860218828, 2.0690172265313866, 2.7325895709951595),
@@ -76,17 +77,20 @@ def nearest_levels(coordinates: Float64Array, bits: Bits) -> Bytes:
 def pack(numbers: Bytes, bits: Bits, size: int) -> Bytes:
     """Pack numbers of `bits` bits, [n, d], into bytes, [n, size], the first in the highest bits; the rest is 0."""
     n, dims = numbers.shape
-    padded = np.zeros((n, size * 8 // bits), np.uint8)
-    padded[:, :dims] = numbers
-    return np.asarray(np.bitwise_or.reduce(padded.reshape(n, size, 8 // bits) << _shifts(bits), axis=2), np.uint8)
+    flat = np.zeros((n, 8 * size), np.uint8)
+    flat[:, : bits * dims] = (numbers[:, :, None] >> _shifts(bits) & np.uint8(1)).reshape(n, bits * dims)
+    return np.packbits(flat, axis=1)
 
 
 def unpack(packed: Bytes, bits: Bits, dims: int) -> NDArray[np.float32]:
     """Return the levels whose numbers were packed, float32 [n, dims]."""
-    numbers = np.arange(256, dtype=np.uint8)[:, None] >> _shifts(bits) & np.uint8((1 << bits) - 1)
-    table: NDArray[np.float32] = levels(bits).astype(np.float32)[numbers]  # of each byte, [256, 8 / bits]
-    return table[packed].reshape(len(packed), packed.shape[1] * table.shape[1])[:, :dims]
+    flat = np.unpackbits(packed, axis=1, count=bits * dims).reshape(len(packed), dims, bits)
+    numbers = flat[:, :, 0]
+    for bit in range(1, bits):
+        numbers = numbers << np.uint8(1) | flat[:, :, bit]
+    table: NDArray[np.float32] = levels(bits).astype(np.float32)
+    return table[numbers]
 
 
 def _shifts(bits: Bits) -> Bytes:
-    return np.arange(8 - bits, -1, -bits, dtype=np.uint8)
+    return np.arange(bits - 1, -1, -1, dtype=np.uint8)
