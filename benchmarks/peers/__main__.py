@@ -93,16 +93,20 @@ def compare(model: str, engines: list[str], sentences: list[str], options: argpa
     figures: dict[str, Any] = {}
     for engine in engines:
         print(f"{model}: preparing {engine}", file=sys.stderr)
-        run("prepare", engine, source, folder, options.threads, "")
-        run("vectors", engine, source, folder, options.threads, options.under)
-        figures[engine] = {name: [] for name in COLUMNS}
+        try:
+            run("prepare", engine, source, folder, options.threads, "")
+            run("vectors", engine, source, folder, options.threads, options.under)
+        except SystemExit as error:  # such as OpenVINO's plugin on a processor that is not Intel's
+            print(f"left out: {error}", file=sys.stderr)
+        else:
+            figures[engine] = {name: [] for name in COLUMNS}
     for number in range(options.rounds):
-        for engine in engines:
+        for engine in figures:
             print(f"{model}: round {number + 1}, {engine}", file=sys.stderr)
             for name, value in run("measure", engine, source, folder, options.threads, options.under).items():
                 figures[engine][name].append(round(value, 3))
     exact = np.load(folder / "whiten-fp32" / "vectors.npy")
-    for engine in engines:
+    for engine in figures:
         if "layer0" not in engine:
             figures[engine]["cosines"] = cosines(np.load(folder / engine / "vectors.npy"), exact)
     return figures
