@@ -3,12 +3,15 @@
 import ast
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 
 import whiten as whiten_names
+from support.guide_inputs import ELSEWHERE, INPUTS
+from support.guides import commands_of, fences_of
 from whiten_export.commands.export import export
 from whiten_runtime.commands.main import whiten
 
@@ -35,8 +38,23 @@ def test_the_reference_has_every_public_name() -> None:
     assert re.findall(r"^::: whiten\.(\w+)$", page, re.MULTILINE) == sorted({*whiten_names.__all__} - {"__version__"})
 
 
+def test_every_page_with_commands_is_run() -> None:
+    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
+    found = {name for name, path in pages.items() if commands_of(fences_of(path.read_text("utf-8")))}
+    assert found - INPUTS.keys() - ELSEWHERE.keys() == set()
+
+
 def test_the_readme_is_short() -> None:
-    assert len(README.read_text("utf-8").split()) <= 1500
+    assert len(README.read_text("utf-8").split()) <= 800
+
+
+def test_one_sentence_says_what_whiten_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    sentence = project["description"]
+    for page in ("README.md", "docs/README.md"):
+        assert (ROOT / page).read_text("utf-8").split("\n\n")[1].replace("\n", " ") == sentence
+    assert f"site_description: {sentence}\n" in (ROOT / "mkdocs.yml").read_text("utf-8").replace('"', "")
+    assert " ".join((whiten.help or "").split()) == sentence
 
 
 def test_the_quick_start_has_five_lines_at_most() -> None:

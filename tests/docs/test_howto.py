@@ -1,4 +1,4 @@
-"""Run the commands of each task guide as they are written there, one shell for a guide, and compare what they print.
+"""Run the commands of each page as they are written there, one shell for a page, and compare what they print.
 
 Names of the model hub lead to small random checkpoints in a cache of the hub; `minilm` is the real model. Figures that
 are printed may be others than in the guide, words may not. One thing is changed: ports, so that tests can run side by
@@ -9,13 +9,13 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.guide_inputs import INPUTS, PROGRAMS, ROOT, WITH_BUNDLE
+from support.guide_inputs import BUNDLES, INPUTS, PROGRAMS, ROOT
 from support.guides import Fence, commands_of, expected_of, fences_of, missing_lines, run_fences
 from support.once import once
 from whiten_runtime.ort.doctor import diagnose
@@ -29,18 +29,23 @@ NO_REGISTRY = re.compile(r"npm (?:error|ERR!) (?:code )?(?:ENOTFOUND|EAI_AGAIN|E
 
 
 @pytest.fixture
-def readme_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Layers 0 and 1 of the real all-MiniLM-L6-v2, as the README's set-up exports them, fitted on fewer sentences."""
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that exports the real all-MiniLM-L6-v2 by the name of its bundle, fitted on fewer sentences."""
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe.of("minilm", layers=(0, 1), max_sentences=2000)
-    return once(tmp_path_factory, "howto/minilm-l0-l1", lambda path: export_bundle(recipe, path))
+    recipes = {"minilm": {}, "minilm-l0-l1": {"layers": (0, 1), "max_sentences": 2000}}
+
+    def made(name: str) -> Path:
+        recipe = Recipe.of("minilm", **recipes[name])
+        return once(tmp_path_factory, f"howto/{name}", lambda path: export_bundle(recipe, path))
+
+    return made
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_commands_work_as_they_are_written(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    if name == "gpu" and any(check.name == CUDA_PROVIDER and check.works for check in diagnose().providers):
+def test_commands_work_as_they_are_written(name: str, bundles: Callable[[str], Path], tmp_path: Path) -> None:
+    if name == "howto/gpu" and any(check.name == CUDA_PROVIDER and check.works for check in diagnose().providers):
         pytest.skip("the guide shows what is printed where CUDA does not work")
     for program in PROGRAMS.get(name, ()):
         if shutil.which(program) is None:
@@ -49,10 +54,10 @@ def test_commands_work_as_they_are_written(name: str, request: pytest.FixtureReq
     (folder / "bundles").mkdir(parents=True)
     hub.mkdir()
     INPUTS[name](folder, hub)
-    if name in WITH_BUNDLE:
-        (folder / "bundles" / "minilm-l0-l1").symlink_to(request.getfixturevalue("readme_bundle"))
-    fences = fences_of((ROOT / "docs" / "howto" / f"{name}.md").read_text("utf-8"))
-    commands = on_free_ports(commands_of(fences))
+    for bundle in BUNDLES.get(name, ()):
+        (folder / "bundles" / bundle).symlink_to(bundles(bundle))
+    fences = fences_of((ROOT / "docs" / f"{name}.md").read_text("utf-8"))
+    commands = on_free_ports([without_installation(fence) for fence in commands_of(fences)])
     code, printed = run_fences(commands, folder, tmp_path / "shell", environment(hub, tmp_path))
     if code and NO_REGISTRY.search(printed[-1]):
         pytest.skip("npm's registry is out of reach")
@@ -74,6 +79,11 @@ def environment(hub: Path, scratch: Path) -> dict[str, str]:
         "ONNXRUNTIME_NODE_INSTALL": "skip",
         "PYTHONPATH": path,
     }
+
+
+def without_installation(fence: Fence) -> Fence:
+    """Return the last command of a set-up that makes an environment first, which the tests have already."""
+    return replace(fence, content=fence.content.split(" &&\n")[-1]) if "-m venv" in fence.content else fence
 
 
 def on_free_ports(commands: Sequence[Fence]) -> list[Fence]:

@@ -17,7 +17,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.MU
 @pytest.fixture
 def _in_folder(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bundles").mkdir()
-    (tmp_path / "bundles" / "minilm-l1-l6").symlink_to(golden / "bundle-v1")
+    (tmp_path / "bundles" / "minilm-l0-l1").symlink_to(golden / "bundle-v1")
     monkeypatch.chdir(tmp_path)
 
 
@@ -31,8 +31,7 @@ def ran(beginning: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("_in_folder")
 def test_a_batcher_of_threads(tiny: Encoder) -> None:
-    names = ran("batcher = Batcher(")
-    names["batcher"].close()
+    names = ran("with Batcher(")
     assert worst(names["vectors"], tiny.encode(["A text.", "Another."])) <= 1e-5
 
 

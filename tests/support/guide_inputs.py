@@ -101,21 +101,58 @@ def nothing(folder: Path, hub: Path) -> None:
 
 
 INPUTS: Mapping[str, Callable[[Path, Path], None]] = {
-    "api-vectors": api_vectors,
-    "bert-on-my-corpus": bert_on_my_corpus,
-    "browser": browser,
-    "choose-layers": choose_layers,
-    "codes": codes,
-    "gpu": nothing,
-    "million-documents": million_documents,
-    "published-model": published_model,
-    "refit-keeping-an-index": refit_keeping_an_index,
-    "serve": nothing,
+    "howto/api-vectors": api_vectors,
+    "howto/bert-on-my-corpus": bert_on_my_corpus,
+    "howto/browser": browser,
+    "howto/choose-layers": choose_layers,
+    "howto/long-documents": nothing,
+    "howto/offline": nothing,
+    "howto/serverless": nothing,
+    "howto/smaller-vectors": codes,
+    "howto/gpu": nothing,
+    "howto/migrate": published_model,
+    "howto/million-documents": million_documents,
+    "howto/other-languages": nothing,
+    "howto/published-model": published_model,
+    "howto/refit-keeping-an-index": refit_keeping_an_index,
+    "howto/serve": nothing,
+    "howto/which-model": nothing,
+    "start": nothing,
 }
-"""By the guide's name, what writes its reader's files: into the folder of the commands and into a cache of the hub."""
+"""By the page's name, what writes its reader's files: into the folder of the commands and into a cache of the hub."""
 
-WITH_BUNDLE = ("codes", "million-documents", "refit-keeping-an-index", "serve")
-"""Guides that begin with the bundle of the README's set-up, bundles/minilm-l0-l1."""
+ELSEWHERE: Mapping[str, str] = {
+    "README": "builds the web site, as tests/docs/test_site.py",
+    "concepts/proof": "the command of the start page",
+    "edge": "tests/edge, tests/examples",
+    "evaluation": "commands of other pages, on data of their reader",
+    "reference/commands": "settings of shells",
+    "guides/embedding": "",
+    "guides/embedding-models": "",
+    "guides/exporting": "",
+    "guides/http": "tests/serving/http/test_guide.py",
+    "guides/hub": "needs a repository of the reader; tests/runtime/hub",
+    "guides/integrations": "tests/clients",
+    "guides/javascript": "tests/edge",
+    "guides/search": "tests/examples",
+    "guides/services": "tests/serving/test_guide.py",
+    "guides/speed": "",
+    "guides/whitening": "",
+    "install": "makes an environment, as .ci/run",
+    "releasing": "publishes",
+    "scale": "tests/scale/test_guide.py",
+}
+"""Pages whose commands are not run as they are written, and where they are tested or why they are not."""
 
-PROGRAMS = {"browser": ("node", "npm", "curl"), "serve": ("curl",)}
-"""Programs besides those of the project that a guide's commands call."""
+BUNDLES: Mapping[str, tuple[str, ...]] = {
+    "howto/long-documents": ("minilm-l0-l1",),
+    "howto/smaller-vectors": ("minilm-l0-l1",),
+    "howto/million-documents": ("minilm-l0-l1",),
+    "howto/other-languages": ("minilm",),
+    "howto/refit-keeping-an-index": ("minilm-l0-l1",),
+    "howto/serve": ("minilm-l0-l1",),
+}
+"""Bundles of the README's set-up and of the start page with which a page begins."""
+
+PROGRAMS = {"howto/browser": ("node", "npm", "curl"), "howto/serve": ("curl",)}
+"""Programs besides those of the project that a page's commands call."""

@@ -58,7 +58,9 @@ class _EntryPoints(Group):
 )
 @click.version_option(package_name="whiten")
 def whiten() -> None:
-    """Compute whitened sentence embeddings with bundles that whiten-export wrote."""
+    """Sentence embeddings without PyTorch: export a language model to one ONNX graph, whiten it where that helps, and
+    prove it against PyTorch.
+    """
 
 
 def main() -> None:
