@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.graph_names import OUTPUT, unwhitened_output
+from whiten_runtime.bundle.graph import OUTPUT, unwhitened_output
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
+from whiten_runtime.inference.embedder import Prompts
 from whiten_runtime.inference.loading import load_bundle
-from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter

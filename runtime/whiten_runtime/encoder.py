@@ -1,28 +1,47 @@
 """Embed texts with a bundle: `Encoder`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
+from whiten_runtime.checks import one_of, whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.embedder import (
-    SENTENCE_EMBEDDING,
-    EncodeArguments,
-    Texts,
-    check_arguments,
-    given_texts,
-)
-from whiten_runtime.inference.prompts import DOCUMENT, QUERY
-from whiten_runtime.inference.quantize import as_tensors
+from whiten_runtime.inference.embedder import DOCUMENT, QUERY
+from whiten_runtime.inference.vectors import as_tensors
+from whiten_runtime.opened import Opening
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name
 from whiten_runtime.text_bundle import TextBundle
 from whiten_runtime.tuned import session_options
+
+Texts = str | Iterable[str]
+
+SENTENCE_EMBEDDING: Literal["sentence_embedding"] = "sentence_embedding"
+
+
+class EncodeArguments(TypedDict, total=False):
+    """Lists the arguments of `Encoder.encode` that do not change the type of its result, for type checkers."""
+
+    sentences: Texts
+    inputs: Texts
+    prompt_name: str | None
+    prompt: str | None
+    batch_size: int | None
+    show_progress_bar: bool | None
+    output_value: Literal["sentence_embedding"]
+    device: object
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    truncate: bool
+    max_characters: int | None
+    ranges: ArrayLike | None
+    pool: None
+    chunk_size: int | None
 
 
 class Encoder(TextBundle):
@@ -84,8 +103,7 @@ class Encoder(TextBundle):
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
-        # Resolve the path now: the process may change its directory before it forks or pickles.
-        self._open(path.absolute(), options, verify_hashes, cuda_graphs, max_characters, bool(verify))
+        self._open(Opening(path.absolute(), options, verify_hashes, bool(verify), cuda_graphs, max_characters))
 
     @overload
     def encode(
@@ -183,11 +201,19 @@ class Encoder(TextBundle):
             texts = given_texts(texts, sentences, inputs)
         if device is not None or pool is not None or chunk_size is not None or output_value != SENTENCE_EMBEDDING:
             check_arguments(output_value, device, self.device, pool, chunk_size)
-        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt, max_characters)
+        options = self._embedder.options(
+            self.manifest,
+            prompt_name,
+            prompt,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            truncate=truncate,
+            max_characters=max_characters,
+        )
         plain = precision == "float32" and ranges is None
         quantizer = None if plain else self._quantizer(precision, ranges, options)
-        vectors: NDArray[Any] = self._vectors(texts, options, bool(show_progress_bar))
+        vectors: NDArray[Any] = self._embedder.embed_given(texts, options, bool(show_progress_bar))
         if quantizer is not None:
             vectors = quantizer(vectors)
         found = vectors if convert_to_numpy and not convert_to_tensor else as_tensors(vectors, bool(convert_to_tensor))
@@ -262,3 +288,36 @@ class Encoder(TextBundle):
             prompt = self._embedder.prompts.for_task(*names)
         named = options if texts is UNSET else {"texts": texts, **options}
         return self.encode(prompt_name=prompt_name, prompt=prompt, **named)
+
+
+def given_texts(texts: Texts | UnsetType, sentences: Texts | UnsetType, inputs: Texts | UnsetType) -> Texts:
+    """Return the texts of a call, by whichever of their three names they were given."""
+    named = {"texts": texts, "sentences": sentences, "inputs": inputs}
+    given = {name: value for name, value in named.items() if not isinstance(value, UnsetType)}
+    if not given:
+        raise UsageError("there are no texts; give a str or an iterable of str as texts, sentences or inputs")
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} were both given, but are names of the same argument; leave one out")
+    return next(iter(given.values()))
+
+
+def check_arguments(output_value: object, device: object, own_device: str, pool: object, chunk_size: Any) -> None:
+    """Check arguments by which sentence-transformers chooses other outputs, devices and processes."""
+    if output_value in ("token_embeddings", None):
+        raise UsageError(
+            f"output_value is {output_value!r}, but the graph of a bundle gives finished vectors alone, none of tokens"
+            f"; use '{SENTENCE_EMBEDDING}'"
+        )
+    one_of("output_value", output_value, [SENTENCE_EMBEDDING])
+    if device is not None and str(device) not in (own_device, own_device.removesuffix(":0")):
+        raise UsageError(
+            f"device is {str(device)!r}, but this encoder is on {own_device!r}, as chosen when it was opened; leave it "
+            "out, or open another with Encoder(path, device=...)"
+        )
+    if pool is not None:
+        raise UsageError(
+            "pool was given, but an encoder uses all processors by itself; leave it out, or pass the encoder to "
+            "processes of your own, since it can be pickled"
+        )
+    if chunk_size is not None:
+        whole_number("chunk_size", chunk_size, 1)

@@ -1,6 +1,7 @@
 """Share what `Encoder` and `VectorWhitener` have in common: manifest, similarities, ranges, `with`, and pickling."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +18,7 @@ from whiten_runtime.bundle.records import Similarity, VectorPrecision
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
-from whiten_runtime.inference.quantize import Quantizer
-from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
+from whiten_runtime.inference.vectors import Quantizer, comparable, row_similarities, similarity_matrix
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import provider_name
 from whiten_runtime.ort.session import SessionOptions
@@ -26,13 +26,25 @@ from whiten_runtime.ort.session import SessionOptions
 Opened = TypeVar("Opened", bound="OpenedBundle")
 
 
+@dataclass(frozen=True)
+class Opening:
+    """Holds how a bundle was opened, so that a copy can be opened in the same way."""
+
+    path: Path  # absolute: the process may change its directory before it forks or pickles
+    options: SessionOptions
+    verify_hashes: bool = True
+    verify: bool = False
+    cuda_graphs: bool = False
+    max_characters: int | None = None
+
+
 class OpenedBundle:
-    """Holds an open bundle. Subclasses open it in `_open` and keep the arguments, by which a copy is opened again."""
+    """Holds an open bundle. Subclasses open it in `_open`."""
 
     _bundle: Bundle
-    _arguments: tuple[Any, ...]
+    _opening: Opening
 
-    def _open(self, *arguments: Any) -> None:
+    def _open(self, opening: Opening) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -153,7 +165,7 @@ class OpenedBundle:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return reopen, (type(self), *self._arguments)
+        return reopen, (type(self), self._opening)
 
     def _prove(self) -> None:
         """Compute the bundle's probes, and close it if a bound of the parity gate is not kept.
@@ -162,8 +174,7 @@ class OpenedBundle:
             ParityError: the vectors differ from the reference's by more than the gate allows.
             BundleError: the probes are missing or damaged.
         """
-        options: SessionOptions = self._arguments[1]
-        manifest = self.manifest
+        options, manifest = self._opening.options, self.manifest
         gate = gate_here(manifest, wants_bfloat16(options.providers))
         try:
             agreement = self.verify()
@@ -197,8 +208,8 @@ class OpenedBundle:
         return read_moments(self._bundle)
 
 
-def reopen(kind: type[Opened], *arguments: Any) -> Opened:
-    """Open a bundle with the arguments that an object of this kind keeps, as in the process that unpickles it."""
+def reopen(kind: type[Opened], opening: Opening) -> Opened:
+    """Open a bundle as another object of this kind was opened, as in the process that unpickles it."""
     opened = kind.__new__(kind)
-    opened._open(*arguments)
+    opened._open(opening)
     return opened

@@ -12,9 +12,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from whiten_runtime.bundle.bundle import Bundle, open_bundle
+from whiten_runtime.bundle.bundle import (
+    SIGNATURE_FILE,
+    UNSIGNED_FILES,
+    Bundle,
+    open_bundle,
+    signed_files,
+    unlisted_files,
+)
 from whiten_runtime.bundle.files import read_file, sha256_of, why_not_read
-from whiten_runtime.bundle.listing import SIGNATURE_FILE, UNSIGNED_FILES, signed_files, unlisted_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError

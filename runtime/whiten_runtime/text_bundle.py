@@ -2,25 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.checks import as_iterable, checked_texts, whole_number
 from whiten_runtime.errors import TextError, UsageError
-from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.tokenizer import Token
 from whiten_runtime.inference.vectors import unit
-from whiten_runtime.opened import OpenedBundle
+from whiten_runtime.opened import OpenedBundle, Opening
 from whiten_runtime.ort.providers import device_of
-from whiten_runtime.ort.session import Placement, SessionOptions
+from whiten_runtime.ort.session import Placement
 
 _WARM = 512
 """Number of tokens of the long text of a warm-up, at most: the memory of attention grows with its square."""
@@ -29,27 +27,20 @@ _WARM = 512
 class TextBundle(OpenedBundle):
     """Holds an open bundle that takes texts."""
 
-    def _open(
-        self,
-        path: Path,
-        options: SessionOptions,
-        verify_hashes: bool,
-        cuda_graphs: bool,
-        max_characters: int | None = None,
-        verify: bool = False,
-    ) -> None:
-        self._arguments = (path, options, verify_hashes, cuda_graphs, max_characters, verify)
-        longest = None if max_characters is None else whole_number("max_characters", max_characters, 1)
-        self._bundle, self._embedder = load_bundle(path, options, verify_hashes)
+    def _open(self, opening: Opening) -> None:
+        self._opening, longest = opening, opening.max_characters
+        if longest is not None:
+            longest = whole_number("max_characters", longest, 1)
+        self._bundle, self._embedder = load_bundle(opening.path, opening.options, opening.verify_hashes)
         self._embedder.max_characters = longest or self._embedder.max_characters
         self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
-        if cuda_graphs:
+        if opening.cuda_graphs:
             try:
                 self._engine.record(self.max_seq_length, self.manifest.precision)
             except BaseException:
                 self.close()
                 raise
-        if verify:
+        if opening.verify:
             self._prove()
 
     def encode_both(
@@ -82,11 +73,12 @@ class TextBundle(OpenedBundle):
         """
         if self.manifest.outputs != "both":
             raise UsageError("this bundle gives one vector a text; export it with --outputs both")
-        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        plain = self._options(batch_size, False, None, truncate, prompt, max_characters)
+        plain = self._embedder.options(
+            self.manifest, prompt_name, prompt, batch_size=batch_size, truncate=truncate, max_characters=max_characters
+        )
         values = (OUTPUT, UNWHITENED_OUTPUT)
         options = replace(plain, width=self._engine.width_of(*values), values=values)
-        white, raw = np.split(self._vectors(texts, options, False), [self.dimension], axis=1)
+        white, raw = np.split(self._embedder.embed_given(texts, options), [self.dimension], axis=1)
         return (white[0], raw[0]) if isinstance(texts, str) else (white, raw)
 
     def encode_iter(
@@ -149,21 +141,14 @@ class TextBundle(OpenedBundle):
         self,
         texts: Iterable[str],
         *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        truncate: bool = True,
-        max_characters: int | None = None,
         precision: VectorPrecision = "float32",
         ranges: ArrayLike | None = None,
+        **options: Any,
     ) -> Iterator[tuple[list[str], NDArray[Any]]]:
         """Return an iterator over windows of texts, each with its vectors [m, k]; options as in `encode_iter`."""
-        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        options = self._options(batch_size, normalize_embeddings, truncate_dim, truncate, prompt, max_characters)
-        quantizer = self._quantizer(precision, ranges, options)
-        windows = self._embedder.windows(as_iterable(texts), options)
+        chosen = self._embedder.options(self.manifest, **options)
+        quantizer = self._quantizer(precision, ranges, chosen)
+        windows = self._embedder.windows(as_iterable(texts), chosen)
         return ((found, rows if quantizer is None else quantizer(rows)) for found, rows in windows)
 
     def tokenized(
@@ -185,9 +170,8 @@ class TextBundle(OpenedBundle):
         Raises:
             TextError: as in `encode`, and TooLongError and UsageError too.
         """
-        prompt = self._embedder.prompts.resolve(prompt_name, prompt)
-        items = [texts] if isinstance(texts, str) else checked_texts(texts)
-        return self._embedder.tokenized(items, self._options(None, False, None, truncate, prompt, None))
+        options = self._embedder.options(self.manifest, prompt_name, prompt, truncate=truncate)
+        return self._embedder.tokenized([texts] if isinstance(texts, str) else checked_texts(texts), options)
 
     def token_runner(self) -> TokenRunner:
         """Return what computes batches that the caller plans: token ids in, vectors as the graph gives them out."""
@@ -215,7 +199,9 @@ class TextBundle(OpenedBundle):
         Raises:
             UsageError: an option cannot be used, as in `encode`.
         """
-        options = self._options(None, normalize_embeddings, truncate_dim, True, "", None)
+        options = self._embedder.options(
+            self.manifest, prompt="", normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim
+        )
         quantizer = self._quantizer(precision, ranges, options)
 
         def finish(vectors: NDArray[np.float32]) -> NDArray[Any]:
@@ -303,8 +289,7 @@ class TextBundle(OpenedBundle):
     @property
     def device(self) -> str:
         """Return the device of the first provider: "cpu", "cuda:N", "openvino" or "openvino:bf16", else its name."""
-        options: SessionOptions = self._arguments[1]
-        return device_of(options.providers[0])
+        return device_of(self._opening.options.providers[0])
 
     @property
     def placement(self) -> Placement:
@@ -319,24 +304,3 @@ class TextBundle(OpenedBundle):
     def close(self) -> None:
         """Free the model. The encoder cannot be used afterwards."""
         self._embedder.close()
-
-    def _vectors(
-        self, texts: str | Iterable[str], options: EncodeOptions, show_progress_bar: bool
-    ) -> NDArray[np.float32]:
-        items = [texts] if isinstance(texts, str) else checked_texts(texts)
-        if not show_progress_bar:
-            return self._embedder.embed(items, options)
-        with progress_bar(len(items), show_progress_bar) as advance:
-            return self._embedder.embed(items, options, advance)
-
-    def _options(
-        self,
-        batch_size: int | None,
-        normalize: bool,
-        truncate_dim: int | None,
-        truncate: bool,
-        prompt: str,
-        max_characters: int | None,
-    ) -> EncodeOptions:
-        self._engine.check_open()
-        return EncodeOptions.of(self.manifest, batch_size, normalize, truncate_dim, truncate, prompt, max_characters)

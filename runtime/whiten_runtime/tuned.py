@@ -42,33 +42,20 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     least: float  # the ratio that all rounds but one reached
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Describes the machine of a choice: another one is refused."""
-
-    processor: str
-    features: tuple[str, ...]
-    cpus: int
-
-    @classmethod
-    def here(cls) -> "Machine":
-        """Return this machine."""
-        unit = processor()
-        return cls(processor=unit.model, features=unit.features, cpus=available_cpus())
-
-    def __str__(self) -> str:
-        return f"{self.cpus} CPUs of {self.processor or 'an unknown processor'} ({', '.join(self.features) or '-'})"
-
-
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Represents the content of BUNDLE.tuned.json."""
 
     format: int  # version of this format
-    bundle: str  # name of the bundle, for people
     graph: str  # id of the graph's files, from `graph_id`
-    machine: Machine  # machine on which it was measured
-    versions: dict[str, str]  # versions of what computed, for people
+    machine: str  # machine on which it was measured, from `this_machine`; another one is refused
     setting: Setting  # the setting that was chosen
     measured: tuple[Rate, ...]  # all settings that were measured
+
+
+def this_machine() -> str:
+    """Describe the processor of this machine: a choice of another one is refused."""
+    unit = processor()
+    return f"{available_cpus()} CPUs of {unit.model or 'an unknown processor'} ({', '.join(unit.features) or '-'})"
 
 
 def choice_path(bundle: Path) -> Path:
@@ -101,7 +88,7 @@ def tuned_options(bundle: Path, spinning: bool = True) -> SessionOptions:
     choice = read_choice(path, bundle)
     if choice.graph != graph_id(read_manifest(bundle)):
         raise UsageError(f"{path}: made for another graph than that of {bundle}; run whiten tune {bundle} again")
-    if choice.machine != (here := Machine.here()):
+    if choice.machine != (here := this_machine()):
         raise UsageError(
             f"{path}: measured on {choice.machine}, but this machine has {here}; run whiten tune {bundle} here, or "
             "leave tuned out"

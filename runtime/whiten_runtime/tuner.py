@@ -4,25 +4,24 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from math import sqrt
 from pathlib import Path
 from statistics import median
 
-from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import BundleError, WhitenError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
-from whiten_runtime.ort.openvino import PLUGIN, plugin_version
+from whiten_runtime.ort.openvino import plugin_version
 from whiten_runtime.ort.processor import BF16, default_threads, processor
 from whiten_runtime.ort.providers import parse_provider
 from whiten_runtime.ort.session import SessionOptions, Tuning
 from whiten_runtime.reporter import Reporter
-from whiten_runtime.tuned import FORMAT, Choice, Machine, Rate, Setting, graph_id
+from whiten_runtime.tuned import FORMAT, Choice, Rate, Setting, graph_id, this_machine
 
 ROUNDS = 7
 """Rounds of each comparison, after one that does not count: other programs disturb some of them."""
@@ -93,10 +92,8 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
         rates = compare(opened, texts)
     return Choice(
         format=FORMAT,
-        bundle=manifest.name,
         graph=graph_id(manifest),
-        machine=Machine.here(),
-        versions=_versions(),
+        machine=this_machine(),
         setting=best(rates, bfloat16),
         measured=rates,
     )
@@ -162,13 +159,3 @@ def _seconds(embedder: Embedder, texts: Sequence[str]) -> float:
     start = time.perf_counter()
     embedder.embed(texts, embedder.whole(OUTPUT))
     return time.perf_counter() - start
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in ("whiten", "onnxruntime", PLUGIN):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

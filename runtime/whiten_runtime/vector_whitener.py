@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
+from whiten_runtime.bundle.graph import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
 from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
+from whiten_runtime.inference.runner import ForkSafeSession
 from whiten_runtime.inference.vectors import check_finite, check_given, rows_of, unit
-from whiten_runtime.opened import OpenedBundle
-from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.opened import OpenedBundle, Opening
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import SessionOptions, create_session
 
@@ -58,20 +58,20 @@ class VectorWhitener(OpenedBundle):
         revision: str | None = None,
     ) -> None:
         options = SessionOptions(providers_for(providers, device), threads, spinning)
-        self._open(locate_bundle(path, revision).absolute(), options, verify_hashes, bool(verify))
+        self._open(Opening(locate_bundle(path, revision).absolute(), options, verify_hashes, bool(verify)))
 
-    def _open(self, path: Path, options: SessionOptions, verify_hashes: bool, verify: bool = False) -> None:
-        self._arguments = (path, options, verify_hashes, verify)
-        self._bundle = open_bundle(path, verify_hashes)
+    def _open(self, opening: Opening) -> None:
+        self._opening, path = opening, opening.path
+        self._bundle = open_bundle(path, opening.verify_hashes)
         if self.manifest.input != "vectors":
             raise BundleError(f"{path}: takes texts, not vectors; open it with whiten.Encoder")
-        self._session = ForkSafeSession(lambda: create_session(self._bundle.model, options))
+        self._session = ForkSafeSession(lambda: create_session(self._bundle.model, opening.options))
         session = self._session.get()
         self.providers: list[str] = session.get_providers()
         shapes = [value.shape for value in (*session.get_inputs(), *session.get_outputs())]
         if [shape[1:] for shape in shapes] != [[self.width], [self.dimension]]:
             raise BundleError(f"{self._bundle.model}: has shapes {shapes}, not those of its manifest; export it again")
-        if verify:
+        if opening.verify:
             self._prove()
 
     def transform(

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from whiten_export.corpus.statistics import Origin, Statistics, embed_windows, gather, load_statistics, save_statistics
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.graph_names import unwhitened_output
+from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError

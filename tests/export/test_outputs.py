@@ -13,7 +13,7 @@ from whiten import BundleError, Encoder, UsageError
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.graph_scan import scan_graph, with_output
 from whiten_runtime.inference.embedder import Embedder, EncodeOptions
 from whiten_runtime.inference.engine import Engine
@@ -62,7 +62,7 @@ def test_encode_both_is_refused_by_bundles_with_one_output(make: Callable[..., E
 def test_output_missing_from_the_graph_is_refused(make: Callable[..., Encoder], tmp_path: Path) -> None:
     copy = copy_bundle(make(whitening=None)._bundle.path, tmp_path)
     edit_manifest(copy, lambda manifest: manifest.update(outputs="both"))
-    with pytest.raises(BundleError, match="outputs is 'both', but there is no whitening"):
+    with pytest.raises(BundleError, match="lacks the output unwhitened_embedding of its manifest"):
         Encoder(copy)
 
 

@@ -19,7 +19,7 @@ from support.nasty_texts import NASTY
 from support.vectors import ROUNDING, worst
 from whiten import BundleError, Encoder, TextError, UsageError, WhitenError
 from whiten.integrations.sentence_transformers import BundleModule, load
-from whiten_runtime.bundle.listing import changed_client_files
+from whiten_runtime.bundle.bundle import changed_client_files
 
 pytestmark = pytest.mark.slow
 

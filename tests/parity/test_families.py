@@ -40,9 +40,8 @@ from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
-from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN
 from whiten_runtime.bundle.graph_scan import scan_graph
-from whiten_runtime.bundle.operators import WRITTEN
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Precision
 from whiten_runtime.inference.embedder import Embedder
@@ -207,7 +206,7 @@ def check_default_sessions(exported: Exported, model: Path, folder: Path) -> Non
     tokenizer = exported.tokenizer
     ids = [tokenizer.cut(row) for row in tokenizer.tokenize(TEXTS) if row]
     engine = Engine(model, exported.model.tokenizer.pad_token_id)
-    want = np.concatenate([engine.run_alone(row) for row in ids])
+    want = np.concatenate([engine.run_batch(engine.feed([row])) for row in ids])
     engine.close()
     assert largest_difference(default_vectors(model, ids), want) <= 1e-6
 

@@ -23,7 +23,7 @@ from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_models.catalogue import find
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.inference.prompts import DOCUMENT
+from whiten_runtime.inference.embedder import DOCUMENT
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_whitening.choosing import Choice
 

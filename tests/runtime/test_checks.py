@@ -56,12 +56,6 @@ def test_values_are_described_on_one_line() -> None:
     assert described(type("Table", (), {"shape": (2, 3)})()) == "Table of shape [2, 3]"
 
 
-def test_columns_of_numpy() -> None:
-    assert checked_texts(np.array(TEXTS, object)) == TEXTS
-    with pytest.raises(TextError, match=r"texts\[1\] is float nan"):
-        checked_texts(np.array(["a", np.nan], object))
-
-
 def test_columns_of_pyarrow(tiny: Encoder) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     want = tiny.encode(TEXTS)
@@ -126,13 +120,6 @@ def test_what_holds_no_texts_in_order_is_refused(tiny: Encoder, texts: Any) -> N
         with pytest.raises(TextError, match=f"texts is {type(texts).__name__} .*; wanted a str, or a list") as caught:
             embed(texts)
         assert "\n" not in str(caught.value)
-
-
-def test_open_files_are_refused(tiny: Encoder, tmp_path: Path) -> None:
-    path = tmp_path / "texts.txt"
-    path.write_text("a\nb\n")
-    with path.open() as file, pytest.raises(TextError, match="wanted a str, or a list"):
-        tiny.encode(file)
 
 
 def test_texts_in_arrays_of_arrays_are_refused() -> None:

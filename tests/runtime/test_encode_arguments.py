@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.corpus import sentences
-from support.sizes import MAX_LENGTH, WIDTH
+from support.sizes import WIDTH
 from whiten import Encoder, MissingPackageError, TextError, UsageError
-from whiten_runtime.inference.embedder import EncodeArguments, check_arguments
-from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of, on_device
+from whiten_runtime.encoder import EncodeArguments, check_arguments
+from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of
 
 TEXTS = ["a text", "another text of some words", ""]
 PRECISIONS = ["float32", "int8", "uint8", "binary", "ubinary"]
@@ -125,11 +125,6 @@ def test_only_the_own_device_is_taken(asked: object, own: str, same: bool) -> No
         check_arguments("sentence_embedding", asked, own, None, None)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:0", "cuda:3", "tensorrt:1", "openvino", "openvino:bf16"])
-def test_a_provider_names_its_device(device: str) -> None:
-    assert device_of(on_device(device)) == device
-
-
 def test_other_providers_go_by_their_names() -> None:
     assert device_of("DmlExecutionProvider") == "DmlExecutionProvider"
     assert device_of((OPENVINO_PROVIDER, {"device_type": "CPU"})) == "openvino"
@@ -186,12 +181,6 @@ def test_tensors_need_torch(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> N
     for arguments in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
         with pytest.raises(MissingPackageError, match="tensors need torch; install it with pip install torch"):
             tiny.encode(TEXTS, **arguments)  # type: ignore[call-overload]
-
-
-def test_names_of_sentence_transformers(tiny: Encoder) -> None:
-    assert tiny.get_sentence_embedding_dimension() == tiny.get_embedding_dimension() == WIDTH
-    assert tiny.get_max_seq_length() == MAX_LENGTH
-    assert (tiny.similarity_fn_name, tiny.device) == ("cosine", "cpu")
 
 
 def test_a_copy_by_pickle_takes_the_same_arguments(tiny: Encoder) -> None:

@@ -29,11 +29,11 @@ PRELOADED = """
 import os, sys, numpy as np
 from pathlib import Path
 from whiten import Encoder
-from whiten_runtime.opened import reopen
+from whiten_runtime.opened import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning
 bundle, options = Path(sys.argv[1]), SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
-encoder = reopen(Encoder, bundle, options, True, False)
-used, unused = encoder.encode(["a text"] * 50), reopen(Encoder, bundle, options, True, False)
+encoder = reopen(Encoder, Opening(bundle, options))
+used, unused = encoder.encode(["a text"] * 50), reopen(Encoder, Opening(bundle, options))
 child = os.fork()
 if child == 0:
     assert np.allclose(encoder.encode(["a text"] * 50), used)

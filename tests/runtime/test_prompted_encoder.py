@@ -13,7 +13,6 @@ from safetensors.numpy import load_file
 from support.agreeing import change_bundle
 from support.bundles import copy_bundle
 from support.cli import invoke, ok
-from support.corpus import sentences
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, TooLongError, UsageError
 from whiten_runtime.bundle.bundle import WHITENING_FILE
@@ -145,34 +144,6 @@ def test_the_command_applies_the_prompts_of_encode(
     rows = [json.loads(line) for line in ok("embed", bundle, *options, *TEXTS).stdout.splitlines()]
     assert [row["text"] for row in rows] == list(TEXTS)
     assert worst(np.array([row["embedding"] for row in rows]), tiny.encode(applied(prompt))) < ROUNDING
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--prompt-name", "no such"), "the bundle's prompts are: 'query', 'passage'"),
-        (("--prompt-name", "query", "--prompt", ""), "prompt and prompt_name 'query' were both given"),
-    ],
-)
-def test_the_command_refuses_prompts_in_one_line(opened: Opened, options: tuple[str, ...], message: str) -> None:
-    result = invoke(whiten, "embed", opened(prompts=PROMPTS)._bundle.path, *options, "a text")
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
-def test_similarity_is_that_of_the_model(opened: Opened, similarity: str) -> None:
-    encoder = opened(similarity_fn_name=similarity)
-    one, other = encoder.encode(sentences(4)).astype(np.float64), encoder.encode(sentences(3)).astype(np.float64)
-    lengths = np.outer(np.linalg.norm(one, axis=1), np.linalg.norm(other, axis=1))
-    differences = one[:, None] - other[None]
-    want = {
-        "cosine": one @ other.T / lengths,
-        "dot": one @ other.T,
-        "euclidean": -np.sqrt(np.square(differences).sum(axis=2)),
-        "manhattan": -np.abs(differences).sum(axis=2),
-    }[similarity]
-    np.testing.assert_allclose(encoder.similarity(one, other), want, rtol=1e-4, atol=1e-4)
 
 
 def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(opened: Opened, tiny: Encoder) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from support.bundles import edit_manifest, rewrite_file
 from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, WHITENING_FILE
-from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 
 
 def default_options() -> onnxruntime.SessionOptions:

@@ -1,6 +1,6 @@
 """Use a bundle as the embedding model of BERTopic: `BERTopic(embedding_model=BundleBackend("my-bundle"))`."""
 
-from whiten.integrations.opening import DocumentBackend
+from whiten.integrations import DocumentBackend
 from whiten_runtime.checks import needing_package
 
 with needing_package("bertopic"):

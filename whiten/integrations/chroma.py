@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import open_encoder
+from whiten.integrations import open_encoder
 from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import open_encoder
+from whiten.integrations import open_encoder
 from whiten_runtime.checks import needing_package
 from whiten_runtime.encoder import Encoder
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import open_encoder
+from whiten.integrations import open_encoder
 from whiten_runtime.checks import needing
 from whiten_runtime.encoder import Encoder
-from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
 
 with needing("mteb"):
     from mteb.models.abs_encoder import AbsEncoder

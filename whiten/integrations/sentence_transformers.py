@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from whiten.integrations.opening import open_encoder
+from whiten.integrations import open_encoder
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.checks import needing_package, whole_number
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.files.replacing import replace_file, replacing
-from whiten_runtime.inference.embedder import Embedder, EncodeOptions
-from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Embedder, EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 with needing_package("sentence-transformers>=5.4"):

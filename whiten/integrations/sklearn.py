@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import open_encoder
+from whiten.integrations import open_encoder
 from whiten_runtime.checks import described, needing_package
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError

@@ -14,8 +14,14 @@ import click
 from whiten_evaluation.embedding import SourceName, TextVectors, WhiteningSource, check_bundles, embed_texts
 from whiten_evaluation.tasks.sts_files import SUBSETS, StsData, parse_tasks, read_sts
 from whiten_runtime.commands import console
-from whiten_runtime.commands.bars import ConsoleReporter
-from whiten_runtime.commands.console import device_option, given_text, json_option, quiet_option, threads_option
+from whiten_runtime.commands.console import (
+    ConsoleReporter,
+    device_option,
+    given_text,
+    json_option,
+    quiet_option,
+    threads_option,
+)
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle

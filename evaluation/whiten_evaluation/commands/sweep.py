@@ -15,8 +15,8 @@ from whiten_export.writing.staging import Kind, check_target, staged
 from whiten_runtime.bundle.records import Pooling, PoolingMode
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import (
+    ConsoleReporter,
     device_option,
     json_option,
     one_line_errors,

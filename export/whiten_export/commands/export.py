@@ -14,8 +14,7 @@ from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.bars import ConsoleReporter
-from whiten_runtime.commands.console import human_size, json_option, one_line_errors, quiet_option
+from whiten_runtime.commands.console import ConsoleReporter, human_size, json_option, one_line_errors, quiet_option
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.commands.info import isotropy_in_words
 from whiten_runtime.errors import UsageError

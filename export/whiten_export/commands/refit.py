@@ -15,8 +15,8 @@ from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.bundle.records import ChoiceRecord, VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.bars import ConsoleReporter
 from whiten_runtime.commands.console import (
+    ConsoleReporter,
     bundle_argument,
     device_option,
     human_size,

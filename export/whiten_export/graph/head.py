@@ -11,7 +11,7 @@ from onnx_ir.tape import Tape
 from whiten_export.graph.builder import ATTENDED, OWN, GraphBuilder, HiddenStates, constant, describe
 from whiten_export.graph.poolings import POOLINGS, GraphTokens
 from whiten_export.proof.reference import LEAST_NORM, Composition, Dense, LayerNorm, Module, Truncate
-from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.ranges import LEAST_MAGNITUDE, STEPS
 from whiten_runtime.bundle.records import Pooling, PoolingMode, VectorType, pooling_modes
 

@@ -21,7 +21,7 @@ from whiten_export.graph.builder import reopen_graph
 from whiten_export.graph.head import LAYERS_OUTPUT, set_shares
 from whiten_export.pipeline.align import align_with, report_alignment
 from whiten_export.pipeline.plan import Plan
-from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.records import AlignmentRecord, ChoiceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS

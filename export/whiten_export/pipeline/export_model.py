@@ -25,7 +25,7 @@ from whiten_export.pipeline.recipe import Recipe
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
-from whiten_runtime.bundle.graph_names import UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.records import QuantizationRecord
 from whiten_runtime.checks import instance_of, path_of
 from whiten_runtime.inference.loading import load_graph

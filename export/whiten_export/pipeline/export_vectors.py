@@ -28,8 +28,6 @@ from whiten_runtime.bundle.space import with_space
 from whiten_runtime.checks import instance_of, path_of
 from whiten_runtime.errors import DataError, ParityError
 from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.opened import reopen
-from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_runtime.vector_whitener import VectorWhitener
 from whiten_whitening.maps import check_sample_count, fit_map
@@ -155,7 +153,7 @@ def _picked(recipe: VectorRecipe, wanted: NDArray[np.intp]) -> Iterator[NDArray[
 
 def prove_vectors(stage: Path) -> ParityRecord:
     """Check a bundle of vectors at the parity gate."""
-    with reopen(VectorWhitener, stage, SessionOptions(), True, False) as whitener:
+    with VectorWhitener(stage) as whitener:
         agreement, vectors = whitener.verify(), whitener.manifest.vectors
     gate = gate_of("fp32", vectors)
     if not gate.passes(agreement):

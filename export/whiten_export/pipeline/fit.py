@@ -14,7 +14,7 @@ from whiten_export.corpus.statistics import (
     report_settled,
     save_statistics,
 )
-from whiten_runtime.bundle.graph_names import unwhitened_output
+from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus

@@ -11,7 +11,7 @@ from whiten_export.pipeline.plan import Plan
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_runtime.bundle.records import QuantizationRecord
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.inference.prompts import with_prompt
+from whiten_runtime.inference.embedder import with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter

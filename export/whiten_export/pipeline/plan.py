@@ -22,7 +22,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
 from whiten_runtime.files.replacing import check_folder_place
-from whiten_runtime.inference.prompts import Prompts
+from whiten_runtime.inference.embedder import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, fine_tuned

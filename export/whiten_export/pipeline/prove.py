@@ -31,7 +31,7 @@ from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import write_probes
 from whiten_runtime.bundle.records import ParityRecord, QuantizationRecord
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.inference.prompts import TEXT, with_prompt
+from whiten_runtime.inference.embedder import TEXT, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.providers import import_onnxruntime

@@ -38,11 +38,11 @@ from whiten_runtime.bundle.bundle import (
     PROBE_VECTORS_FILE,
     WHITENING_FILE,
     Bundle,
+    changed_client_files,
     file_record,
     list_files,
     open_bundle,
 )
-from whiten_runtime.bundle.listing import changed_client_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, NESTED_METHODS, Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes

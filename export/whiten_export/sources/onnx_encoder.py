@@ -21,12 +21,11 @@ from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.tokenizers import file_tokenizer
-from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, unwanted
 from whiten_runtime.bundle.graph_scan import scan_graph
-from whiten_runtime.bundle.operators import unwanted
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
-from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.inference.runner import ForkSafeSession
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 _OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})

@@ -10,11 +10,17 @@ import numpy as np
 from safetensors.numpy import save
 
 from whiten_export.sources.base import SourceTokenizer
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE, WHITENING_FILE
-from whiten_runtime.bundle.listing import SEPARATE_WEIGHTS, TRANSFORMERS_JS
+from whiten_runtime.bundle.bundle import (
+    EXTERNAL_DATA_FILE,
+    MODEL_FILE,
+    SEPARATE_WEIGHTS,
+    TOKENIZER_FILE,
+    TRANSFORMERS_JS,
+    WHITENING_FILE,
+)
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import Similarity
-from whiten_runtime.inference.prompts import TEXT, Prompts
+from whiten_runtime.inference.embedder import TEXT, Prompts
 from whiten_whitening.maps import WhiteningMap
 
 POOLING_FILE = "1_Pooling/config.json"

@@ -10,7 +10,7 @@ import msgspec
 from huggingface_hub import ModelCardData
 
 from whiten_runtime.bundle.bundle import file_record
-from whiten_runtime.bundle.graph_names import OUTPUT, VECTORS_INPUT
+from whiten_runtime.bundle.graph import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.records import IsotropyRecord, ParityRecord, WhiteningRecord
@@ -18,7 +18,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.checks import encodable
 from whiten_runtime.hub.locating import is_repository_id
 from whiten_runtime.hub.uploading import CARD_FILE
-from whiten_runtime.inference.prompts import TEXT
+from whiten_runtime.inference.embedder import TEXT
 
 _TEXTS = ("A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell.")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.replacing import PARTIAL, lock, sync_folder, written_as
+from whiten_runtime.files.replacing import PARTIAL, sync_folder, written_as
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,6 @@ def _holds_kind(path: Path, target: Path, kind: Kind) -> bool:
 
 def _exists(target: Path, kind: Kind) -> UsageError:
     return UsageError(f"{kind.name} '{target}' exists; replace it with --force, or choose another --out")
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Lock an existing directory for this process, where the system has locks."""
-    try:
-        held = lock(directory)
-    except BlockingIOError:
-        raise UsageError(f"'{directory}' is in use by another process; wait for it, or name another") from None
-    try:
-        yield
-    finally:
-        if held is not None:
-            os.close(held)
 
 
 def _publish(stage: Path, target: Path, replace: bool, kind: Kind) -> None:

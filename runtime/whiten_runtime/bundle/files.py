@@ -14,25 +14,8 @@ from whiten_runtime.errors import BundleError
 MANIFEST_BYTES = 16 << 20
 """Largest manifest. Ours are 6 KB; prompts, and the names of a corpus's files, may make it longer."""
 
-TOKENIZER_BYTES = 256 << 20
-"""Largest `tokenizer.json`. Gemma's, of 256,000 tokens, has 33 MB; 2.2 million words of GloVe make 60 MB."""
-
-PROBES_BYTES = 16 << 20
-"""Largest `probes.json`. Ours are 5 KB."""
-
-PROBE_VECTORS_BYTES = 512 << 20
-"""Largest `probes.safetensors`: 500 texts with two float64 vectors of 65,536 coordinates each."""
-
-WHITENING_BYTES = 8 << 30
-"""Largest `whitening.safetensors`: two float64 matrices of 23,000 x 23,000."""
-
-CLIENT_BYTES = 16 << 20
-"""Largest file for other programs, such as `config.json`. Ours have 1 KB, and README.md 10 KB."""
-
 GRAPH_BYTES = (1 << 31) - 1
 """Largest graph, without the weights beside it: what protobuf allows."""
-
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -45,19 +28,19 @@ _KINDS = {
 
 @contextmanager
 def opened(path: Path, most: int | None = None) -> Iterator[BufferedReader]:
-    """Open a regular file, or a link to one, for reading; a pipe or a device is refused without waiting for it."""
+    """Open a regular file, or a link to one, for reading; a pipe or a device is refused without opening it."""
     try:
-        _check_kind(path, path.stat())
-        descriptor = os.open(path, _FLAGS)
+        status = path.stat()
     except ValueError as error:  # NUL in the path
         raise BundleError(f"{path}: no file has such a name ({error}); check the path") from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        _check_kind(path, status)  # it may have been replaced since
-        if most is not None and status.st_size > most:
-            raise BundleError(
-                f"{path}: {status.st_size:,} bytes; a bundle's {path.name} has {most:,} at most: copy the bundle again"
-            )
+    if not stat.S_ISREG(status.st_mode):
+        kind = _kind(status)
+        raise BundleError(f"{path}: {kind}, where a bundle has a regular file or a link to one; copy the bundle again")
+    if most is not None and status.st_size > most:
+        raise BundleError(
+            f"{path}: {status.st_size:,} bytes; a bundle's {path.name} has {most:,} at most: copy the bundle again"
+        )
+    with path.open("rb") as file:
         yield file
 
 
@@ -65,28 +48,6 @@ def read_file(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most so many bytes."""
     with opened(path, most) as file:
         return file.read(most)
-
-
-def is_utf8(path: Path) -> bool:
-    """Return whether a path can be written in UTF-8: names of files are any bytes on POSIX."""
-    try:
-        str(path).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-class BytesPath:
-    """Gives a path that is not UTF-8 to onnxruntime, which takes bytes from any path but `str`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __fspath__(self) -> bytes:
-        return os.fsencode(self._path)
-
-    def __str__(self) -> str:
-        return str(self._path)
 
 
 def why_not_read(path: Path, most: int) -> str:
@@ -99,12 +60,6 @@ def why_not_read(path: Path, most: int) -> str:
 
 def _kind(status: os.stat_result) -> str:
     return _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
-
-
-def _check_kind(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        kind = _kind(status)
-        raise BundleError(f"{path}: {kind}, where a bundle has a regular file or a link to one; copy the bundle again")
 
 
 _PIECE = 1 << 20

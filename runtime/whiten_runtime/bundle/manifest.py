@@ -212,27 +212,3 @@ def _check(manifest: Manifest, path: Path) -> None:
         pooling_modes("mean" if manifest.pooling is None else manifest.pooling)
     except UsageError as error:
         raise BundleError(f"{path}: {error}; upgrade whiten, or export the model again") from None
-    if manifest.vectors == "int8" and (manifest.normalize or manifest.similarity_fn_name != "cosine"):
-        raise BundleError(
-            f"{path}: its vectors are int8, which keep cosines alone, but it says normalize {manifest.normalize}, "
-            f"similarity {manifest.similarity_fn_name}; export it again"
-        )
-    default = manifest.default_prompt_name
-    if default is not None and default not in manifest.prompts:
-        raise BundleError(
-            f"{path}: default_prompt_name is '{default}', which is not one of its prompts; export it again"
-        )
-    if manifest.layer_weights is not None and len(manifest.layer_weights) != len(manifest.layers):
-        raise BundleError(f"{path}: has {len(manifest.layer_weights)} layer_weights for {len(manifest.layers)} layers")
-    layers, blocks = manifest.layers, manifest.source.num_hidden_layers
-    if list(layers) != sorted({*layers}) or not all(0 <= layer <= blocks for layer in layers):
-        raise BundleError(f"{path}: layers are {list(layers)}; wanted 0 to {blocks}, ascending; export it again")
-    if manifest.target == "cuda" and (manifest.precision == "int8" or manifest.input == "vectors"):
-        raise BundleError(f"{path}: its target is cuda, which is for texts, in fp32 or fp16; export it again")
-    if manifest.outputs == "both" and manifest.whitening is None:
-        raise BundleError(f"{path}: outputs is 'both', but there is no whitening; export it again")
-    if any(not 0 < one <= manifest.dimension for one in manifest.matryoshka_dimensions):
-        raise BundleError(
-            f"{path}: matryoshka_dimensions are {list(manifest.matryoshka_dimensions)}, of {manifest.dimension} "
-            "dimensions; export it again"
-        )

@@ -1,11 +1,10 @@
-"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line."""
+"""Share functions between the command lines: messages and bars on stderr, results on stdout, errors in one line."""
 
 import contextlib
-import errno
 import functools
-import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,10 +15,11 @@ import msgspec
 
 from whiten_runtime.commands.help import OTHER, heading, option
 from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.files.replacing import CANNOT_WRITE
 from whiten_runtime.ort.process import ended_by_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
+from whiten_runtime.reporter import Bar, Reporter
 
-_STDOUT = "stdout"
 _CLOSED_BY_READER = 128 + 13
 """Exit code after SIGPIPE, in a shell."""
 
@@ -165,7 +165,8 @@ def run(command: click.Command, name: str | None = None) -> None:
     SIGTERM unwinds the stack like Ctrl-C, so that no partly written file remains. After Ctrl-C the process ends by
     SIGINT.
     """
-    _open_stdout()
+    if sys.stdout is None:
+        _fail("stdout is closed, so results would be lost; redirect it to a file, or to /dev/null", 1)
     unwind_on_sigterm()
     silence_log()
     with ended_by_ctrl_c():
@@ -214,43 +215,17 @@ def _is_dumb() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 
-class _Stdout(io.FileIO):
-    """Writes to stdout, and says in an error that it is of stdout."""
-
-    def write(self, content: Any) -> int | None:  # type: ignore[override]
-        try:
-            return super().write(content)
-        except OSError as error:
-            error.filename = _STDOUT
-            raise
-
-
-def _open_stdout() -> None:
-    """Make errors of stdout say so; a closed one is one that cannot be written, before a file gets its number."""
-    if sys.stdout is None:
-        number = os.open(os.devnull, os.O_RDONLY)
-        if number != 1:  # the number of stdin is lower, and it is closed too
-            os.dup2(number, 1)
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Stdout(1, "w", closefd=False)), "utf-8")
-    elif os.name == "posix":  # Windows has consoles that are no files
-        own = sys.stdout
-        binary = io.BufferedWriter(_Stdout(own.fileno(), "w", closefd=False))
-        sys.stdout = io.TextIOWrapper(binary, own.encoding, own.errors, line_buffering=own.isatty())
-
-
 def _fail_of_system(error: OSError) -> NoReturn:
     """End with an error of the system in one line; quietly where the reader of stdout has closed it."""
-    if error.filename == _STDOUT or isinstance(error, BrokenPipeError):
-        with contextlib.suppress(OSError, ValueError):  # what is still to be written would fail again at the end
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.close(nowhere)
+    if error.filename or not (isinstance(error, BrokenPipeError) or error.errno in CANNOT_WRITE):
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
+    with contextlib.suppress(OSError, ValueError):  # what is still to be written would fail again at the end
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
     if isinstance(error, BrokenPipeError):
         sys.exit(_CLOSED_BY_READER)
-    if error.filename == _STDOUT:
-        reason = "it is closed" if error.errno == errno.EBADF else error.strerror
-        _fail(f"stdout cannot be written ({reason}), so results are missing; redirect it to a file that can be", 1)
-    _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
+    _fail(f"stdout cannot be written ({error.strerror}), so results are missing; redirect it to a file that can be", 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -287,3 +262,59 @@ def check_other_file(out: Path | None, source: str | Path | None) -> None:
     """Check that a command does not write the file that it reads."""
     if out is not None and source is not None and out.is_file() and Path(source).is_file() and out.samefile(source):
         raise UsageError(f"--out is '{out}', which is --input too and would be replaced; name another file")
+
+
+@contextlib.contextmanager
+def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None) -> Iterator[Any]:
+    """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet."""
+    from tqdm import tqdm
+
+    columns, lines = shutil.get_terminal_size()  # 80 and 24 of a terminal that does not tell
+    with tqdm(
+        total=total,
+        initial=done,
+        unit=f" {unit}",
+        desc=by,
+        leave=False,
+        ncols=columns - 1,
+        nrows=lines,
+        smoothing=0.05,
+        disable=not shows_progress(),
+    ) as bar:
+        yield bar
+
+
+class _Drawn(Bar):
+    """Draws progress with tqdm, which shows the time left."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def __call__(self, count: int) -> None:
+        self._bar.update(count)
+
+    def expect(self, total: int) -> None:
+        self._bar.total = total
+        self._bar.refresh()
+
+
+class ConsoleReporter(Reporter):
+    """Reports to stderr, with progress bars on a terminal; keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def stage(self, text: str) -> None:
+        """Print a line for the stage."""
+        say(text, coloured("· ", "cyan"))
+
+    def warn(self, text: str) -> None:
+        """Print and keep the warning."""
+        self.warnings.append(text)
+        warn(text)
+
+    @contextlib.contextmanager
+    def bar(self, unit: str, total: int | None) -> Iterator[Bar]:
+        """Draw a bar with the time left that vanishes when it is done."""
+        with drawn_bar(unit, total) as bar:
+            yield _Drawn(bar)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.commands.bars import drawn_bar
 from whiten_runtime.commands.console import (
     STDIN,
     bundle_argument,
     check_other_file,
     device_option,
+    drawn_bar,
     force_option,
     given_text,
     header_option,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from whiten_runtime.bundle.listing import UNSIGNED_FILES, changed_client_files
+from whiten_runtime.bundle.bundle import UNSIGNED_FILES, changed_client_files
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, say
 from whiten_runtime.commands.help import command, heading, option

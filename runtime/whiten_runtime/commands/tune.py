@@ -4,8 +4,15 @@ from pathlib import Path
 
 import click
 
-from whiten_runtime.commands.bars import ConsoleReporter
-from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, say, table
+from whiten_runtime.commands.console import (
+    ConsoleReporter,
+    json_option,
+    one_line_errors,
+    print_json,
+    quiet_option,
+    say,
+    table,
+)
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle

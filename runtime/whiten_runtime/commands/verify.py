@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from whiten_runtime.bundle.listing import changed_client_files
+from whiten_runtime.bundle.bundle import changed_client_files
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import gate_here
 from whiten_runtime.commands.console import (

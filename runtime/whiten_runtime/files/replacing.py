@@ -7,53 +7,14 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from whiten_runtime.errors import UsageError, WhitenError
 
 try:
     import fcntl
 except ImportError:  # Windows: what a killed process leaves stays until it is deleted by hand
-    _LOCKS = False
-else:
-    _LOCKS = True
-
-
-def lock(path: Path) -> int | None:
-    """Return the descriptor of an exclusive lock on a file or directory; it is locked until that is closed."""
-    if not _LOCKS:
-        return None
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    locked = False
-    try:
-        locked = lock_descriptor(descriptor)
-    finally:
-        if not locked:
-            os.close(descriptor)
-    return descriptor if locked else None
-
-
-def lock_descriptor(descriptor: int) -> bool:
-    """Lock an open file, and return whether the file system has locks."""
-    if not _LOCKS:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        return False
-    return True
-
-
-def is_abandoned(path: Path) -> int | None:
-    """Return the descriptor of a lock on what no process has locked; None if one has, or nobody can tell."""
-    with suppress(BlockingIOError):
-        return lock(path)
-    return None
+    fcntl = None  # type: ignore[assignment]
 
 
 _SPACE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)))
@@ -177,12 +138,11 @@ def publish_new(file: BinaryIO, temporary: Path, target: Path) -> bool:
 
 
 def delete_abandoned(target: Path) -> None:
-    """Delete hidden files that killed processes left beside a file."""
-    for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
-        if found.is_file() and (lock := is_abandoned(found)) is not None:
-            with suppress(OSError):
-                found.unlink()
-            os.close(lock)
+    """Delete hidden files that killed processes left beside a file: those that no process has locked."""
+    for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*") if fcntl else ():
+        with suppress(OSError), found.open("rb") as file:
+            _lock(file)
+            found.unlink()
 
 
 def flush(file: BinaryIO) -> None:
@@ -212,10 +172,21 @@ def _open(target: Path) -> tuple[BinaryIO, Path]:
         temporary = target.with_name(f".{target.name}{PARTIAL}{secrets.token_hex(4)}")
         file = temporary.open("xb")
         with suppress(BlockingIOError):  # another process has locked it first, to delete it
-            locked = lock_descriptor(file.fileno())
-            if not locked or temporary.exists():
+            try:
+                _lock(file)
+            except BlockingIOError:
+                raise
+            except OSError:  # a file system without locks
+                return file, temporary
+            if temporary.exists():
                 return file, temporary
         file.close()
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Lock an open file until it is closed, where the system has locks."""
+    if fcntl:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def check_file_place(path: Path, elsewhere: str = "another place") -> None:

@@ -18,9 +18,6 @@ KEY = "whiten"
 SPACE_KEY = "whiten.space"
 """Key of the id alone in the schema of a Parquet file."""
 
-UNFINISHED = b'{"whiten-unfinished": true}\n'
-"""Content of a sidecar while its .npy file is replaced: the vectors have no metadata then."""
-
 LONGEST_HEADER = 1 << 20
 """Number of bytes of a .jsonl file's first line beyond which it is no header."""
 

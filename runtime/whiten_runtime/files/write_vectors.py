@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.ranges import as_int8
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.replacing import check_file_place, flush, hidden_file, publish, replace_file
+from whiten_runtime.files.replacing import check_file_place, hidden_file, publish, replace_file
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import (
     KEY,
     LONGEST_HEADER,
     SPACE_KEY,
-    UNFINISHED,
     VectorMetadata,
     is_header,
     sidecars_of,
@@ -67,36 +66,20 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
                 writer.finish()  # pyarrow complains of a file that is closed before its writer
             raise
         content = msgspec.structs.replace(metadata, vectors=writer.finish()).to_json() + b"\n"
-        flush(file)
-        with _describing(path, content):
-            publish(file, temporary, path.resolve())
+        _publish_described(file, temporary, path, content)
 
 
-@contextmanager
-def _describing(path: Path, content: bytes) -> Iterator[None]:
-    """Write the metadata of a .npy file beside it, while the block puts the file in its place.
+def _publish_described(file: BinaryIO, temporary: Path, path: Path, description: bytes) -> None:
+    """Give a file its name, and write its metadata beside it if it is a .npy file.
 
     At no moment is there metadata of other vectors than those in the file: while the file is replaced, it has none.
     """
-    old = {place: place.read_bytes() if place.is_file() else None for place in sidecars_of(path)}
-    hidden = []
-    with ExitStack() as stack:
-        for sidecar in old:
-            description, temporary = stack.enter_context(hidden_file(sidecar, ELSEWHERE, path))
-            description.write(content)
-            flush(description)
-            hidden.append((description, temporary, sidecar))
-        try:
-            for sidecar in old:
-                replace_file(sidecar, UNFINISHED, ELSEWHERE, path)
-            yield
-        except BaseException:
-            for sidecar, earlier in old.items():
-                with suppress(Exception):
-                    sidecar.unlink() if earlier is None else replace_file(sidecar, earlier)
-            raise
-        for description, temporary, sidecar in hidden:
-            publish(description, temporary, sidecar.resolve())
+    sidecars = sidecars_of(path)
+    for sidecar in sidecars:
+        sidecar.unlink(missing_ok=True)
+    publish(file, temporary, path.resolve())
+    for sidecar in sidecars:
+        replace_file(sidecar, description, ELSEWHERE, path)
 
 
 def json_row(text: str, vector: Vectors) -> bytes:
@@ -238,7 +221,7 @@ def _has_sidecar(path: Path) -> bool:
 def _is_sidecar(path: Path) -> bool:
     try:
         content = path.read_bytes()
-        return content == UNFINISHED or _is_object_with(json.loads(content), KEY)
+        return _is_object_with(json.loads(content), KEY)
     except (OSError, ValueError, RecursionError):
         return False
 

@@ -1,18 +1,20 @@
 """Find a bundle by what names it: a directory, or a repository of the model hub."""
 
+import errno
 import glob
 import re
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.bundle.listing import SIGNATURE_FILE
+from whiten_runtime.bundle.bundle import SIGNATURE_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
-from whiten_runtime.hub.refusals import hub_answers, hub_errors
 
 SCHEME = "hf://"
 
@@ -169,3 +171,75 @@ def _bar_of_terminals() -> Any:
 
 def _missing(folder: Path) -> list[str]:
     return [name for name in read_manifest(folder).files if not (folder / name).is_file()]
+
+
+_OF_FILES = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, errno.EROFS, errno.EIO))
+"""Errors of writing a file, which systems may give without the name of the file."""
+
+_SECONDS = 5.0
+"""Seconds within which the hub has to answer, the look-up of its name included."""
+
+
+def hub_answers() -> bool:
+    """Return whether the hub answers within 5 seconds: its client alone would try for half a minute."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    answered = threading.Event()
+
+    def ask() -> None:
+        with suppress(Exception):  # those of the HTTP library, which differs between versions of huggingface_hub
+            get_session().head(constants.ENDPOINT, timeout=_SECONDS)
+            answered.set()
+
+    asking = threading.Thread(target=ask, daemon=True)  # the look-up of a name has no bound of its own
+    asking.start()
+    asking.join(_SECONDS)
+    return answered.is_set()
+
+
+@contextmanager
+def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]:
+    """Turn what huggingface_hub raises in the block into an error of one line."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except WhitenError:
+        raise
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
+        raise WhitenError(absent) from None
+    except GatedRepoError:
+        raise WhitenError(f"'{hub_id}' is gated; accept its terms on the hub and log in with hf auth login") from None
+    except RevisionNotFoundError:
+        raise UsageError(f"'{hub_id}' has no revision '{revision}'; check the branch, tag or commit") from None
+    except RepositoryNotFoundError:
+        raise UsageError(
+            f"'{hub_id}' does not exist on the hub, or is private; check its name, or log in with hf auth login"
+        ) from None
+    except HfHubHTTPError as error:
+        raise WhitenError(f"the hub refused '{hub_id}': {one_line(error)}; try again later") from error
+    except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_FILES):
+            raise WhitenError(
+                f"{error.filename or constants.HF_HUB_CACHE}: {error.strerror}; check space and permissions of the "
+                "hub's cache, or set HF_HOME"
+            ) from error
+        raise WhitenError(
+            f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
+            f"{one_line(error)}); run it again: what has arrived is kept"
+        ) from error
+
+
+def one_line(error: Exception) -> str:
+    """Return an exception's message in one line."""
+    return " ".join(str(error).split())

@@ -6,13 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from whiten_runtime.bundle.bundle import Bundle, open_bundle
-from whiten_runtime.bundle.listing import SIGNATURE_FILE, is_model_file
+from whiten_runtime.bundle.bundle import SIGNATURE_FILE, Bundle, is_model_file, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.checks import needing
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
-from whiten_runtime.hub.locating import Repository
-from whiten_runtime.hub.refusals import hub_answers, hub_errors
+from whiten_runtime.hub.locating import Repository, hub_answers, hub_errors
 
 CARD_FILE = "README.md"
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, run_in_pool, run_session
-from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.inference.runner import Feed, ForkSafeSession, GraphFile, RunBatch, run_in_pool, run_session
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 

@@ -1,83 +1,81 @@
-"""Embed texts: check the arguments of a call, tokenise windows of texts, and return their vectors."""
+"""Check the options of a call, put prompts before texts, tokenise windows of texts, and return their vectors."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
-from typing import Any, Literal, TypedDict
 
 import numpy as np
-from msgspec import UnsetType
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.checks import checked_texts, one_of, whole_number
+from whiten_runtime.checks import checked_texts, whole_number
 from whiten_runtime.errors import TooLongError, UsageError
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
-from whiten_runtime.inference.prompts import Prompts, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.inference.vectors import check_given, unit
 from whiten_runtime.ort.process import ForkSafeLock
 
-Texts = str | Iterable[str]
+TEXT = "{text}"
+"""Place of the text in a prompt that goes around it, such as AnglE's 'Summarize sentence "{text}" in one word:"'."""
 
-SENTENCE_EMBEDDING: Literal["sentence_embedding"] = "sentence_embedding"
-
-
-class EncodeArguments(TypedDict, total=False):
-    """Lists the arguments of `Encoder.encode` that do not change the type of its result, for type checkers."""
-
-    sentences: Texts
-    inputs: Texts
-    prompt_name: str | None
-    prompt: str | None
-    batch_size: int | None
-    show_progress_bar: bool | None
-    output_value: Literal["sentence_embedding"]
-    device: object
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    truncate: bool
-    max_characters: int | None
-    ranges: ArrayLike | None
-    pool: None
-    chunk_size: int | None
+QUERY = ("query",)
+DOCUMENT = ("document", "passage", "corpus")
+"""Names of prompts for queries and documents, in order of preference, as in sentence-transformers."""
 
 
-def given_texts(texts: Texts | UnsetType, sentences: Texts | UnsetType, inputs: Texts | UnsetType) -> Texts:
-    """Return the texts of a call, by whichever of their three names they were given."""
-    named = {"texts": texts, "sentences": sentences, "inputs": inputs}
-    given = {name: value for name, value in named.items() if not isinstance(value, UnsetType)}
-    if not given:
-        raise UsageError("there are no texts; give a str or an iterable of str as texts, sentences or inputs")
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} were both given, but are names of the same argument; leave one out")
-    return next(iter(given.values()))
+@dataclass(frozen=True)
+class Prompts:
+    """Holds the prompts of a bundle."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
+    default: str | None = None  # name of the prompt that texts get if none is asked for; None for no prompt
+    pooled: bool = True  # whether the tokens of a prompt take part in the pooling
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Prompts":
+        """Return the prompts of a bundle."""
+        return cls(manifest.prompts, manifest.default_prompt_name, manifest.include_prompt)
+
+    def resolve(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """Return the prompt to apply; an empty string for none."""
+        if prompt is not None and prompt_name is not None:
+            raise UsageError(f"prompt and prompt_name '{prompt_name}' were both given; leave one out")
+        if prompt is None:
+            name = self.default if prompt_name is None else prompt_name
+            if name is not None and not (isinstance(name, str) and name in self.texts):
+                known = ", ".join(f"'{one}'" for one in self.texts) or "none"
+                raise UsageError(f"prompt_name is '{name}', but the bundle's prompts are: {known}; or pass prompt=TEXT")
+            prompt = "" if name is None else self.texts[name]
+        if not isinstance(prompt, str):
+            raise UsageError(f"prompt is {prompt!r}; wanted a str")
+        if not self.pooled and TEXT in prompt:
+            raise UsageError(f"prompt goes around the text ({TEXT}), but this bundle leaves prompts out of its pooling")
+        return prompt
+
+    def for_task(self, *names: str) -> str:
+        """Return the first prompt of these names that the bundle has.
+
+        As in sentence-transformers, the default prompt does not take its place; but a default template does, because
+        every text of such a model stands in a template.
+        """
+        named = next((name for name in names if name in self.texts), None)
+        if named is not None:
+            return self.resolve(named)
+        default = self.resolve()
+        return default if TEXT in default else ""
 
 
-def check_arguments(output_value: object, device: object, own_device: str, pool: object, chunk_size: Any) -> None:
-    """Check arguments by which sentence-transformers chooses other outputs, devices and processes."""
-    if output_value in ("token_embeddings", None):
-        raise UsageError(
-            f"output_value is {output_value!r}, but the graph of a bundle gives finished vectors alone, none of tokens"
-            f"; use '{SENTENCE_EMBEDDING}'"
-        )
-    one_of("output_value", output_value, [SENTENCE_EMBEDDING])
-    if device is not None and str(device) not in (own_device, own_device.removesuffix(":0")):
-        raise UsageError(
-            f"device is {str(device)!r}, but this encoder is on {own_device!r}, as chosen when it was opened; leave it "
-            "out, or open another with Encoder(path, device=...)"
-        )
-    if pool is not None:
-        raise UsageError(
-            "pool was given, but an encoder uses all processors by itself; leave it out, or pass the encoder to "
-            "processes of your own, since it can be pickled"
-        )
-    if chunk_size is not None:
-        whole_number("chunk_size", chunk_size, 1)
+def with_prompt(prompt: str, texts: Sequence[str]) -> Sequence[str]:
+    """Return texts with a prompt before each, or around each if it contains `{text}`."""
+    if not prompt:
+        return texts
+    if TEXT in prompt:
+        return [prompt.replace(TEXT, text) for text in texts]
+    return [prompt + text for text in texts]
 
 
 TOKEN_CHARACTERS = 250
@@ -150,6 +148,35 @@ class Embedder:
         """Return options for all coordinates of one output of the graph, with a prompt or the default one."""
         return EncodeOptions(self.engine.width_of(value), values=(value,), prompt=self.prompts.resolve(prompt_name))
 
+    def options(
+        self,
+        manifest: Manifest,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        batch_size: int | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+        max_characters: int | None = None,
+    ) -> EncodeOptions:
+        """Check the options of a call, which are named as in `Encoder.encode`."""
+        prompt = self.prompts.resolve(prompt_name, prompt)
+        self.engine.check_open()
+        return EncodeOptions.of(
+            manifest, batch_size, normalize_embeddings, truncate_dim, truncate, prompt, max_characters
+        )
+
+    def embed_given(
+        self, texts: str | Iterable[str], options: EncodeOptions, show_progress_bar: bool = False
+    ) -> NDArray[np.float32]:
+        """Embed one text or several, as a caller gives them, perhaps with a bar: float32 [n, width]."""
+        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        if not show_progress_bar:
+            return self.embed(items, options)
+        with progress_bar(len(items), True) as advance:
+            return self.embed(items, options, advance)
+
     def embed(
         self,
         texts: Sequence[str],
@@ -207,7 +234,9 @@ class Embedder:
     ) -> NDArray[np.float32]:
         left_out = self._left_out(options)
         if len(ids) == 1:
-            vectors = np.array(self.engine.run_alone(ids[0], options.values, left_out)[:, : options.width])
+            vectors = np.array(
+                self.engine.run_batch(self.engine.feed(ids, left_out), options.values)[:, : options.width]
+            )
             advance(1)
         else:
             vectors = np.empty((len(ids), options.width), np.float32)

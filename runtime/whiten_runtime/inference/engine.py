@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.batching import Schedule, pad_batch
@@ -69,7 +69,7 @@ class Engine:
             for group in groups:
                 yield group, self.run_batch(self._feed(ids, group, prompt_tokens), values)
             return
-        run = self.beside()
+        run = self.concurrent()
 
         def run_group(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
             return group, run(self._feed(ids, group, prompt_tokens), values)
@@ -80,12 +80,6 @@ class Engine:
             except RuntimeError:  # no more threads: the interpreter is ending, or the system's limit is reached
                 results = map(run_group, groups)
             yield from results
-
-    def run_alone(
-        self, ids: Sequence[int], values: Sequence[str] = (OUTPUT,), prompt_tokens: int = 0
-    ) -> NDArray[np.float32]:
-        """Return the vector of one text, float32 [1, k], as `run` would yield it, without a plan."""
-        return self._runner.run(self.feed([ids], prompt_tokens), values)
 
     def vectors(self, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """Return the finished vectors of texts in order, float32 [n, k]."""
@@ -98,7 +92,7 @@ class Engine:
         """Run one padded batch, and return float32 [batch_size, k]. Safe to call from several threads at once."""
         return self._runner.run(feed, values)
 
-    def beside(self) -> RunBatch:
+    def concurrent(self) -> RunBatch:
         """Return a function that runs one of several batches at a time, each called in its own thread."""
         return self._runner.concurrent()
 
@@ -150,8 +144,8 @@ class TokenRunner:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._process, self._run_beside = os.getpid(), engine.beside()
-        self._run_beside(engine.feed([[0]]), (OUTPUT,))
+        self._process, self._run_concurrent = os.getpid(), engine.concurrent()
+        self._run_concurrent(engine.feed([[0]]), (OUTPUT,))
 
     @property
     def schedule(self) -> Schedule:
@@ -161,9 +155,9 @@ class TokenRunner:
     def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
         """Return the vectors of one batch, float32 [n, k], in the order of `ids`."""
         if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
-            self._process, self._run_beside = os.getpid(), self._engine.beside()
+            self._process, self._run_concurrent = os.getpid(), self._engine.concurrent()
         feed = self._engine.feed(ids, prompt_tokens)
-        return self._engine.run_batch(feed) if alone else self._run_beside(feed, (OUTPUT,))
+        return self._engine.run_batch(feed) if alone else self._run_concurrent(feed, (OUTPUT,))
 
     def trim(self) -> None:
         """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.

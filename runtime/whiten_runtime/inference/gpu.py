@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.inference.batching import Schedule, pad_batch
-from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, run_session
-from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.inference.runner import Feed, ForkSafeSession, GraphFile, RunBatch, run_session
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name, provider_options
 from whiten_runtime.ort.session import SessionOptions
 

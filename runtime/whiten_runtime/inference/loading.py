@@ -5,13 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
-from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import LARGEST_PAIR
 from whiten_runtime.errors import BundleError
-from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.embedder import Embedder, Prompts
 from whiten_runtime.inference.engine import Engine
-from whiten_runtime.inference.prompts import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.openvino import check_bundle_precision
 from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime, provider_name

@@ -1,18 +1,127 @@
-"""Create sessions of a graph file, and define the protocol between the engine, which plans batches, and runners."""
+"""Create sessions of a graph file, one for each process, and define how the engine runs padded batches on them."""
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.bundle.graph_names import OUTPUT
-from whiten_runtime.errors import BundleError, IntegrityError
+from whiten_runtime.bundle.graph import OUTPUT
+from whiten_runtime.errors import BundleError, IntegrityError, WhitenError
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
+from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
+
+
+class ForkSafeSession:
+    """Creates a session when it is first used in a process: a forked child has none of its parent's threads."""
+
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self._create = create
+        self._closed = False
+        self._session: Any = None
+        _live.add(self)
+
+    def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """Run the graph; safe to call from several threads at once."""
+        session = self.get()
+        try:
+            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed))
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise _failed(str(error)) from error
+        return results
+
+    def run_in_pool(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """Run the graph like `run`, on one of the session's own threads: none of its other threads is woken for it."""
+        session = self.get()
+        ended, answer = Event(), []
+
+        def end(results: list[NDArray[np.float32]], kept: object, error: str) -> None:
+            answer.append((results, error))
+            ended.set()
+
+        try:
+            session.run_async(list(outputs), dict(feed), end, feed)
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise _failed(str(error)) from error
+        try:
+            ended.wait()
+        except BaseException:  # Ctrl-C: the run goes on, with the session and the feed
+            ended.wait()
+            raise
+        results, reason = answer[0]
+        if reason:
+            raise _failed(reason)
+        return results
+
+    def trim(self, feed: Mapping[str, NDArray[Any]]) -> None:
+        """Run the graph once, and give back all memory that the session's arena holds and does not use after that."""
+        options = import_onnxruntime().RunOptions()
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        try:
+            self.get().run(None, dict(feed), options)
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise _failed(str(error)) from error
+
+    def get(self) -> Any:
+        """Return the session of this process, created if necessary."""
+        session = self._session
+        if session is None:
+            with _creation_lock:
+                self.check_open()
+                if self._session is None:
+                    self._session = self._create()
+                session = self._session
+        return session
+
+    @property
+    def alive(self) -> bool:
+        """Return whether this process has created the session."""
+        return self._session is not None
+
+    def check_open(self) -> None:
+        """Raise WhitenError if `close` was called."""
+        if self._closed:
+            raise WhitenError("this encoder was closed; create a new one")
+
+    def release(self) -> None:
+        """Free the session until it is used again."""
+        with _creation_lock:
+            self._session = None
+
+    def close(self) -> None:
+        """Free the session; `run` raises from now on."""
+        with _creation_lock:
+            self._closed = True
+            self._session = None
+
+    def abandon(self) -> None:
+        """Drop the session without freeing it: its destructor would wait for threads that only the parent has."""
+        if self._session is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            self._session = None
+
+
+def _failed(reason: str) -> WhitenError:
+    return WhitenError(f"onnxruntime failed: {' '.join(reason.split())}")
+
+
+_live: WeakSet[ForkSafeSession] = WeakSet()
+_creation_lock = ForkSafeLock()  # creating sessions is not thread-safe in onnxruntime
+
+
+def _abandon_sessions() -> None:
+    for session in _live:
+        session.abandon()
+
+
+after_fork_in_child(_abandon_sessions)
 
 
 class GraphFile:

@@ -1,19 +1,167 @@
-"""Tokenise texts, with the same result on every machine and in every thread."""
+"""Tokenise texts with the same result on every machine and in every thread; remember the ids of words."""
 
-from collections.abc import Iterator, Sequence
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
+from sys import getsizeof
 
-from tokenizers import Tokenizer as _Backend
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessing, TemplateProcessing
 
-from whiten_runtime.bundle.files import TOKENIZER_BYTES, read_file
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.checks import encodable
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.inference.word_cache import WordCache, is_chunked
+from whiten_runtime.ort.process import ForkSafeLock
 
-_AT_ONCE = 512
+CACHE_BYTES = 8 << 20
+"""Bytes that the ids of chunks may take: about 60,000 words. 8,656 words of English sentences take 1.1 MB."""
+
+_TOKEN_BYTES = 8 + 32
+"""Bytes of one id: its place in a tuple, and the int."""
+
+_ENTRY_BYTES = 40 + 100
+"""Bytes of an entry besides its chunk and ids: an empty tuple, and its place in a dictionary that is half full."""
+
+_LONGEST = 40
+"""Characters of a chunk whose ids are remembered. Longer ones are addresses and text without blanks, such as Chinese,
+which seldom come twice."""
+
+_CHUNKS_AT_ONCE = 256
+"""Chunks that the backend gets as one text: it shares texts among threads, and its offsets take memory."""
+
+Row = tuple[int, ...]
+
+
+class WordCache:
+    """Tokenises texts with a backend for which `is_chunked` holds, and remembers the ids of chunks; thread-safe."""
+
+    def __init__(
+        self, backend: Backend, before: Sequence[int], after: Sequence[int], most_bytes: int = CACHE_BYTES
+    ) -> None:
+        self._backend = backend
+        self._before, self._after = tuple(before), tuple(after)  # ids of the special tokens around a text
+        self.known: dict[str, Row] = {"": ()}
+        self._bytes, self._most_bytes = 0, most_bytes
+        self._lock = ForkSafeLock()
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text, special tokens included; each text can be encoded as UTF-8."""
+        chunks = [chunks_of(text) for text in texts]
+        known = self.known  # read once: `_remember` replaces it when it is full
+        try:
+            return [self._row(known, row) for row in chunks]
+        except KeyError:
+            found = self._find(known, dict.fromkeys(chunk for row in chunks for chunk in row))
+            return [self._row(found, row) for row in chunks]
+
+    def _row(self, known: dict[str, Row], chunks: Iterable[str]) -> list[int]:
+        return [*self._before, *chain.from_iterable(map(known.__getitem__, chunks)), *self._after]
+
+    def _find(self, known: dict[str, Row], wanted: Iterable[str]) -> dict[str, Row]:
+        """Return the ids of chunks, remembered or not."""
+        found, new = {}, []
+        for chunk in wanted:
+            ids = known.get(chunk)
+            if ids is None:
+                new.append(chunk)
+            else:
+                found[chunk] = ids
+        short = encode_chunks(self._backend, [chunk for chunk in new if len(chunk) <= _LONGEST])
+        self._remember(short)
+        return found | short | _one_by_one(self._backend, [chunk for chunk in new if len(chunk) > _LONGEST])
+
+    def _remember(self, entries: dict[str, Row]) -> None:
+        with self._lock:
+            for chunk, ids in entries.items():
+                if chunk in self.known:
+                    continue
+                self._bytes += getsizeof(chunk) + _ENTRY_BYTES + _TOKEN_BYTES * len(ids)
+                if self._bytes > self._most_bytes:
+                    self.known, self._bytes = {"": ()}, 0
+                self.known[chunk] = ids
+
+
+# BERT's normaliser, its pre-tokeniser and WordPiece never look beyond a blank: the ids of a text are those of its
+# chunks, one after the other. Chunks are cut at four characters only. Others that Unicode calls white space stay inside
+# a chunk, because the normaliser removes some of them and so joins what they separate.
+def chunks_of(text: str) -> list[str]:
+    """Cut a text at blanks, tabs and ends of lines; chunks may be empty."""
+    return text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ")
+
+
+def is_chunked(backend: Backend) -> bool:
+    """Return whether the ids of a text are those of its chunks, between special tokens that every text gets.
+
+    Components that are not known to be so make it False, as do added tokens with anything but printable ASCII, which
+    could contain a blank, or be given one by the normaliser.
+    """
+    model, normalizer, splitter = backend.model, backend.normalizer, backend.pre_tokenizer
+    kinds = (type(model), type(normalizer), type(splitter)) == (WordPiece, BertNormalizer, BertPreTokenizer)
+    if not kinds or not _only_adds_ends(backend.post_processor) or backend.encode_special_tokens:
+        return False
+    added = (token.content for token in backend.get_added_tokens_decoder().values())
+    return all(token.isascii() and token.isprintable() and " " not in token for token in added)
+
+
+def encode_chunks(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
+    """Return the ids of chunks, none of which is empty or contains a character at which `chunks_of` cuts.
+
+    The backend gets many chunks as one text, which takes half the time of one by one, and says where in it each token
+    is from. If it says of a token that it is from more than one chunk, all are encoded one by one.
+    """
+    found: dict[str, Row] = {}
+    groups = list(_groups(chunks))
+    for group, encoding in zip(
+        groups, backend.encode_batch([" ".join(group) for group in groups], add_special_tokens=False), strict=True
+    ):
+        rows = _divide(group, encoding.ids, encoding.offsets)
+        found.update(_one_by_one(backend, group) if rows is None else zip(group, rows, strict=True))
+    return found
+
+
+def _only_adds_ends(processor: PostProcessor | None) -> bool:
+    """Return whether a post-processor puts special tokens before and after a text, and else leaves it as it is."""
+    if isinstance(processor, TemplateProcessing):
+        pieces = json.loads(processor.__getstate__())["single"]
+        return [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece] == ["A"]
+    return processor is None or isinstance(processor, BertProcessing | RobertaProcessing)
+
+
+def _groups(chunks: Sequence[str]) -> Iterator[list[str]]:
+    stream = iter(chunks)
+    while group := list(islice(stream, _CHUNKS_AT_ONCE)):
+        yield group
+
+
+def _divide(chunks: Sequence[str], ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> list[Row] | None:
+    """Return the ids of each chunk of a text, in which a blank is between chunks; None if a token is in two of them."""
+    starts, ends, position = [], [], 0
+    for chunk in chunks:
+        starts.append(position)
+        ends.append(position + len(chunk))
+        position = ends[-1] + 1
+    rows: list[list[int]] = [[] for _ in chunks]
+    for token, (first, last) in zip(ids, offsets, strict=True):
+        index = bisect_right(starts, first) - 1
+        if last > ends[index]:
+            return None
+        rows[index].append(token)
+    return list(map(tuple, rows))
+
+
+def _one_by_one(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
+    encodings = backend.encode_batch_fast(list(chunks), add_special_tokens=False)
+    return {chunk: tuple(encoding.ids) for chunk, encoding in zip(chunks, encodings, strict=True)}
+
+
+_TEXTS_AT_ONCE = 512
 """Texts that the backend gets at once: its encodings take many times the memory of their ids."""
 
 
@@ -37,7 +185,7 @@ class Tokenizer:
 
     def __init__(self, path: Path, max_seq_length: int, truncation_side: Side = "right") -> None:
         with _typed_errors(f"{path}: not a tokenizer"):
-            self._backend = _Backend.from_buffer(read_file(path, TOKENIZER_BYTES))
+            self._backend = Backend.from_buffer(path.read_bytes())
             self._backend.no_truncation()
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)
@@ -55,8 +203,8 @@ class Tokenizer:
         """Return the token ids of each text, special tokens included, not truncated."""
         ids: list[list[int]] = []
         with _typed_errors("the bundle's tokenizer fails"):
-            for start in range(0, len(texts), _AT_ONCE):
-                part = [encodable(text) for text in texts[start : start + _AT_ONCE]]
+            for start in range(0, len(texts), _TEXTS_AT_ONCE):
+                part = [encodable(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
                 if self._words is not None:
                     ids.extend(self._words.tokenize(part))
                 else:
@@ -109,14 +257,14 @@ def _typed_errors(what: str) -> Iterator[None]:
         raise BundleError(f"{what} ({' '.join(str(error).split())}); export the model again") from error
 
 
-def _added_tokens(backend: _Backend) -> tuple[int, int]:
+def _added_tokens(backend: Backend) -> tuple[int, int]:
     """Return the number of special tokens that the tokenizer puts before a text, and of those after it."""
     mask = backend.encode("a").special_tokens_mask
     before = next((count for count, special in enumerate(mask) if not special), 0)
     return before, next((count for count, special in enumerate(reversed(mask)) if not special), 0)
 
 
-def _word_cache(backend: _Backend, prefix: int, suffix: int) -> WordCache | None:
+def _word_cache(backend: Backend, prefix: int, suffix: int) -> WordCache | None:
     """Return a tokenizer that remembers words, or None if the ids of a text are not those of its words."""
     if not is_chunked(backend):
         return None

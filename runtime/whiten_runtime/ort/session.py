@@ -4,11 +4,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from whiten_runtime.bundle.files import BytesPath, is_utf8
 from whiten_runtime.bundle.graph_scan import scan_graph, with_locations, with_output
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError
@@ -45,16 +43,6 @@ PRODUCTS = frozenset(
     }
 )
 """Operators that multiply matrices. If one is on the CPU, most of the work is there, and the GPU waits for copies."""
-
-
-class _Node(Protocol):
-    op_type: str
-
-
-class _Subgraph(Protocol):
-    ep_name: str
-
-    def get_nodes(self) -> Iterable[_Node]: ...
 
 
 @dataclass(frozen=True)
@@ -187,7 +175,7 @@ class SessionOptions:
 
 def create_session(model: Path, options: SessionOptions, threads: int | None = None, value: str | None = None) -> Any:
     """Create an `onnxruntime.InferenceSession` on exactly the providers asked for."""
-    graph: str | bytes | PathLike[bytes] = str(model) if is_utf8(model) else BytesPath(model)
+    graph: str | bytes = str(model)
     entries = []
     if value is not None and value not in (scan := scan_graph(model)).outputs:
         folder, names = weights_place(model, scan.external_files)
@@ -210,7 +198,7 @@ def weights_place(model: Path, locations: Iterable[str]) -> tuple[Path, dict[str
 
 
 def open_session(
-    graph: str | bytes | PathLike[bytes],
+    graph: str | bytes,
     options: SessionOptions,
     threads: int | None = None,
     entries: Sequence[tuple[str, str | bytes]] = (),

@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from whiten_runtime.checks import needing
-from whiten_runtime.commands.bars import drawn_bar
-from whiten_runtime.commands.console import say, shows_progress
+from whiten_runtime.commands.console import drawn_bar, say, shows_progress
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.ort.processor import default_threads
 from whiten_scale.plan import PER_SHARD

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.inference.prompts import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect, draining, of_answer, of_request
 from whiten_serving.http.inputs import Inputs, parsed, read_body
 from whiten_serving.http.metrics import Metrics

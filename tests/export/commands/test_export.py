@@ -230,7 +230,7 @@ def _start(directory: Path, corpus: Path, out: Path, prelude: str = "", *more: s
 
 _KILLED_AT = """
 import os, signal
-from whiten_runtime.commands.bars import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter
 def stage(self, text):
     if text.startswith({moment!r}):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -9,11 +9,11 @@ import pyarrow.parquet
 import pytest
 
 from support.agreeing import change_bundle
-from support.bundles import copy_bundle, edit_manifest
+from support.bundles import copy_bundle
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
-from whiten import BundleError, Encoder, UsageError, VectorWhitener
+from whiten import Encoder, UsageError, VectorWhitener
 from whiten_export.commands.export import export
 from whiten_export.pipeline.fit import fit_bundle
 from whiten_export.pipeline.recipe import GraphChoice, Recipe, VectorRecipe, bundle_name
@@ -248,16 +248,6 @@ def test_impossible_choices_are_refused() -> None:
         GraphChoice(vectors="int4")  # type: ignore[arg-type]
     recipe = Recipe.of("bert", whitening="pca", pooling="mean", precision="int8", vector_type="int8")
     assert bundle_name("bert", recipe, (1,)) == "bert-l1-pca-int8-int8vectors"
-
-
-@pytest.mark.parametrize("change", [{"normalize": True}, {"similarity_fn_name": "dot"}])
-def test_manifests_that_contradict_themselves_are_refused(
-    rounded: Path, tmp_path: Path, change: dict[str, object]
-) -> None:
-    copy = copy_bundle(rounded, tmp_path)
-    edit_manifest(copy, lambda content: content.update(change))
-    with pytest.raises(BundleError, match="its vectors are int8, which keep cosines alone"):
-        read_manifest(copy)
 
 
 def test_refit_refuses_other_similarities(make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:

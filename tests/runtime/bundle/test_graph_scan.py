@@ -52,14 +52,6 @@ def test_subgraphs_are_scanned(tmp_path: Path) -> None:
     assert scan.external_files == {"../../etc/passwd"}
 
 
-def test_counts_model_local_functions(tmp_path: Path) -> None:
-    model = _branching_model()
-    model.functions.add(name="f", domain="local")
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    assert scan_graph(path).functions == 1
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_scanned_or_refused(tmp_path: Path, content: bytes) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle, edit_manifest, rewrite_file
+from support.bundles import copy_bundle, rewrite_file
 from whiten import BundleError, Encoder, IntegrityError
-from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE, PROBES_FILE, WHITENING_FILE, open_bundle
+from whiten_runtime.bundle.bundle import CLIENT_FILES, PROBE_VECTORS_FILE, PROBES_FILE, WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 
 READ = (
@@ -72,8 +72,15 @@ def looping(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="FIFOs and devices are POSIX")
-@pytest.mark.parametrize("make", [pipe, endless, terminal, bound, folder, sparse, dangling, looping])
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        (name, make)
+        for name in READ
+        for make in (pipe, endless, terminal, bound, folder, sparse, dangling, looping)
+        if not (make is sparse and name in CLIENT_FILES)  # which may have any content
+    ],
+)
 def test_only_regular_files_of_sensible_sizes_are_read(bundle: Path, name: str, make: Callable[[Path], None]) -> None:
     path = bundle / name
     path.unlink()
@@ -82,16 +89,6 @@ def test_only_regular_files_of_sensible_sizes_are_read(bundle: Path, name: str, 
         with pytest.raises(BundleError) as caught:
             Encoder(bundle, verify_hashes=verify_hashes)
         one_line(caught, name)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", PROBES_FILE, PROBE_VECTORS_FILE, WHITENING_FILE, "onnx/model.onnx"])
-def test_listed_files_that_are_too_large_are_refused_before_they_are_read(bundle: Path, name: str) -> None:
-    size = 50_000_000_000
-    sparse(bundle / name)
-    edit_manifest(bundle, lambda manifest: manifest["files"][name].update(bytes=size))
-    with pytest.raises(BundleError, match="50,000,000,000 bytes; a bundle's .* at most") as caught:
-        Encoder(bundle)
-    one_line(caught, name)
 
 
 def test_links_to_regular_files_are_read(bundle: Path, tmp_path: Path) -> None:
@@ -181,41 +178,9 @@ def test_probes_that_are_not_utf8_or_nested_deeply_are_refused(bundle: Path, con
     one_line(caught, str(bundle))
 
 
-@pytest.mark.parametrize("number", [2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**400])
-def test_padding_tokens_that_no_table_has_are_refused(bundle: Path, number: int) -> None:
-    edit_manifest(bundle, lambda manifest: manifest.update(pad_token_id=number))
-    with pytest.raises(BundleError) as caught:
-        Encoder(bundle)
-    one_line(caught, str(bundle))
-
-
-@pytest.mark.parametrize("number", [2**31, 2**63, 2**64 - 1])
-def test_widths_beyond_any_model_are_refused(bundle: Path, number: int) -> None:
-    edit_manifest(bundle, lambda manifest: manifest.update(dimension=number))
-    with pytest.raises(BundleError) as caught:
-        Encoder(bundle)
-    one_line(caught, str(bundle))
-
-
 def test_a_path_with_nul_is_refused(bundle: Path) -> None:
     for path in ("a\0b", f"{bundle}\0", "hf://a/b\0"):
         with pytest.raises((BundleError, ValueError)) as caught:
             Encoder(path)
         assert "embedded null" not in str(caught.value)
         assert "\0" not in str(caught.value)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="names are bytes on POSIX alone")
-@pytest.mark.parametrize("name", [b"caf\xe9", b"\xff\xfe", "ünïcode".encode()])
-def test_a_path_that_is_not_utf8_opens(tiny_bundle: Path, tmp_path: Path, name: bytes) -> None:
-    try:
-        (tmp_path / os.fsdecode(name)).mkdir()
-    except OSError:
-        pytest.skip("this file system takes no such names")
-    bundle = copy_bundle(tiny_bundle, tmp_path / os.fsdecode(name))
-    with Encoder(tiny_bundle) as encoder:
-        expected = encoder.encode(["a text"])
-    with Encoder(bundle) as encoder:
-        assert np.array_equal(encoder.encode(["a text"]), expected)
-        encoder.verify()
-        assert encoder.ranges().shape == (2, 32)

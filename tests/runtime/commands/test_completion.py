@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
-from shutil import which
 
 import pytest
 
@@ -83,39 +81,6 @@ def test_nothing_that_computes_is_imported(line: str, allowed: set[str]) -> None
     found, imported = complete(line)
     assert found
     assert set(imported.split()[1:]) <= allowed
-
-
-def test_zsh_and_fish_get_a_sentence_about_options() -> None:
-    found, _ = complete("whiten embed bundle --trun", "zsh")
-    assert found == ["plain", "--truncate-dim", "Keep the first K coordinates only."]
-    found, _ = complete("whiten embed bundle --trun", "fish")
-    assert found[0].startswith("plain,--truncate-dim")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("name", ["whiten", "whiten-export"])
-def test_scripts_of_shells(name: str, shell: str) -> None:
-    done = run(name, {f"_{name.upper().replace('-', '_')}_COMPLETE": f"{shell}_source"})
-    assert f"{shell}_complete" in done.stdout
-    if shell == "bash" and which("bash"):
-        checked = subprocess.run(["bash", "-n"], input=done.stdout, capture_output=True, text=True, check=False)
-        assert (checked.returncode, checked.stderr) == (0, "")
-
-
-@pytest.mark.skipif(which("bash") is None, reason="needs bash")
-def test_bash_completes_with_the_script(tmp_path: Path) -> None:
-    """Let bash call its function as it does when a person presses tab."""
-    program = tmp_path / "whiten"
-    code = "from whiten_runtime.commands.main import main; main()"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
-    program.chmod(0o755)
-    script = (
-        'eval "$(_WHITEN_COMPLETE=bash_source whiten)"; COMP_WORDS=(whiten embed bundle --trun); COMP_CWORD=3; '
-        '_whiten_completion whiten; echo "${COMPREPLY[@]}"'
-    )
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=environment)
-    assert done.stdout.strip() == "--truncate-dim", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from support.bundles import copy_bundle, edit_manifest
-from whiten_runtime.commands.bars import ConsoleReporter
-from whiten_runtime.commands.console import print_json, say, shown, shown_json, table, warn
+from whiten_runtime.commands.console import ConsoleReporter, print_json, say, shown, shown_json, table, warn
 from whiten_runtime.commands.main import whiten
 
 NASTY = "\x1b[2J\x1b]0;title\x07 \u202etxt.exe\u2066 \x9b31m \x7f \u2028 \ud800 \U000e0041"
@@ -90,7 +89,6 @@ def test_a_bundle_cannot_write_to_the_terminal(tiny_bundle: Path, tmp_path: Path
     "change",
     [
         lambda manifest: manifest["files"].update({"\x1b[2J": {"sha256": "", "bytes": 0}}),
-        lambda manifest: manifest.update(default_prompt_name="\x1b[2J\u202e"),
         lambda manifest: manifest.update(space="\x1b[2J\u202e"),
         lambda manifest: manifest.update({"pooling": "\x1b[2J\u202e"}),
         lambda manifest: manifest.update(format_version="\x1b[2J"),

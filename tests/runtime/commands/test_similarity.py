@@ -124,6 +124,7 @@ def test_a_file_without_a_space_is_compared_with_a_warning(
         (np.ones((0, 3)), np.ones((0, 3)), (), 1, "a.npy: holds no vectors"),
         (np.ones((3, 3)), np.ones((0, 3)), ("--top", 1), 1, "b.npy: holds no vectors"),
         (np.full((2, 3), np.nan), np.ones((2, 3)), (), 1, "vector 1 is not finite"),
+        (np.ones((2, 3)), np.full((2, 3), np.nan), ("--top", 1), 1, "b.npy: vector 1 is not finite"),
         (np.ones((2, 3)), np.ones((2, 3)), ("--column", "x"), 2, "has no column 'x'"),
     ],
 )
@@ -151,24 +152,3 @@ def test_files_that_are_none_are_refused(tmp_path: Path, rows: np.ndarray) -> No
         result = run("similarity", a, other)
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in result.stderr
-
-
-@pytest.mark.parametrize("options", [(), ("--top", 2)], ids=["rows", "top"])
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (np.ones((3, 5), np.float32), 2),
-        (np.zeros((0, 4), np.float32), 1),
-        (np.full((3, 4), np.nan, np.float32), 1),
-        (np.array(["a"]), 1),
-        (np.ones(4, np.float32), 1),
-    ],
-    ids=["width", "empty", "nan", "texts", "one"],
-)
-def test_exit_codes(content: np.ndarray, code: int, options: tuple[object, ...], tmp_path: Path) -> None:
-    """What is wrong between the files is the call's, what is wrong in one is the file's, in whichever place it is."""
-    np.save(tmp_path / "good.npy", np.ones((3, 4), np.float32))
-    np.save(tmp_path / "other.npy", content)
-    for names in (("good.npy", "other.npy"), ("other.npy", "good.npy")):
-        result = invoke(whiten, "similarity", *(tmp_path / name for name in names), *options)
-        assert result.exit_code == code, result.stderr

@@ -89,17 +89,6 @@ def test_embed_without_moments_says_what_to_do(golden: Path, tmp_path: Path) -> 
     assert not (tmp_path / "v.npy").exists()
 
 
-def test_similarity_of_codes_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
-    from support.cli import invoke
-    from whiten_runtime.commands.main import whiten
-
-    file = tmp_path / "v.npy"
-    ok("embed", tiny_bundle, "a", "b", "--out", file, "--vector-type", "ubinary")
-    result = invoke(whiten, "similarity", file, file)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "holds vectors of precision ubinary; wanted float32" in result.stderr
-
-
 @pytest.mark.parametrize("precision", CODES)
 def test_lines_of_codes_begin_with_the_header(tiny_bundle: Path, tmp_path: Path, precision: Any) -> None:
     out, texts = tmp_path / "v.jsonl", ["a text", "another"]

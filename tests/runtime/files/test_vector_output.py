@@ -12,7 +12,7 @@ import pytest
 from support.cli import invoke, ok
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.files.vector_metadata import UNFINISHED, VectorMetadata, read_metadata
+from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
 from whiten_runtime.files.write_vectors import check_output, is_written_by_whiten, writing_vectors
 
 
@@ -58,12 +58,6 @@ def test_transform_asks_for_force_too(golden: Path, tmp_path: Path) -> None:
 def test_files_that_whiten_may_have_written(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "v.jsonl").write_bytes(content)
     check_output(tmp_path / "v.jsonl")
-
-
-def test_a_run_that_was_killed_while_it_replaced_a_file_can_be_repeated(tmp_path: Path) -> None:
-    foreign(tmp_path / "v.npy")
-    (tmp_path / "v.npy.json").write_bytes(UNFINISHED)
-    check_output(tmp_path / "v.npy")
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"1\n", b'{"whiten": 3}\n'])
@@ -129,12 +123,12 @@ def test_old_metadata_beside_a_link_and_its_file_is_replaced(tiny_bundle: Path, 
     assert sidecar.read_text() == '{"precious": 1}'
 
 
-def test_a_failed_write_through_a_link_keeps_the_old_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_metadata_of_other_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link, real = linked(tmp_path, "w.npy")
     metadata = VectorMetadata(space="0" * 16, bundle="b", dimension=3, normalized=False)
     with writing_vectors(link, metadata) as writer:
         writer.write(["a"], np.ones((1, 3), np.float32))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert read_metadata(real) == read_metadata(link) is not None
 
     def publish(*_: object) -> None:
         raise OSError(5, "Input/output error")
@@ -142,6 +136,6 @@ def test_a_failed_write_through_a_link_keeps_the_old_metadata(tmp_path: Path, mo
     monkeypatch.setattr("whiten_runtime.files.write_vectors.publish", publish)
     with pytest.raises(WhitenError, match="v.npy: cannot be written"), writing_vectors(link, metadata) as writer:
         writer.write(["a", "b"], np.zeros((2, 3), np.float32))
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert len(before) == 4
-    assert real.exists()
+    assert np.load(real).tolist() == [[1, 1, 1]]
+    assert read_metadata(real) is read_metadata(link) is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "real", "v.npy", "w.npy"]

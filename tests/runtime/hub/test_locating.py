@@ -3,7 +3,6 @@
 import json
 import pickle
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from support.hub_server import READ_ONLY, Hub
 from whiten import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.hub import refusals
+from whiten_runtime.hub import locating
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.tuned import choice_path
 
@@ -226,15 +225,12 @@ def test_a_cache_that_cannot_be_written(
         Encoder(ID)
 
 
-def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(WhitenError, match="and the hub is out of reach; check the path, or copy the cache"):
         Encoder(ID)
-    assert [record.getMessage() for record in caplog.records] == [
-        "the hub (http://127.0.0.1:9) does not answer; trying once more. HF_HUB_OFFLINE=1 uses the cache alone"
-    ]
 
 
 @pytest.fixture
@@ -244,19 +240,15 @@ def silent_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr(refusals, "_ATTEMPT", 0.1)
-        monkeypatch.setattr(refusals, "_PAUSE", 0.01)
+        monkeypatch.setattr(locating, "_SECONDS", 0.1)
         yield
 
 
 @pytest.mark.usefixtures("silent_hub")
-def test_a_hub_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    begun = time.monotonic()
+def test_a_hub_that_says_nothing() -> None:
     result = invoke(whiten, "info", ID)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "the hub is out of reach" in result.stderr
-    assert len(caplog.records) == 1
-    assert time.monotonic() - begun < 5
 
 
 def test_commands_take_repositories(hub: Hub, content: Mapping[str, bytes], tiny_bundle: Path) -> None:

@@ -103,12 +103,6 @@ def test_what_is_no_revision(revision: str) -> None:
         assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("revision", ["", 3, b"main", ["main"]])
-def test_revisions_that_are_no_text(revision: object) -> None:
-    with pytest.raises(UsageError, match="; wanted the name of a branch or tag, or a commit"):
-        parse_repository("org/name", revision)  # type: ignore[arg-type]
-
-
 @given(st.text(st.sampled_from("a./\\:\n@é"), max_size=8))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_revision_stays_below_the_folder_of_revisions(revision: str) -> None:

@@ -15,13 +15,13 @@ import pytest
 from support.bundles import copy_bundle, edit_manifest
 from whiten import Encoder, ProviderError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph_names import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.inference import batching, engine, loading, runner
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.engine import Engine
-from whiten_runtime.opened import reopen
-from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.inference.runner import ForkSafeSession
+from whiten_runtime.opened import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 
 NO_LITTLE_WORK = Tuning(little_work=0)
@@ -216,7 +216,7 @@ def test_engine_works_after_its_model_file_is_replaced(
 
 def test_warmup_creates_only_the_session_of_queries(tiny_bundle: Path, created: list[int | None]) -> None:
     options = SessionOptions(threads=2, tuning=NO_LITTLE_WORK)
-    with reopen(Encoder, tiny_bundle, options, True, False) as encoder:
+    with reopen(Encoder, Opening(tiny_bundle, options)) as encoder:
         encoder.warmup()
         encoder.encode("a query")
         encoder.encode(["two", "short ones"])
@@ -230,10 +230,10 @@ def test_encode_works_at_interpreter_exit(tiny_bundle: Path, little_work: float)
 import atexit, sys
 from pathlib import Path
 from whiten import Encoder
-from whiten_runtime.opened import reopen
+from whiten_runtime.opened import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning
 options = SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
-encoder = reopen(Encoder, Path(sys.argv[1]), options, True, False)
+encoder = reopen(Encoder, Opening(Path(sys.argv[1]), options))
 encoder.encode(["some text"] * 300)
 atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
 """

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import TextError, UsageError
-from whiten_runtime.inference.quantize import Quantizer
+from whiten_runtime.inference.vectors import Quantizer
 
 NUMBERS = st.floats(-100, 100, width=32)
 PRECISIONS = [precision for precision in get_args(VectorPrecision) if precision != "float32"]

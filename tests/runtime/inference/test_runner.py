@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from whiten_runtime.errors import BundleError
-from whiten_runtime.inference.runner import Feed, run_in_pool, run_session
-from whiten_runtime.ort.fork_safe import ForkSafeSession
+from whiten_runtime.inference.runner import Feed, ForkSafeSession, run_in_pool, run_session
 
 FEED: Feed = {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")}
 

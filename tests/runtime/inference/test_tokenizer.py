@@ -101,12 +101,6 @@ def test_lone_surrogates_are_replaced(tokenizer_file: Path) -> None:
     assert tokenizer.tokenize(["a \udcff b", "pair \ud83d\ude00"]) == tokenizer.tokenize(["a \ufffd b", "pair 😀"])
 
 
-def test_tokens_of_a_prompt_that_is_too_long_are_counted_as_truncated(tokenizer_file: Path) -> None:
-    """The special tokens after the text are then all that is pooled, as in sentence-transformers."""
-    tokenizer = Tokenizer(tokenizer_file, LIMIT)
-    assert tokenizer.prompt_tokens("a " * 50) == LIMIT - 1
-
-
 def test_limit_without_room_for_text_is_refused(tokenizer_file: Path) -> None:
     with pytest.raises(BundleError, match="adds 2 special tokens"):
         Tokenizer(tokenizer_file, 2)

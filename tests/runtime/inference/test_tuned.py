@@ -13,11 +13,11 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.tuned import (
     FORMAT,
     Choice,
-    Machine,
     Rate,
     Setting,
     choice_path,
     graph_id,
+    this_machine,
     tuned_options,
     write_choice,
 )
@@ -37,10 +37,8 @@ def write(bundle: Path, setting: Setting = SETTING) -> Path:
     rate = Rate(setting=setting, short=100.0, mixed=10.0, ratio=1.1, least=1.05)
     choice = Choice(
         format=FORMAT,
-        bundle=manifest.name,
         graph=graph_id(manifest),
-        machine=Machine.here(),
-        versions={},
+        machine=this_machine(),
         setting=setting,
         measured=(rate,),
     )
@@ -82,7 +80,7 @@ def test_other_options_beside_tuned_are_refused(bundle: Path, option: dict[str, 
 
 def test_choice_of_another_machine_is_refused(bundle: Path) -> None:
     path = write(bundle)
-    change(path, machine={"processor": "Other", "features": ["VNNI"], "cpus": 64})
+    change(path, machine="64 CPUs of Other (VNNI)")
     with pytest.raises(UsageError, match=r"measured on 64 CPUs of Other \(VNNI\), but this machine has"):
         Encoder(bundle, tuned=True)
 

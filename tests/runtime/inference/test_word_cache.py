@@ -16,9 +16,9 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from support.nasty_texts import NASTY
 from support.vocabularies import byte_bpe, wordpiece
-from whiten_runtime.inference import word_cache
+from whiten_runtime.inference import tokenizer as word_cache
 from whiten_runtime.inference.tokenizer import Tokenizer as OurTokenizer
-from whiten_runtime.inference.word_cache import WordCache, chunks_of, encode_chunks
+from whiten_runtime.inference.tokenizer import WordCache, chunks_of, encode_chunks
 
 SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()] + ["\u180e", "\u200b", "\ufeff"]
 CONTROLS = ["\0", "\x07", "\x1b", "\x7f", "\x9f", "\xad", "\u200d", "\u202e", "\u2060", "\ufffd", "\ue000", "\u0378"]

@@ -45,7 +45,7 @@ def test_requested_provider_that_does_not_work_is_an_error(provider: str) -> Non
 def test_malformed_provider_is_refused() -> None:
     result = run("--device", "cuda:x")
     assert result.exit_code == 2
-    assert "cpu, cuda or cuda:N" in result.stderr
+    assert "wanted cpu, cuda, cuda:N" in result.stderr
 
 
 def test_two_packages_of_onnxruntime_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.hub.locating import check_revision
-from whiten_runtime.hub.refusals import hub_answers, hub_errors
+from whiten_runtime.hub.locating import check_revision, hub_answers, hub_errors
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
 """README.md: its first lines name the licence."""

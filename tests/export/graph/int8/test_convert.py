@@ -14,7 +14,7 @@ from whiten_export.graph.int8 import convert, rewrite
 from whiten_export.graph.int8.convert import convert_to_int8
 from whiten_export.graph.int8.linear import activations
 from whiten_export.graph.int8.scales import CalibrationTexts
-from whiten_runtime.bundle.graph_names import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
