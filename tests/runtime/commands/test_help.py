@@ -127,11 +127,6 @@ def test_it_ends_with_two_examples_that_can_be_used(path: tuple[str, ...]) -> No
         COMMANDS[named].make_context(named[-1], words[len(named) + 1 :])
 
 
-def test_a_wrong_example_would_be_found() -> None:
-    with pytest.raises(click.UsageError):
-        COMMANDS["embed",].make_context("embed", ["bundle", "--no-such-option"])
-
-
 @pytest.mark.parametrize(
     "name", ["--json", "--csv", "--quiet", "--threads", "--device", "--debug", "--truncate-dim", "--column"]
 )
@@ -152,12 +147,6 @@ def test_an_option_has_the_same_words_everywhere(name: str) -> None:
 def test_results_go_to_out_by_either_spelling(path: tuple[str, ...]) -> None:
     found = [option for group in options(path).values() for option in group if "--out" in option.opts]
     assert all("-o" in option.opts for option in found)
-
-
-def test_both_spellings_of_an_option_work() -> None:
-    for spelling in ("-o", "--out"):
-        arguments = ["bundle", "--input", "a", spelling, "b"]
-        assert str(COMMANDS["embed-many",].make_context("embed-many", arguments).params["out"]) == "b"
 
 
 def test_the_brief_text_of_an_option_keeps_its_default() -> None:

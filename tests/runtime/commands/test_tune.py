@@ -61,12 +61,6 @@ def test_a_bundle_for_vectors_is_refused() -> None:
     assert "takes vectors, not texts, and has nothing to tune" in result.stderr
 
 
-def test_tuned_beside_threads_is_refused() -> None:
-    result = run("embed", str(DATA / "bundle-v1"), "A text.", "--tuned", "--threads", "1")
-    assert result.exit_code == 2
-    assert "leave them and device out" in result.stderr
-
-
 def test_providers_to_try() -> None:
     assert providers_to_try("fp32", ("VNNI",), plugin=False) == ("cpu",)
     assert providers_to_try("fp32", ("VNNI",), plugin=True) == ("cpu", "openvino")

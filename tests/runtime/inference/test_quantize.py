@@ -92,9 +92,7 @@ def test_float32_needs_no_quantizer_and_reads_no_ranges() -> None:
 @pytest.mark.parametrize(
     ("precision", "ranges", "message"),
     [
-        ("int4", None, "precision is 'int4'; wanted float32 or int8 or uint8 or binary or ubinary"),
         (None, None, "precision is None"),
-        ("float32", [[0, 0], [1, 1]], "ranges are for precision int8 and uint8, not float32"),
         ("binary", [[0, 0], [1, 1]], "ranges are for precision int8 and uint8, not binary"),
         ("int8", [[0], [1]], r"ranges have shape \[2, 1\]; wanted \[2, 2\]"),
         ("int8", [0, 1], r"ranges have shape \[2\]"),

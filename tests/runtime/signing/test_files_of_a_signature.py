@@ -105,24 +105,6 @@ def test_what_a_killed_signer_left_does_no_harm_and_is_deleted(bundle: Path, key
     assert not (bundle / ".mine.sig.partial-0123abcd").exists()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(UNFINISHED, f"onnx/{UNFINISHED}", ".config.json.partial-0123abcd"),
-    ],
-)
-def test_other_hidden_files_are_refused(name: str, signed: Path, keys: KeyPair) -> None:
-    (signed / name).write_bytes(b"")
-    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
-    assert (result.exit_code, f"does not cover {name};" in result.stderr) == (1, True)
-
-
-def test_a_link_named_as_an_unfinished_signature_is_refused(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
-    (signed / UNFINISHED).symlink_to(tmp_path)
-    with pytest.raises(SignatureError, match=f"does not cover {UNFINISHED};"):
-        verify_signature(signed, key=keys.public)
-
-
 def test_a_signature_of_any_name_may_lie_in_the_folder(bundle: Path, keys: KeyPair) -> None:
     for _ in range(2):
         ok("sign", bundle, "--key", keys.private, "--signature", bundle / "mine.sig")
