@@ -22,6 +22,7 @@ from whiten_runtime.inference.batching import plan_batches, token_budget, worker
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.vectors import not_finite, rows_not_finite
 from whiten_runtime.ort.process import before_exit
+from whiten_runtime.ort.processor import thread_count
 
 MAX_QUEUE_TOKENS = 131_072
 """Default for the number of tokens that may wait: some seconds of a small model on two cores."""
@@ -249,7 +250,7 @@ class Scheduler:
         max_wait: float | None = None,
         on_batch: Callable[[BatchRun], object] = lambda run: None,
     ) -> None:
-        self.lanes = whole_number("lanes", lanes, 1)
+        self.lanes = thread_count("lanes", lanes)
         self.max_batch_tokens = whole_number("max_batch_tokens", max_batch_tokens, 1)
         self.max_queue_tokens = whole_number("max_queue_tokens", max_queue_tokens, 1)
         if max_wait is not None and not (is_number(max_wait) and max_wait > 0):

@@ -46,6 +46,8 @@ def test_numbers_out_of_range_are_refused(count: Any) -> None:
         Scheduler(count, 16)
     with pytest.raises(UsageError, match="max_batch_tokens is"):
         Scheduler(1, count)
+    with pytest.raises(UsageError, match="lanes is 99999; wanted a whole number from 1 to"):
+        Scheduler(99999, 16)
 
 
 def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError
 from whiten_runtime.ort.process import ForkSafeLock
-from whiten_runtime.ort.processor import BF16, processor
+from whiten_runtime.ort.processor import BF16, processor, thread_count
 from whiten_runtime.ort.providers import (
     BFLOAT16,
     CPU_PROVIDER,
@@ -122,12 +122,14 @@ def plugin_config(options: Mapping[str, Any], threads: int) -> str:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check the precision of OpenVINO's options, before anything is loaded."""
+    """Check precision and threads in OpenVINO's options, before anything is loaded."""
     precision = options.get(PRECISION_HINT, "f32")
     if precision not in ("f32", BFLOAT16):
         raise UsageError(f"{PRECISION_HINT} is '{precision}'; wanted f32 or {BFLOAT16}")
     if precision == BFLOAT16:
         check_bfloat16(processor().features)
+    if (threads := options.get(_THREADS)) is not None:
+        thread_count(_THREADS, int(threads) if str(threads).isdecimal() else threads)
 
 
 def check_bfloat16(features: Collection[str], capabilities: Collection[str] = (BF16,)) -> None:

@@ -5,10 +5,17 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+from typing import SupportsIndex
 
-from whiten_runtime.errors import UsageError
+from whiten_runtime.checks import whole_number
 
 THREADS_VARIABLE = "WHITEN_THREADS"
+
+_MOST_THREADS = 64
+"""Largest number of threads on a machine of up to 16 processors; a larger one may have `_MOST_PER_PROCESSOR` for each.
+A setting for a larger machine works on a small one too. onnxruntime starts every thread: 16,000 took 16 GB."""
+
+_MOST_PER_PROCESSOR = 4
 
 BF16 = "BF16"
 """Feature of processors that multiply bfloat16, and OpenVINO's name for it too."""
@@ -67,9 +74,15 @@ def default_threads() -> int:
     wanted = os.environ.get(THREADS_VARIABLE, "").strip()
     if not wanted:
         return available_cpus()
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise UsageError(f"{THREADS_VARIABLE} is '{wanted}'; wanted a whole number of at least 1, or leave it unset")
-    return int(wanted)
+    number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else wanted
+    return thread_count(THREADS_VARIABLE, number)
+
+
+def thread_count(name: str, value: SupportsIndex) -> int:
+    """Return a number of threads, or of what has threads each, such as lanes and worker processes."""
+    cpus = os.cpu_count() or 1
+    most = max(_MOST_THREADS, _MOST_PER_PROCESSOR * cpus)
+    return whole_number(name, value, 1, most, f" on this machine with {cpus} processors")
 
 
 def available_cpus(root: Path = Path("/")) -> int:

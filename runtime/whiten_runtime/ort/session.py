@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from whiten_runtime.bundle.graph_scan import scan_graph, with_locations, with_output
-from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, ProviderError
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.openvino import add_plugin, register_plugin
-from whiten_runtime.ort.processor import default_threads, saturates_int8
+from whiten_runtime.ort.processor import default_threads, saturates_int8, thread_count
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
     CUDA_PROVIDER,
@@ -160,7 +159,7 @@ class SessionOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "providers", checked_providers(self.providers))
         if self.threads is not None:
-            whole_number("threads", self.threads, 1)
+            thread_count("threads", self.threads)
 
     @classmethod
     def on_device(cls, device: str) -> "SessionOptions":

@@ -12,7 +12,7 @@ import click
 from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import drawn_bar, say, shows_progress
 from whiten_runtime.commands.help import heading, option
-from whiten_runtime.ort.processor import default_threads
+from whiten_runtime.ort.processor import default_threads, thread_count
 from whiten_scale.plan import PER_SHARD
 from whiten_scale.shard import Advance
 from whiten_scale.workers import Work, check_workers, run_items, share_of
@@ -61,12 +61,14 @@ sharing_options = _together(
 """Add the options that say how the work is shared among processes and machines."""
 
 
-def check_able(share: str | None) -> None:
-    """Check, before anything is read, that the packages are installed and that a share K/N is one."""
+def check_able(share: str | None, workers: int | None, ray: str | None) -> None:
+    """Check the packages, the share K/N and the number of processes here, before anything is read."""
     with needing("scale"):
         import fsspec  # noqa: F401
         import pyarrow  # noqa: F401
     share_of([], share)
+    if workers is not None and ray is None:
+        thread_count("--workers", workers)
 
 
 def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ray: str | None) -> None:

@@ -111,7 +111,7 @@ def embed_many(
     there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
     with --share K/N. Files do not depend on the number of workers and machines.
     """
-    check_able(share)
+    check_able(share, workers, ray)
     if prompt is not None and prompt_name is not None:
         raise UsageError("--prompt and --prompt-name exclude each other; leave one out")
     choice = VectorChoice(

@@ -53,7 +53,7 @@ def fit_many(
     so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
     FILE.parts; the same command goes on from there.
     """
-    check_able(share)
+    check_able(share, workers, ray)
     if not out.parent.is_dir():
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
     check_file_place(out, "another --out")

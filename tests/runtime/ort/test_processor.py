@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from whiten import UsageError
+from whiten_runtime.ort.openvino import check_options
 from whiten_runtime.ort.processor import available_cpus, default_threads, saturates_int8
+from whiten_runtime.ort.session import SessionOptions
 
 AFFINITY = len(os.sched_getaffinity(0))
 
@@ -58,6 +60,21 @@ def test_environment_variable_sets_default_threads(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("WHITEN_THREADS", bad)
         with pytest.raises(UsageError, match="WHITEN_THREADS"):
             default_threads()
+
+
+@pytest.mark.parametrize(("cpus", "most"), [(2, 64), (16, 64), (96, 384)])
+def test_numbers_of_threads_are_bounded(cpus: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setenv("WHITEN_THREADS", str(most))
+    assert default_threads() == SessionOptions(threads=most).threads == most
+    monkeypatch.setenv("WHITEN_THREADS", "99999")
+    wanted = f" is 99999; wanted a whole number from 1 to {most} on this machine with {cpus} processors"
+    with pytest.raises(UsageError, match=f"^WHITEN_THREADS{wanted}$"):
+        default_threads()
+    with pytest.raises(UsageError, match=f"^threads{wanted}$"):
+        SessionOptions(threads=99999)
+    with pytest.raises(UsageError, match=f"^INFERENCE_NUM_THREADS{wanted}$"):
+        check_options({"INFERENCE_NUM_THREADS": "99999"})
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,7 @@ def test_verify_finds_what_is_damaged_or_missing(tiny_bundle: Path, filled: Path
 
 REFUSED = [
     (("--share", "0/3"), "--share is '0/3'; wanted K/N, with K from 1 to N"),
+    (("--workers", "99999"), "--workers is 99999; wanted a whole number from 1 to "),
     (("--share", "4/3"), "--share is '4/3'; wanted K/N, with K from 1 to N"),
     (("--prompt", "a", "--prompt-name", "b"), "exclude each other"),
     (("--bytes", "2"), "--bytes is for --vector-type codes, not float32"),
