@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from whiten_export.sources.base import SourceTokenizer, TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
+from whiten_export.sources.tokenizers import check_tokenizer
 from whiten_runtime.bundle.records import pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.reporter import Reporter
@@ -12,6 +13,12 @@ from whiten_runtime.reporter import Reporter
 
 def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | None = None) -> TokenModel:
     """Read everything about a model except its weights."""
+    model = _open(checkpoint, choice, report or Reporter())
+    check_tokenizer(checkpoint, model.tokenizer, model.vocab_size)
+    return model
+
+
+def _open(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter) -> TokenModel:
     (_check_words if checkpoint.kind == "words" else _check_network)(choice)
     modes = pooling_modes(choice.pooling or "mean")
     if "pooler" in modes and checkpoint.kind != "transformers":
@@ -19,7 +26,7 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | 
     if checkpoint.kind == "words":
         from whiten_export.sources.word_vectors import WordVectors
 
-        return WordVectors(checkpoint, choice.max_words, choice.frequencies, report or Reporter())
+        return WordVectors(checkpoint, choice.max_words, choice.frequencies, report)
     if checkpoint.kind == "onnx":
         from whiten_export.sources.onnx_encoder import OnnxEncoder
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
 from whiten_export.graph.head import OPSET
@@ -18,9 +17,9 @@ from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.networks.sentence_transformers import encode_published, load_table
+from whiten_export.sources.tokenizers import read_backend
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
-from whiten_runtime.errors import WhitenError
 
 _LENGTH = 1 << 20
 """Maximum number of tokens of a text where the tokenizer has none: sentence-transformers then takes any number."""
@@ -39,10 +38,6 @@ class StaticEmbedding:
         self.tokenizer = _tokenizer(checkpoint)
         self._table = load_table(checkpoint.directory)
         self.vocab_size = len(self._table)
-        if (largest := max(Tokenizer.from_str(self.tokenizer.json).get_vocab().values(), default=0)) >= self.vocab_size:
-            raise WhitenError(
-                f"{checkpoint.weights[0]}: has {self.vocab_size} rows, but its tokenizer has a token of id {largest}"
-            )
         width = self._table.shape[1]
         self.record = source_record(checkpoint, "static", 0, width)
         self.client_config: Mapping[str, Any] = {
@@ -90,14 +85,10 @@ class StaticReference:
 
 def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
     path = checkpoint.directory / TOKENIZER_FILE
-    try:
-        text = path.read_text("utf-8")
-        own = Tokenizer.from_str(text)
-    except Exception as error:  # tokenizers raises Exception itself
-        raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())}); copy the model again") from None
+    own = read_backend(path)
     own.no_padding()
     own.no_truncation()
-    content = json.loads(text)
+    content = json.loads(path.read_text("utf-8"))
     truncation = content.get("truncation")
     from_left = bool(truncation) and truncation.get("direction") == "Left"
     content["post_processor"] = None

@@ -1,6 +1,7 @@
 """Describe the tokenizer of a checkpoint in the format of Hugging Face tokenizers."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, normalizers
@@ -10,6 +11,7 @@ from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.inference.repetition import check_ends
 
 
 def lower_case(backend: Tokenizer) -> None:
@@ -90,6 +92,30 @@ def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
         ) from error
 
 
+def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: int) -> None:
+    """Check that the embeddings have a row for each id that texts have, and that tokenising a text ends.
+
+    Special tokens may be without a row: EmbeddingGemma's stand for images.
+    """
+    backend = Tokenizer.from_str(tokenizer.json)
+    added = backend.get_added_tokens_decoder()
+    ids = [number for number in backend.get_vocab().values() if number not in added or not added[number].special]
+    if (largest := max(tokenizer.plain([*ids, *backend.encode("").ids, tokenizer.pad_token_id]))) >= rows:
+        raise WhitenError(
+            f"'{checkpoint.model}': its tokenizer has ids up to {largest}, but the embeddings have {rows} rows; use "
+            "the tokenizer that the model was trained with"
+        )
+    check_ends(backend, f"'{checkpoint.model}'")
+
+
+def read_backend(path: Path) -> Tokenizer:
+    """Read a `tokenizer.json`."""
+    try:
+        return Tokenizer.from_buffer(path.read_bytes())
+    except Exception as error:  # tokenizers raises Exception itself
+        raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())}); copy the model again") from None
+
+
 def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> SourceTokenizer:
     """Read `tokenizer.json`; `own_ids` uses transformers' tokenizer where it is installed, to check this against."""
     path = checkpoint.directory / TOKENIZER_FILE
@@ -100,7 +126,7 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
         for name, token in described.items()
         if name.endswith("_token") and isinstance(token, (str, dict))
     }
-    backend = Tokenizer.from_file(str(path))
+    backend = read_backend(path)
     if checkpoint.published is not None and checkpoint.published.do_lower_case:
         lower_case(backend)
     text = backend.to_str()

@@ -128,7 +128,7 @@ def test_weights_of_layers_are_read(tmp_path: Path) -> None:
     refused(tmp_path, "pooling max after WeightedLayerPooling")
 
 
-@pytest.mark.parametrize(("weights", "found"), [([1, -1], "sum to 0"), ([1, torch.nan], "not finite")])
+@pytest.mark.parametrize(("weights", "found"), [([1, -1], "sum to 0"), ([1, torch.nan], "'layer_weights' holds NaN")])
 def test_weights_of_layers_without_an_average_are_refused(tmp_path: Path, weights: Any, found: str) -> None:
     layers = WeightedLayerPooling(4, 2, 1, nn.Parameter(torch.tensor(weights, dtype=torch.float32)))
     refused(save(tmp_path, "Transformer", layers, Pooling(4)), "model.safetensors", found)

@@ -7,12 +7,14 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from support.module_files import write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
+from whiten_export.sources.choice import SourceChoice
+from whiten_export.sources.opening import open_model
 from whiten_export.sources.static_embedding import StaticEmbedding
 
 WIDTH = 5
@@ -85,10 +87,16 @@ def test_the_graph_and_the_reference_look_up_the_same_rows(made: Made) -> None:
     assert (model.record.model_type, model.record.hidden_size, model.record.num_hidden_layers) == ("static", WIDTH, 0)
 
 
+def test_a_pattern_that_repeats_a_repetition_is_refused(made: Made) -> None:
+    folder = made(change=lambda own: setattr(own, "pre_tokenizer", pre_tokenizers.Split(Regex("(a+)+$"), "isolated")))
+    with pytest.raises(WhitenError, match=r"potion': the tokenizer's regular expression '\(a\+\)\+\$' repeats a rep"):
+        open_model(resolve(str(folder)), SourceChoice(str(folder)))
+
+
 def test_a_table_with_too_few_rows_is_refused(made: Made) -> None:
     folder = made(rows=50)
-    with pytest.raises(WhitenError, match=r"model\.safetensors: has 50 rows, but its tokenizer has a token of id \d+$"):
-        opened(folder)
+    with pytest.raises(WhitenError, match=r"its tokenizer has ids up to \d+, but the embeddings have 50 rows;"):
+        open_model(resolve(str(folder)), SourceChoice(str(folder)))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"model": {}}', b"\xff", b"[]"])

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from whiten_export.proof.reference import Dense
@@ -69,7 +70,7 @@ def from_pretrained(
             return factory.from_pretrained(
                 directory, trust_remote_code=trust_remote_code, local_files_only=True, **options
             )
-    except (ValueError, OSError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:  # what is wrong with a checkpoint's files shows as errors of many packages
         reason = " ".join(str(error).split())
         if "trust_remote_code" in reason:
             raise UsageError(
@@ -123,14 +124,41 @@ def load_state(path: Path) -> dict[str, NDArray[np.float32]]:
 
 @contextmanager
 def explaining(files: Iterable[Path]) -> Iterator[None]:
-    """Say which of several weight files is at fault, if loading them in the block fails by one that is a pickle."""
+    """Say which of several weight files is at fault, if loading them in the block fails by one of them."""
     try:
         yield
     except Exception:
         for path in sorted(files):
             if path.suffix == ".bin":
                 load_state(path)
+            elif path.suffix == ".safetensors":
+                _opened(path)
         raise
+
+
+def _opened(path: Path) -> Any:
+    """Open a file of safetensors, whose header is checked."""
+    try:
+        return safe_open(path, "numpy")
+    except (OSError, SafetensorError) as error:
+        raise WhitenError(f"{path}: is damaged, or no file of safetensors ({error}); copy the model again") from None
+
+
+def check_numbers(network: nn.Module, files: Sequence[Path]) -> None:
+    """Check that all weights are finite, and that none is stored as whole numbers, which loading converts."""
+    parameters = dict(network.named_parameters())
+    odd = next((name for name, parameter in parameters.items() if not parameter.isfinite().all()), None)
+    at = f"{files[0] if len(files) == 1 else files[0].parent}: '{odd}'"
+    prefix = f"{getattr(network, 'base_model_prefix', '')}."
+    for file in (one for one in files if one.suffix == ".safetensors"):
+        stored = _opened(file)
+        for key in stored.keys():  # noqa: SIM118
+            if (name := key.removeprefix(prefix)) == odd:
+                at = f"{file}: '{key}'"
+            elif name in parameters and (kind := stored.get_slice(key).get_dtype()).startswith(("I", "U", "BOOL")):
+                raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
+    if odd is not None:
+        raise WhitenError(f"{at} holds NaN or infinity; copy the model again, or use another checkpoint of it")
 
 
 def _refusal(error: Exception) -> str:
@@ -196,7 +224,7 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
     except ImportError:
         raise WhitenError("merging a LoRA adapter needs peft; install it with pip install 'whiten[lora]'") from None
     try:
-        with quiet(), explaining(() if list(adapter.glob("*.safetensors")) else adapter.glob("adapter_model.bin")):
+        with quiet(), explaining(list(adapter.glob("*.safetensors")) or adapter.glob("adapter_model.bin")):
             # peft leaves weights that an adapter lacks at zero, with a warning.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             loaded = PeftModel.from_pretrained(network, str(adapter))
@@ -247,8 +275,10 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
     if not isinstance(network, nn.Module):
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
     _check_weights(checkpoint, config.model_type, network, report, pooler)
+    check_numbers(network, checkpoint.weights)
     if checkpoint.adapter is not None:
         network = merge_adapter(network, checkpoint.adapter)
+        check_numbers(network, [checkpoint.adapter])
     return network.eval().requires_grad_(False)
 
 

@@ -13,7 +13,7 @@ from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.published import read_settings, weight_file
-from whiten_export.sources.networks.network import explaining, one_thread, quiet
+from whiten_export.sources.networks.network import check_numbers, explaining, one_thread, quiet
 from whiten_runtime.errors import WhitenError
 
 _TORCH = "torch.nn.modules."
@@ -46,9 +46,8 @@ def load_layer_weights(folder: Path) -> tuple[int, tuple[float, ...]]:
     """Load a WeightedLayerPooling, and return its first layer and the weights of the layers."""
     loaded = _load("WeightedLayerPooling", folder)
     weights = tuple(map(float, _array(loaded.layer_weights)))
-    if not sum(weights) or not np.isfinite(weights).all():
-        why = "sum to 0" if np.isfinite(weights).all() else "are not finite"
-        raise WhitenError(f"{weight_file(folder)}: the layer weights {why}, so their average does not exist")
+    if not sum(weights):
+        raise WhitenError(f"{weight_file(folder)}: the layer weights sum to 0, so their average does not exist")
     return int(loaded.layer_start), weights
 
 
@@ -60,9 +59,10 @@ def load_table(folder: Path) -> NDArray[np.float32]:
 def _load(kind: str, folder: Path) -> Any:
     from sentence_transformers.sentence_transformer import modules
 
+    file = weight_file(folder)
     try:
-        with quiet(), explaining(folder.glob("pytorch_model.bin")):
-            return getattr(modules, kind).load(str(folder))
+        with quiet(), explaining([file]):
+            loaded = getattr(modules, kind).load(str(folder))
     except WhitenError:
         raise
     except Exception as error:  # its exceptions share no base class
@@ -70,6 +70,8 @@ def _load(kind: str, folder: Path) -> Any:
         raise WhitenError(
             f"{folder}: sentence-transformers cannot load this {kind} ({reason}); copy the model again"
         ) from error
+    check_numbers(loaded, [file])
+    return loaded
 
 
 def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
