@@ -289,6 +289,12 @@ def _check_nested(manifest: Manifest, width: int) -> None:
         if manifest.matryoshka_dimensions:
             allowed = ", ".join(map(str, manifest.matryoshka_dimensions))
             raise UsageError(f"truncate_dim is {width}; the model was trained for vectors cut to {allowed}")
+        if (alignment := manifest.whitening and manifest.whitening.alignment) is not None:
+            raise UsageError(
+                f"truncate_dim is {width}, but the whitening is turned onto that of space {alignment.space}, which "
+                "mixes the coordinates; use a bundle that was fitted with pca or pca-cor and without "
+                "--align-to, or leave it out"
+            )
         method = manifest.whitening.method if manifest.whitening else "none"
         why = "there is no whitening" if method == "none" else f"the whitening is {method}"
         raise UsageError(
