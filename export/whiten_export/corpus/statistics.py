@@ -17,13 +17,13 @@ from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, PART, Corpus, builtin_sentences
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.reporter import Bar, Reporter
 from whiten_whitening.choosing import SETTLED, Halves, enough_to_tell, movement, vectors_needed
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_keys, text_keys
 
 FORMAT = 1
@@ -295,6 +295,20 @@ def report_settled(statistics: Statistics, report: Reporter) -> None:
             f"{statistics.moments.n:,} of {settled.available:,} sentences are enough: more would not move the map "
             f"(cosines under maps of either half differ by {settled.difference:.3f}; --all-sentences takes all)"
         )
+
+
+def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) -> None:
+    """Warn of a corpus that is smaller than advised for a map that whitens, unless its fit stopped before the end."""
+    n, width = statistics.moments.n, len(fitted.mean)
+    if fitted.spec is None or not fitted.spec.beta or statistics.settled is not None or n >= ADVISED_RATIO * width:
+        return
+    if any(source.name == BUILTIN_CORPUS for source in statistics.corpus):
+        better = "give more of them"
+    else:
+        better = f"for English, {BUILTIN_CORPUS} is better, or both together (--corpus FILE --corpus {BUILTIN_CORPUS})"
+    report.warn(
+        f"{n:,} sentences for {width} dimensions are few, {ADVISED_RATIO * width:,} or more are advised: {better}"
+    )
 
 
 def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:

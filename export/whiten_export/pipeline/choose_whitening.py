@@ -15,6 +15,7 @@ from whiten_export.corpus.statistics import (
     fit_until_settled,
     kind_moments,
     report_settled,
+    warn_of_few,
     warn_of_rank,
 )
 from whiten_export.graph.builder import reopen_graph
@@ -83,6 +84,7 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
         report.stage(choice.why)
     fitted = fit(statistics.moments, spec, sif)
     if fitted is not None:
+        warn_of_few(fitted, statistics, report)
         warn_of_rank(fitted, report)
         if kinds is not None:
             report_kinds(fitted, kinds, report)

@@ -168,8 +168,8 @@ def choose(
     if plan.recipe.fits and plan.settled is None:
         corpus = Corpus(whitening.sources, whitening.column, whitening.max_sentences)
         plan = dataclasses.replace(plan, corpus=corpus, sentences=corpus.count())
-    if spec and (warning := check_sample_count(plan.sentences, plan.width, spec)):
-        report.warn(warning)
+    if spec:
+        check_sample_count(plan.sentences, plan.width, spec)
     if spec and spec.beta and plan.tuned:
         report.warn(
             f"{checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured to "

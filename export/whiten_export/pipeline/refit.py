@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_export.corpus.statistics import Origin, Statistics, warn_of_rank
+from whiten_export.corpus.statistics import Origin, Statistics, warn_of_few, warn_of_rank
 from whiten_export.graph.builder import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import (
@@ -111,14 +111,14 @@ def refit_bundle(
     normalize = old.normalize and kind == "float32"
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
-    if warning := check_sample_count(statistics.moments.n, width, spec):
-        report.warn(warning)
+    check_sample_count(statistics.moments.n, width, spec)
     reference = None if align_to is None else open_reference(align_to)
     if reference is not None:
         if spec.dimension is None and spec.method in NESTED_METHODS:
             spec = dataclasses.replace(spec, dimension=reference.manifest.dimension)
         check_reference(reference, Origin.of(old), spec.dimension or width)
     fitted = fit_sif(statistics.moments, spec) if old.pooling == "sif" else fit_map(statistics.moments, spec)
+    warn_of_few(fitted, statistics, report)
     warn_of_rank(fitted, report)
     if kinds is not None:
         report_kinds(fitted, kinds, report)

@@ -92,3 +92,19 @@ def test_a_corpus_that_moves_the_map_to_its_end_is_recorded_in_the_order_of_its_
         assert [record.sentences for record in manifest.whitening.corpus] == [2000, 1100]
         spaces.append(manifest.space)
     assert spaces[0] == spaces[1]
+
+
+FEW = f"{BUILTIN_CORPUS} is better, or both together (--corpus FILE --corpus {BUILTIN_CORPUS})"
+
+
+def test_few_sentences_get_the_same_words_in_an_export_and_a_refit(words: Path, settled: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("".join(f"{text}\n" for _, text in builtin_sentences()[: 9 * WIDTH]), "utf-8")
+    few = ("--corpus", tmp_path / "few.txt", "--whitening", "pca")
+    said = f"warning: {9 * WIDTH} sentences for {WIDTH} dimensions are few, {10 * WIDTH} or more are advised: "
+    written = invoke(export, words, *few, "--out", tmp_path / "b").stderr
+    refitted = invoke(whiten, "refit", settled, *few, "--out", tmp_path / "r").stderr
+    for stderr in (written, refitted):
+        assert f"{said}for English, {FEW}" in stderr
+    both = ("--corpus", BUILTIN_CORPUS, "--max-sentences", 9 * WIDTH)
+    assert f"{said}give more of them" in invoke(export, words, *few, *both, "--out", tmp_path / "c").stderr
+    assert "are few" not in invoke(whiten, "refit", settled, *few, "--beta", 0, "--out", tmp_path / "d").stderr
