@@ -79,6 +79,23 @@ def test_harm_by_a_shared_direction_says_what_would_fit(corpus: np.ndarray, bund
     assert ", where a whitening that fits leaves less than 0.37); fit it again" in str(found)
 
 
+def test_a_fit_for_an_index_that_cannot_come_nearer(corpus: np.ndarray, bundle: Path, tmp_path: Path) -> None:
+    """A corpus that has the texts of today, and many more of an index, which the vectors are aligned with."""
+    today = corpus[:300] + np.float32(0.7)
+    whole = bundle_of(np.concatenate([corpus[:5700], today]), tmp_path)
+    assert DriftMonitor(whole).update(today, unwhitened=True).report().verdict == "far"
+    aligned = {"space": "0" * 16, "median_cosine": 0.95, "self_recall": 1.0, "sentences": 6000}
+    for path in (whole, copy_bundle(bundle, tmp_path)):
+        edit_manifest(path, lambda fields: fields["whitening"].update(alignment=aligned))
+    again = DriftMonitor(whole).update(today, unwhitened=True).report()
+    assert again.verdict == "covered"
+    assert "these texts differ from the corpus, but a fit on both changes little (IsoScore" in str(again)
+    before = DriftMonitor(tmp_path / "copy").update(np.tile(today, (20, 1)), unwhitened=True).report()
+    assert before.verdict == "far"
+    assert before.refitted is not None
+    assert before.refitted.average_cosine < before.whitened.average_cosine / 2
+
+
 def test_batches_and_merged_monitors_equal_one_update(corpus: np.ndarray, bundle: Path) -> None:
     whole = DriftMonitor(bundle).update(corpus, unwhitened=True).report()
     parts = DriftMonitor(bundle), DriftMonitor(bundle)

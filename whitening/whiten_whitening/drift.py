@@ -14,10 +14,10 @@ from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.vectors import check_no_codes
 from whiten_whitening.isotropy import HURTFUL_COSINE, Spread, average_cosine, iso_score
-from whiten_whitening.maps import read_map
+from whiten_whitening.maps import WhiteningSpec, fit_map, read_map
 from whiten_whitening.moments import Float64Array, Moments
 
-Verdict = Literal["close", "drifting", "far", "hurts", "too few"]
+Verdict = Literal["close", "covered", "drifting", "far", "hurts", "too few"]
 
 LEAST_VECTORS = 100
 """Number of vectors below which there is no verdict."""
@@ -27,6 +27,9 @@ LEAST_RATIO = 2
 
 _SAME_LENGTH = 1e-4
 """Largest difference of the norms of vectors that is taken as a sign that they were normalised."""
+
+_ISO_GAIN, _COSINE_GAIN = 1.1, 0.05
+"""Factor of the IsoScore, and fall of the average cosine, from which another fit is worth its while."""
 
 _NULL = 1e-6
 """Variance, relative to the largest, at or below which a direction is left out."""
@@ -64,6 +67,8 @@ class Drift:
         expected_iso_score: value for the same number of other texts like the corpus, if their vectors were normal.
         unwhitened: spread of the vectors without the map, within the dimensions that it keeps.
         whitened: spread of the vectors under the map.
+        refitted: spread of the vectors under a map that is fitted on the corpus and on them, where the present map is
+            aligned with another bundle, whose texts have to stay in the corpus; otherwise None.
         rescales: whether the map divides directions by their spread.
         of_texts: whether the bundle takes texts.
     """
@@ -81,6 +86,7 @@ class Drift:
     expected_iso_score: float
     unwhitened: Spread
     whitened: Spread
+    refitted: Spread | None = None
     rescales: bool = True
     of_texts: bool = True
 
@@ -89,7 +95,8 @@ class Drift:
         """Return the verdict.
 
         "close", "drifting" and "far" tell the distance from the corpus; the map still spreads the vectors better than
-        no map does. "hurts": it does not, and similarities suffer.
+        no map does. "covered": they are not like the corpus as a whole, but fitting on both again changes little.
+        "hurts": the map does not spread the vectors better, and similarities suffer.
         """
         if self.n < LEAST_VECTORS or self.corpus_n < LEAST_RATIO * self.width:
             return "too few"
@@ -97,6 +104,8 @@ class Drift:
             return "close"
         if self.unwhitened.hurt_by(self.whitened, self.rescales):
             return "hurts"
+        if self.refitted is not None and not self._gains(self.refitted):
+            return "covered"
         return "drifting" if self.keeps(DRIFTING) else "far"
 
     def keeps(self, bounds: Bounds) -> bool:
@@ -106,6 +115,11 @@ class Drift:
             and 1 / bounds.ratio <= self.spectrum_ratio <= bounds.ratio * self.expected_spectrum_ratio
             and self.iso_score >= bounds.isotropy * self.expected_iso_score
         )
+
+    def _gains(self, refitted: Spread) -> bool:
+        """Return whether another map spreads the vectors much better than the present one."""
+        more_even = refitted.iso_score >= _ISO_GAIN * self.whitened.iso_score
+        return more_even or refitted.average_cosine <= self.whitened.average_cosine - _COSINE_GAIN
 
     @property
     def _why(self) -> str:
@@ -124,9 +138,11 @@ class Drift:
             f"IsoScore {self.unwhitened.iso_score:.3f} -> {self.whitened.iso_score:.3f}, average cosine "
             f"{self.unwhitened.average_cosine:.2f} -> {self.whitened.average_cosine:.2f}"
         )
+        after = f"; IsoScore after it {self.refitted.iso_score:.3f}" if self.refitted else ""
         again = "whiten refit" if self.of_texts else "whiten-export --from-vectors"
         return {
             "close": "these texts are like the corpus; the whitening fits them",
+            "covered": f"these texts differ from the corpus, but a fit on both changes little ({spread}{after})",
             "drifting": f"these texts differ from the corpus, but the whitening still fits them ({spread})",
             "far": f"these texts are unlike the corpus, but the whitening still spreads them well ({spread})",
             "hurts": f"the whitening does these texts harm ({spread}{self._why}); fit it again on them ({again})",
@@ -240,7 +256,7 @@ class DriftMonitor:
         ratio = float(np.trace(covariance)) / rank
         by_chance = ratio * (1 / n + 1 / corpus_n)
         shift = float(moments.mean @ moments.mean) / rank
-        unwhitened, whitened = self._spreads()
+        unwhitened, whitened, refitted = self._spreads()
         return Drift(
             n=n,
             corpus_n=corpus_n,
@@ -255,6 +271,7 @@ class DriftMonitor:
             expected_iso_score=expected_iso_score(n, rank, corpus_n),
             unwhitened=unwhitened,
             whitened=whitened,
+            refitted=refitted,
             rescales=whitening.beta > 0,
             of_texts=self.manifest.input == "text",
         )
@@ -270,12 +287,20 @@ class DriftMonitor:
         back = self._from_units
         return self._centre + self._moments.mean @ back, back.T @ self._moments.covariance @ back
 
-    def _spreads(self) -> tuple[Spread, Spread]:
-        """Return the spread of the vectors without the map, within the dimensions that it keeps, and under it."""
+    def _spreads(self) -> tuple[Spread, Spread, Spread | None]:
+        """Return the spread of the vectors without the map, within the dimensions that it keeps; under it; refitted."""
         mean, covariance = self.output_moments()
         inverse = np.linalg.pinv(self._weight)
         raw_mean = mean @ inverse + self._mean @ self._weight @ inverse
-        return Spread.of(raw_mean, inverse.T @ covariance @ inverse), Spread.of(mean, covariance)
+        raw, refitted, whitening = inverse.T @ covariance @ inverse, None, self.manifest.whitening
+        assert whitening is not None
+        if whitening.alignment is not None and whitening.method != "none" and not whitening.common_components:
+            corpus = Moments.of_covariance(whitening.n_samples, self._map.corpus_mean, self._map.covariance)
+            seen, kept = mean @ inverse + self._mean, len(mean) if len(mean) < len(self._mean) else None
+            both = corpus.merge(Moments.of_covariance(self._moments.n, seen, raw))
+            fitted = fit_map(both, WhiteningSpec(whitening.method, kept, whitening.beta, whitening.shrinkage))
+            refitted = Spread.of((seen - fitted.mean) @ fitted.weight, fitted.weight.T @ raw @ fitted.weight)
+        return Spread.of(raw_mean, raw), Spread.of(mean, covariance), refitted
 
 
 def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:

@@ -30,8 +30,8 @@ from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.drift import Drift, DriftMonitor
 
-EXIT_CODES = {"close": 0, "drifting": 3, "far": 3, "hurts": 4}
-"""Exit code by verdict: 0 like the corpus, 3 unlike it but the whitening fits, 4 the whitening does harm."""
+EXIT_CODES = {"close": 0, "covered": 0, "drifting": 3, "far": 3, "hurts": 4}
+"""Exit code by verdict: 0 like the corpus, or another fit changes little; 3 unlike it; 4 the whitening does harm."""
 
 
 @command(
@@ -71,8 +71,8 @@ def drift(
 
     Vectors that the bundle itself has computed are taken too, if FILE.npy.json beside them says so.
 
-    Exits with 0 if they are like the corpus, 3 if they differ from it but the whitening still fits them, 4 if the
-    whitening does them harm and should be fitted again.
+    Exits with 0 if they are like the corpus or another fit would change little, 3 if they differ from it but the
+    whitening still fits them, 4 if the whitening does them harm and should be fitted again.
     """
     path = locate_bundle(bundle)
     monitor = DriftMonitor(path)
