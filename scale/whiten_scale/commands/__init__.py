@@ -71,6 +71,14 @@ def check_able(share: str | None, workers: int | None, ray: str | None) -> None:
         thread_count("--workers", workers)
 
 
+def own_share(everything: Sequence[int], share: str | None, what: str) -> list[int]:
+    """Return the items of this machine, and say where it gets none."""
+    mine = share_of(everything, share)
+    if not mine:
+        say(f"--share {share} gets nothing: there are {len(everything):,} {what} in all, for as many machines at most")
+    return mine
+
+
 def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ray: str | None) -> None:
     """Do items of a job with progress; `what` is done to records: "embedded" or "fitted"."""
     if not todo:

@@ -17,7 +17,7 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands import check_able, do_items, input_options, progress, sharing_options
+from whiten_scale.commands import check_able, do_items, input_options, own_share, progress, sharing_options
 from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
@@ -31,7 +31,7 @@ from whiten_scale.shard import (
     shard_name,
     write_errors,
 )
-from whiten_scale.workers import Work, share_of
+from whiten_scale.workers import Work
 
 
 @command(
@@ -109,9 +109,21 @@ def embed_many(
 
     Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json
     there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
-    with --share K/N. Files do not depend on the number of workers and machines.
+    with --share K/N. Files do not depend on the number of workers and machines. Options of the input and the vectors
+    belong to the plan, and every run gives the same; --on-error, --check-output and those of the execution do not.
     """
     check_able(share, workers, ray)
+    running = {
+        "--share": share,
+        "--workers": workers,
+        "--ray": ray,
+        "--on-error record": on_error == "record",
+        "--check-output": checked,
+    }
+    if plan_only and (given := next((name for name, value in running.items() if value), None)):
+        raise UsageError(
+            f"{given} is not kept in a plan; leave it out of --plan-only, and give it to the runs that embed"
+        )
     if prompt is not None and prompt_name is not None:
         raise UsageError("--prompt and --prompt-name exclude each other; leave one out")
     choice = VectorChoice(
@@ -137,7 +149,7 @@ def embed_many(
         if as_json:
             console.print_json({"out": folder.url, "planned": len(everything), "records": records, "key": job.key})
         return
-    mine = share_of(everything, share)
+    mine = own_share(everything, share, "shards")
     there = finished(job, folder, mine)
     todo = [number for number in mine if number not in there]
     work = Work(job=job, bundle=str(path), out=folder.url, vectors=choice, record_errors=on_error == "record")

@@ -12,12 +12,12 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands import check_able, do_items, input_options, sharing_options
+from whiten_scale.commands import check_able, do_items, input_options, own_share, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
-from whiten_scale.workers import Work, share_of
+from whiten_scale.workers import Work
 
 
 @command(
@@ -62,7 +62,7 @@ def fit_many(
     job = plan_job(Folder(str(parts)), "fit", path, {}, inputs, columns, per_shard, say, warn)
     work = Work(job=job, bundle=str(path), out=str(parts))
     everything = range(work.items)
-    mine = share_of(everything, share)
+    mine = own_share(everything, share, "ranges")
     todo = [number for number in mine if not (parts / range_name(number)).is_file()]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo):,} ranges are there already; {len(todo):,} are left")

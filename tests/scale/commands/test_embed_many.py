@@ -226,6 +226,32 @@ def test_an_output_may_lie_in_the_input_where_nothing_is_read(
     assert (again["resumed"], again["key"]) == (first["planned"], first["key"])
 
 
+@pytest.mark.parametrize(
+    "options", [("--share", "1/2"), ("--workers", 2), ("--ray", "auto"), ("--on-error", "record"), ("--check-output",)]
+)
+def test_a_plan_does_not_keep_options_of_runs(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    code, said = refused(
+        "embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--plan-only", *options
+    )
+    assert (code, f"{options[0]}" in said, "is not kept in a plan; leave it out of --plan-only" in said) == (
+        2,
+        True,
+        True,
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_share_that_gets_nothing_says_why(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 64, "--out", tmp_path / "out")
+    said = ok(*arguments, "--share", "11/11").stderr
+    assert "--share 11/11 gets nothing: there are 10 shards in all, for as many machines at most" in said
+    said = ok("fit-many", tiny_bundle, "--corpus", filled, "--out", tmp_path / "a.stats", "--share", "2/2").stderr
+    assert "--share 2/2 gets nothing: there are 1 ranges in all" in said
+
+
 @pytest.mark.parametrize("out", ["", " "])
 def test_an_empty_output_is_refused(tiny_bundle: Path, filled: Path, out: str) -> None:
     code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
