@@ -58,9 +58,7 @@ class _EntryPoints(Group):
 )
 @click.version_option(package_name="whiten")
 def whiten() -> None:
-    """Sentence embeddings without PyTorch: export a language model to one ONNX graph, whiten it where that helps, and
-    prove it against PyTorch.
-    """
+    """Embed sentences without PyTorch, with models exported to ONNX and whitened."""
 
 
 def main() -> None:
