@@ -1,6 +1,7 @@
 """The web site of the documentation: every page and link is there, and search works from disk."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,4 +24,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert 'id="whiten.Encoder.encode"' in api
     commands = (tmp_path / "docs" / "reference" / "commands.html").read_text("utf-8")
     assert 'id="whiten-embed-many"' in commands
+    home = (tmp_path / "index.html").read_text("utf-8")
+    styles = re.findall(r'<link rel="stylesheet" href="([^":]+)"', home)
+    assert [name for name in styles if not (tmp_path / name).is_file()] == []
     assert (tmp_path / "search" / "search_index.js").stat().st_size > 100_000
