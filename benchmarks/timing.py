@@ -1,8 +1,7 @@
 """Time candidates in interleaved rounds, and compare them by medians and ratios.
 
 A machine's speed changes from minute to minute. So every round runs each candidate once, a ratio is taken within a
-round, and a table gives the median of the rounds. Standard library only: `peers.worker` imports this module in
-environments that have neither whiten nor its dependencies.
+round, and a table gives the median of the rounds.
 """
 
 import time
@@ -31,16 +30,7 @@ def seconds_each(run: Callable[[Item], object], items: Iterable[Item]) -> list[f
 def interleaved(
     candidates: Mapping[Name, Callable[[], Result]], rounds: int, warm_up: int = 0
 ) -> dict[Name, list[Result]]:
-    """Run each candidate in turn, round after round.
-
-    Args:
-        candidates: measurements by name.
-        rounds: number of rounds that count.
-        warm_up: rounds before these, whose results are dropped.
-
-    Returns:
-        For each name, the results of its rounds in order.
-    """
+    """Run each candidate in turn, and return the results of its rounds but for those that warm up."""
     found: dict[Name, list[Result]] = {name: [] for name in candidates}
     for number in range(warm_up + rounds):
         for name, measure in candidates.items():
@@ -50,14 +40,9 @@ def interleaved(
     return found
 
 
-def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Divide two candidates' figures round by round."""
-    return [a / b for a, b in zip(over, under, strict=True)]
-
-
 def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """Return the median of the rounds' ratios."""
-    return median(ratios(over, under))
+    """Return the median of two candidates' ratios, round by round."""
+    return median(a / b for a, b in zip(over, under, strict=True))
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -25,21 +25,13 @@ _PEER = "FastAPI + sentence-transformers"
 
 @dataclass(frozen=True)
 class Round:
-    """Holds what one round measured of one candidate.
+    """Holds what one round measured of one candidate."""
 
-    Attributes:
-        singles: texts a second, 64 clients with one text each.
-        tail: p99 over p50 of these requests.
-        many: texts a second, 8 clients with 32 texts each.
-        alone: median seconds of one client's single texts.
-        cost: seconds of the processor that a single text takes at 64 clients, in the process that computes it.
-    """
-
-    singles: float
-    tail: float
-    many: float
-    alone: float
-    cost: float
+    singles: float  # texts a second, 64 clients with one text each
+    tail: float  # p99 over p50 of these requests
+    many: float  # texts a second, 8 clients with 32 texts each
+    alone: float  # median seconds of one client's single texts
+    cost: float  # seconds of the processor for a single text at 64 clients, in the process that computes it
 
 
 def main() -> None:

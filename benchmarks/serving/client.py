@@ -17,19 +17,12 @@ Address = tuple[str, int]
 
 @dataclass
 class Sample:
-    """Holds what one load measured.
+    """Holds what one load measured."""
 
-    Attributes:
-        seconds: time of the load.
-        times: seconds of each answer of status 200, in the order in which they came.
-        refusals: seconds of each answer of status 429.
-        failed: answers of other statuses, and connections that ended.
-    """
-
-    seconds: float = 0.0
-    times: list[float] = field(default_factory=list)
-    refusals: list[float] = field(default_factory=list)
-    failed: int = 0
+    seconds: float = 0.0  # time of the load
+    times: list[float] = field(default_factory=list)  # seconds of each answer of status 200, in their order
+    refusals: list[float] = field(default_factory=list)  # seconds of each answer of status 429
+    failed: int = 0  # answers of other statuses, and connections that ended
 
     @property
     def rate(self) -> float:
@@ -57,27 +50,12 @@ def request(path: str, body: object, key: str | None = None) -> bytes:
 
 
 def closed_loop(address: Address, requests: Sequence[bytes], clients: int, seconds: float) -> Sample:
-    """Let each client send the next request as soon as it has the answer to its last one.
-
-    Args:
-        address: host and port.
-        requests: requests, which are taken in turn.
-        clients: number of connections.
-        seconds: time after which nothing new is sent.
-    """
+    """Let each client send the next request as soon as it has the answer to its last one."""
     return _run(address, requests, clients, seconds, None)
 
 
 def open_loop(address: Address, requests: Sequence[bytes], clients: int, seconds: float, rate: float) -> Sample:
-    """Send requests at a rate that does not depend on the answers, on as many idle connections as there are.
-
-    Args:
-        address: host and port.
-        requests: requests, which are taken in turn.
-        clients: number of connections at most; a request that finds none idle waits for one.
-        seconds: time after which nothing new is sent.
-        rate: requests a second.
-    """
+    """Send requests at a rate that does not depend on the answers, on as many idle connections as there are."""
     return _run(address, requests, clients, seconds, rate)
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.process_memory import memory
 from benchmarks.serving.client import Address
 
 _WHITEN = "from whiten_runtime.commands import console; from whiten_serving.commands.serve import serve; "
@@ -16,15 +15,7 @@ _WHITEN += "console.run(serve)"
 
 
 class Server:
-    """Holds a server that was started.
-
-    Args:
-        command: the command; PORT in it stands for the port.
-
-    Attributes:
-        address: its host and port.
-        start_seconds: time from the start of the process until it took connections.
-    """
+    """Holds a server that was started; PORT in the command stands for its port."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.address: Address = ("127.0.0.1", _free_port())
@@ -61,6 +52,12 @@ def whiten(bundle: Path, threads: int) -> list[str]:
 def peer(python: Path, model: Path, file: str, threads: int) -> list[str]:
     """Return the command of FastAPI with sentence-transformers, in its own environment."""
     return [str(python), str(Path(__file__).with_name("peer.py")), str(model), file, "PORT", str(threads)]
+
+
+def memory(process: int) -> dict[str, int]:
+    """Return bytes by field of /proc/PID/status of Linux: VmRSS (resident), VmHWM (peak resident) and others."""
+    rows = (line.partition(":") for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return {name: 1024 * int(value.split()[0]) for name, _, value in rows if value.endswith(" kB")}
 
 
 def _free_port() -> int:

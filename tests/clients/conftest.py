@@ -37,27 +37,35 @@ def clients_python(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture(scope="session")
 def run_client(clients_python: Path) -> Runner:
-    """Runs `with_NAME.py`, another file, or a command of the environment of `requirements.txt`."""
-    return runner(clients_python)
+    """Runs a function of clients.py or a command in the environment of `requirements.txt`."""
+    return runner(clients_python, "clients.py")
 
 
 @pytest.fixture(scope="session")
 def run_framework(pytestconfig: pytest.Config) -> Runner:
-    """Runs `with_NAME.py`, or another file, in the environment of `requirements-frameworks.txt`, with whiten."""
-    return runner(environment(pytestconfig, HERE / "requirements-frameworks.txt"), PYTHONPATH=WITH_WHITEN)
+    """Runs a function of frameworks.py, or a file, in the environment of `requirements-frameworks.txt`, with whiten."""
+    python = environment(pytestconfig, HERE / "requirements-frameworks.txt")
+    return runner(python, "frameworks.py", PYTHONPATH=WITH_WHITEN)
 
 
 @pytest.fixture(scope="session")
 def run_client_with_whiten(clients_python: Path) -> Runner:
-    return runner(clients_python, PYTHONPATH=WITH_WHITEN)
+    return runner(clients_python, "clients.py", PYTHONPATH=WITH_WHITEN)
 
 
-def runner(python: Path, **settings: str) -> Runner:
-    """Return a function that runs a program without a network, and fails with what it wrote to stderr."""
+def runner(python: Path, script: str, **settings: str) -> Runner:
+    """Return a function that runs a file, a command, or a function of a script by its name, without a network.
+
+    It fails with what was written to stderr.
+    """
 
     def run(program: str | Path, *arguments: object, folder: Path | None = None, **variables: str) -> None:
-        script = program if isinstance(program, Path) else HERE / f"with_{program}.py"
-        command = [python, script] if script.is_file() else [python.parent / program]
+        if isinstance(program, Path):
+            command = [python, program]
+        elif (python.parent / program).exists():
+            command = [python.parent / program]
+        else:
+            command = [python, HERE / script, program]
         quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         done = subprocess.run(
             [*command, *map(str, arguments)],

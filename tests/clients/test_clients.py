@@ -105,7 +105,7 @@ def test_mteb_scores_equal_scipy_and_scikit_learn(
         "test": labelled(texts[200:], labels[200:]),
     }
     data.write_text(json.dumps(content), "utf-8")
-    run_client_with_whiten("mteb", minilm_bundle, data, out, HF_HOME=str(tmp_path))
+    run_client_with_whiten(Path(__file__).with_name("with_mteb.py"), minilm_bundle, data, out, HF_HOME=str(tmp_path))
     scores = json.loads(out.read_text("utf-8"))
     with Encoder(minilm_bundle) as encoder:
         first, second = (encoder.encode(pairs[name], normalize_embeddings=True) for name in ("sentence1", "sentence2"))

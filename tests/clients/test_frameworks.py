@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from whiten import Encoder
 

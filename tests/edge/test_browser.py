@@ -1,4 +1,4 @@
-"""Test examples/browser in headless Chromium: what it ranks, what it fetches, and how long it takes.
+"""Test examples/browser in headless Chromium: what it ranks and what it fetches.
 
 WHITEN_SCREENSHOT=docs/images/browser.png writes the picture of the page that the documentation shows.
 """
@@ -22,8 +22,6 @@ pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "examples" / "browser"
 QUESTION = "How expensive is it to borrow money?"
-SECONDS = 20.0
-"""Time to the first vector that fails the test: ten times what it is to be, as machines of tests are busy."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +94,3 @@ def test_the_page_works_without_isolation_and_with_the_keyboard(visited: dict[st
     assert visited["first"]["isolated"] is False
     assert visited["asked"]["tabbed"] == "question"
     assert "ordered in" in visited["asked"]["status"]
-
-
-def test_the_first_vector_comes_soon(visited: dict[str, Any]) -> None:
-    assert visited["first"]["firstVector"] / 1000 < SECONDS

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, UsageError
 from whiten_evaluation.embedding import WhiteningSource, check_bundles, check_fit, embed_texts

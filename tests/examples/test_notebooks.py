@@ -1,7 +1,6 @@
 """Run the notebooks from the first cell to the last, with the assertions in their cells, in a kernel of Jupyter."""
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,6 @@ def run(notebook: Any, folder: Path) -> str:
     return "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
 
 
-def test_there_are_notebooks() -> None:
-    assert [path.name for path in NOTEBOOKS] == ["first-steps.ipynb"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_no_outputs_are_kept(path: Path) -> None:
     notebook = read(path)
@@ -52,18 +47,10 @@ def test_links_lead_to_files(path: Path) -> None:
 
 def test_first_steps(tmp_path: Path) -> None:
     notebook = read(FOLDER / "first-steps.ipynb")
-    began = time.monotonic()
     printed = run(notebook, tmp_path)
-    print(f"{time.monotonic() - began:.0f} s")
     assert (tmp_path / "bundles" / "first-steps" / "whiten.json").is_file()
     assert "whitened by pca, fitted on " in printed
     first = printed.split("How long does bread dough have to rest?\n")[1].splitlines()[0]
     assert first.endswith("  Let the dough rest for an hour before you bake the bread.")
     plot = next(cell for cell in notebook.cells if "axes.hist" in cell.source)
     assert [output.data["image/png"] for output in plot.outputs if "data" in output]
-
-
-def test_a_wrong_result_in_a_cell_is_found(tmp_path: Path) -> None:
-    cells = [nbformat.v4.new_code_cell("assert 1 + 1 == 3")]
-    with pytest.raises(nbclient.exceptions.CellExecutionError, match="AssertionError"):
-        run(nbformat.v4.new_notebook(cells=cells), tmp_path)

@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from support.cli import invoke
 from support.hub_cache import COMMIT
 from support.published import save_published
+from support.sizes import LAYERS
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find
@@ -70,7 +71,7 @@ def test_embedding_model_is_exported_as_published_by_its_hub_id(snapshot: Callab
     result = run("BAAI/bge-small-en-v1.5")
     assert result.exit_code == 0, result.stderr
     described = manifest("bundles/bge-small")
-    assert (described["layers"], described["pooling"], described["normalize"]) == ([2], "cls", True)
+    assert (described["layers"], described["pooling"], described["normalize"]) == ([LAYERS], "cls", True)
     assert (described["whitening"], described["published"] is not None) == (None, True)
     with Encoder("bundles/bge-small") as encoder:
         want = SentenceTransformer(str(folder), device="cpu").encode(["A text."])

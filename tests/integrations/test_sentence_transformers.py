@@ -12,8 +12,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from support.nasty_texts import NASTY
 from support.vectors import ROUNDING, worst

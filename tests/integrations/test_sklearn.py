@@ -10,8 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from support.vectors import ROUNDING, worst
 from whiten import BundleError, Encoder, TextError, UsageError

@@ -1,3 +1,5 @@
+"""Test the catalogue's facts, and finding an entry by its names."""
+
 import re
 from typing import Any, get_args
 
@@ -52,13 +54,14 @@ MODEL_TYPES = {
 
 SINCE_TRANSFORMERS_5 = {"nomic_bert"}
 
+WEB_SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+BGE_QUERY = "Represent this sentence for searching relevant passages: "
+
 KINDS = {"WordPiece", "byte-level BPE", "SentencePiece unigram", "SentencePiece BPE", "BPE", "words", ""}
 
 NOT_FINE_TUNED = set(PAPERS_ROWS) - {
     "labse", "minilm", "sbert", "simcse", "unsup-simcse", "angle-bert", "angle-llama",
 }  # fmt: skip
-
-each_entry = pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 
 
 def entry_of(name: str) -> Entry:
@@ -71,45 +74,54 @@ def test_catalogue_lists_every_model_of_the_papers_with_a_checkpoint() -> None:
     assert sorted(entry.name for entry in catalogue()[: len(PAPERS_ROWS)]) == sorted(PAPERS_ROWS)
 
 
-@each_entry
-def test_fields_of_every_entry_are_valid(entry: Entry) -> None:
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
+def test_fields_of_every_entry_agree_with_each_other(entry: Entry) -> None:
     assert re.fullmatch(r"[a-z0-9.-]+", entry.name)
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9.-]+|see the (checkpoint|provider)", entry.licence)
     assert entry.paper_name
+    assert entry.note == "" or entry.note.endswith(".")
     assert all(0 <= layer <= entry.layers for layer in entry.recommended_layers)
     assert list(entry.recommended_layers) == sorted(set(entry.recommended_layers))
-    assert entry.width > 0
-    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9.-]+|see the (checkpoint|provider)", entry.licence)
-    assert (entry.weights_sha256 is None) or re.fullmatch(r"[0-9a-f]{64}", entry.weights_sha256)
-    assert (entry.revision is None) == (entry.weights_sha256 is None)
-    assert (entry.revision is None) == (entry.name != "minilm")
-    assert entry.note == "" or entry.note.endswith(".")
+    assert (entry.revision is None) == (entry.weights_sha256 is None) == (entry.name != "minilm")
+    assert entry.weights_sha256 is None or re.fullmatch(r"[0-9a-f]{64}", entry.weights_sha256)
     assert entry.source in get_args(whiten_models.catalogue.Source)
     assert pooling_modes(entry.pooling)
     assert entry.sentence_similarity == (entry.name not in NOT_FINE_TUNED)
-
-
-@each_entry
-def test_every_entry_has_the_fields_of_its_source(entry: Entry) -> None:
     is_hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", entry.checkpoint) is not None
     assert is_hub_id == (entry.source != "vectors")
     assert (entry.file is not None) == (entry.source == "words")
     assert (entry.recommended_layers == ()) == (entry.source == "vectors")
-    if entry.source == "transformers":
-        assert entry.model_type in MODEL_TYPES
-        assert entry.layers > 0
-    else:
-        assert (entry.model_type, entry.layers) == ("", 0)
+    assert (entry.layers > 0) == (entry.source == "transformers") == bool(entry.model_type)
+    assert entry.tokenizer.kind in KINDS
+    assert entry.tokenizer.lowercase_override in (None, entry.tokenizer.lowercase)
+    assert (entry.tokenizer.lowercase_override is False) == entry.name.startswith("spanbert")
+    assert entry.tokenizer.vocabulary is None or entry.tokenizer.vocabulary > 10_000
 
 
-@each_entry
-def test_tokenizer_of_every_entry_is_valid(entry: Entry) -> None:
-    facts = entry.tokenizer
-    before, after = facts.specials
-    assert facts.kind in KINDS
-    assert all(isinstance(token, str) and token for token in (*before, *after))
-    assert facts.lowercase_override in (None, facts.lowercase)
-    assert (facts.lowercase_override is False) == entry.name.startswith("spanbert")
-    assert facts.vocabulary is None or facts.vocabulary > 10_000
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
+def test_what_is_exported_as_published_agrees_with_the_modules(entry: Entry) -> None:
+    if not entry.as_published:
+        assert (entry.normalize, dict(entry.prompts), entry.dimensions, entry.modules) == (False, {}, (), ())
+        assert (entry.max_length, entry.remote_code) == (None, False)
+        return
+    assert entry.recommended_layers == (entry.layers,)
+    assert entry.default_prompt is None or entry.default_prompt in entry.prompts
+    assert all(name and name == name.strip() for name in entry.prompts)
+    assert all(prompt.count("{text}") <= 1 for prompt in entry.prompts.values())
+    width = entry.width
+    if entry.modules:
+        order = r"(Pooling\(\w+\)( Dense\(\d+->\d+(, Tanh)?\))*|StaticEmbedding)( Normalize)?"
+        assert re.fullmatch(order, " ".join(entry.modules))
+        first = "StaticEmbedding" if entry.source == "static" else f"Pooling({entry.pooling})"
+        assert entry.modules[0] == first
+        assert entry.normalize == (entry.modules[-1] == "Normalize")
+        for taken, given in re.findall(r"Dense\((\d+)->(\d+)", " ".join(entry.modules)):
+            assert int(taken) == width
+            width = int(given)
+    assert list(entry.dimensions) == sorted(set(entry.dimensions), reverse=True)
+    assert all(0 < dimension <= width for dimension in entry.dimensions)
+    most = 512 if entry.model_type in ("bert", "mpnet", "distilbert") else 32768
+    assert entry.max_length is None or 0 < entry.max_length <= most
 
 
 def test_model_types_are_those_of_transformers() -> None:
@@ -201,3 +213,44 @@ def test_unknown_fields_are_refused(changes: dict[str, Any], message: str) -> No
     row = {"paper_name": "X", "checkpoint": "a/x", "tokenizer": {"kind": ""}} | changes
     with pytest.raises(ValueError, match=message):
         whiten_models.catalogue._entry("x", row)
+
+
+def test_prompts_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        entry_of("e5-base").prompts["query"] = ""  # type: ignore[index]
+    assert len({hash(entry) for entry in catalogue()}) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "text"),
+    [
+        ("bge-small", "query", BGE_QUERY),
+        ("mxbai-large", "query", BGE_QUERY),
+        ("arctic-m", "query", BGE_QUERY),
+        ("arctic-l-v2", "query", "query: "),
+        ("e5-large", "query", "query: "),
+        ("multilingual-e5-base", "document", "passage: "),
+        ("multilingual-e5-large-instruct", "query", f"{WEB_SEARCH} "),
+        ("e5-mistral", "web_search_query", f"{WEB_SEARCH} "),
+        ("gte-qwen2", "query", f"{WEB_SEARCH} "),
+        ("qwen3-embedding-0.6b", "query", WEB_SEARCH),
+        ("qwen3-embedding-4b", "document", ""),
+        ("nomic-v1.5", "search_document", "search_document: "),
+        ("nomic-v2", "passage", "search_document: "),
+        ("modernbert-embed", "search_query", "search_query: "),
+        ("jina-v3", "retrieval.query", "Represent the query for retrieving evidence documents: "),
+        ("embeddinggemma", "query", "task: search result | query: "),
+        ("embeddinggemma", "document", "title: none | text: "),
+        ("angle-llama", "A", 'Summarize sentence "{text}" in one word:"'),
+    ],
+)
+def test_prompts_are_those_of_the_authors(name: str, prompt: str, text: str) -> None:
+    assert entry_of(name).prompts[prompt] == text
+
+
+def test_only_angle_llama_takes_a_prompt_where_none_is_named() -> None:
+    assert {entry.name: entry.default_prompt for entry in catalogue() if entry.default_prompt} == {"angle-llama": "A"}
+
+
+def test_models_with_code_of_their_own() -> None:
+    assert {entry.name for entry in catalogue() if entry.remote_code} == {"gte-qwen2", "nomic-v2", "jina-v3"}

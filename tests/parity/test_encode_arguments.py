@@ -11,11 +11,10 @@ import torch
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.base.modules import InputModule
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from support.sizes import WIDTH
-from whiten import Encoder, UsageError
+from whiten import Encoder
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 
 pytestmark = pytest.mark.slow
@@ -126,30 +125,12 @@ def test_arguments_do_what_they_do_there(
     check_same(ours(TEXTS[0], **arguments), theirs(TEXTS[0], **arguments))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["sentences", "inputs"])
-def test_texts_have_both_names(encoder: Encoder, model: SentenceTransformer, method: str, name: str) -> None:
-    check_same(getattr(encoder, method)(**{name: TEXTS}), getattr(model, method)(**{name: TEXTS}))
-
-
 def test_no_argument_of_theirs_is_unknown() -> None:
     known = inspect.signature(Encoder.encode).parameters
     theirs = inspect.signature(SentenceTransformer.encode).parameters
     assert {name for name in theirs if name not in known} == {"kwargs"}
     for name in known.keys() & theirs.keys() - {"inputs", "batch_size", "show_progress_bar"}:
         assert known[name].default == theirs[name].default or name == "self", name
-
-
-def test_unknown_arguments_are_refused_there_too(encoder: Encoder, model: SentenceTransformer) -> None:
-    for encode, error in ((encoder.encode, TypeError), (model.encode, ValueError)):
-        with pytest.raises(error, match="precison"):
-            encode(TEXTS, precison="int8")
-
-
-@pytest.mark.parametrize("output_value", ["token_embeddings", None])
-def test_only_vectors_of_sentences_are_given(encoder: Encoder, output_value: Any) -> None:
-    with pytest.raises(UsageError, match="none of tokens"):
-        encoder.encode(TEXTS, output_value=output_value)
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary", "float32"])

@@ -81,7 +81,7 @@ def test_published_model_keeps_its_cosines(minilm_checkpoint: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("similarity", ["dot", "euclidean", "manhattan"])
 def test_models_of_other_similarities_are_refused(tmp_path: Path, similarity: str) -> None:
-    folder = save_published("arctic-m", tmp_path / "model")
+    folder = save_published("bge-small", tmp_path / "model")
     settings = folder / "config_sentence_transformers.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"similarity_fn_name": similarity}))
     result = invoke(export, folder, "--vector-type", "int8", "--out", tmp_path / "b")

@@ -82,6 +82,7 @@ def test_codes_of_8_bits_lose_little(minilm_bundle: Path, normalize: bool) -> No
     assert moved.mean() < 1.2e-3
 
 
+@pytest.mark.slow
 def test_published_figure_on_sts_benchmark(raw_top: Encoder, shared_data: Path) -> None:
     """82.03 is Spearman's correlation on the test set, as published with the checkpoint."""
     lines = (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()

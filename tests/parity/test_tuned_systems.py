@@ -14,7 +14,6 @@ import transformers
 
 from support.checkpoints import save_checkpoint
 from support.cli import invoke
-from support.published import save_published
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.parity import GATES, compare
@@ -54,7 +53,7 @@ def exported(snapshot: Callable[[str], Path]) -> Callable[..., tuple[Path, Encod
     """Return a function that makes the folder of a name and exports it by that name."""
 
     def get(name: str, *options: str) -> tuple[Path, Encoder]:
-        folder = save_published(name, snapshot(name))
+        folder = save_checkpoint("llama" if name == "angle-llama" else "bert", snapshot(name))
         result = invoke(export, name, *options, "--out", "bundle")
         assert result.exit_code == 0, result.stderr
         return folder, Encoder("bundle")

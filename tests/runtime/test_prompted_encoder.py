@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.cli import invoke, ok
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, TooLongError, UsageError

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from support.nasty_texts import NASTY
 from support.runners import FakeRunner, until

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from support.server import RunningServer, run, until
 from whiten import Encoder

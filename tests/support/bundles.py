@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, WHITENING_FILE
 from whiten_runtime.bundle.files import HASH_FIELD, with_own_hash
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.space import space_id
 
 
 def copy_bundle(bundle: Path, target: Path) -> Path:
@@ -27,6 +29,45 @@ def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> N
     change(fields)
     content = json.dumps(fields).encode()
     path.write_bytes(with_own_hash(content) if HASH_FIELD in fields else content)
+
+
+def change_bundle(bundle: Path, **fields: Any) -> None:
+    """Change fields of a manifest, and the id of its space with them.
+
+    `whitening=None` takes the whitening out of the graph and the probes too; otherwise the graph stays as it is.
+    """
+    if fields.get("whitening", 0) is None:
+        _remove_whitening(bundle)
+    edit_manifest(bundle, lambda manifest: manifest.update(fields))
+    manifest = read_manifest(bundle)
+    if manifest.space is not None:
+        edit_manifest(bundle, lambda fields: fields.update(space=space_id(manifest)))
+
+
+def _remove_whitening(bundle: Path) -> None:
+    """Remove the two nodes of a whitening that keeps the width; what followed them follows the pooling."""
+    import onnx
+    from safetensors.numpy import load_file, save
+
+    model = onnx.load(bundle / MODEL_FILE)
+    graph = model.graph
+    (centre,) = (node for node in graph.node if list(node.input[1:]) == ["whitening.mean"])
+    (turn,) = (node for node in graph.node if list(node.input[1:]) == ["whitening.weight"])
+    before, after = centre.input[0], turn.output[0]
+    for node in (centre, turn):
+        graph.node.remove(node)
+    for value in [one for one in graph.value_info if one.name == before]:
+        graph.value_info.remove(value)
+    for node in graph.node:
+        node.input[:] = [after if name == before else name for name in node.input]
+        node.output[:] = [after if name == before else name for name in node.output]
+    for tensor in [one for one in graph.initializer if one.name.startswith("whitening.")]:
+        graph.initializer.remove(tensor)
+    rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
+    probes = load_file(bundle / PROBE_VECTORS_FILE)
+    rewrite_file(bundle, PROBE_VECTORS_FILE, save(probes | {"embeddings": probes["unwhitened"].copy()}))
+    (bundle / WHITENING_FILE).unlink()
+    edit_manifest(bundle, lambda manifest: manifest["files"].pop(WHITENING_FILE))
 
 
 def rewrite_file(bundle: Path, name: str, content: bytes) -> None:

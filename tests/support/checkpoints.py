@@ -255,6 +255,62 @@ FAMILIES = {
     ),
 }
 
+_DECODER = _SIZES | {"num_key_value_heads": 2}
+_QWEN = {
+    "ids": {"bos_token_id": "<|endoftext|>", "eos_token_id": "<|endoftext|>"},
+    "tokenizer_config": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "padding_side": "left",
+    },
+}
+_END = partial(write_tokenizer_json, specials=("<|endoftext|>",), template="$A <|endoftext|>")
+_ROTARY = _SIZES | {"rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"}}
+
+DECODERS = {
+    "mistral": Family(
+        "mistral",
+        FAMILIES["llama"].vocabulary,
+        _DECODER | {"sliding_window": 16},
+        {"bos_token_id": "<s>", "eos_token_id": "</s>", "pad_token_id": "</s>"},
+        {
+            **(FAMILIES["llama"].tokenizer_config or {}),
+            "add_eos_token": True,
+            "pad_token": "</s>",
+            "padding_side": "left",
+        },
+    ),
+    "qwen2": Family("qwen2", _END, _DECODER, **_QWEN),
+    "qwen3": Family("qwen3", _END, _DECODER | {"head_dim": 32}, **_QWEN),
+    # Two blocks of three attend to what is near.
+    "gemma3_text": Family(
+        "gemma3_text",
+        partial(write_tokenizer_json, specials=("<pad>", "<eos>", "<bos>"), template="<bos> $A <eos>"),
+        _DECODER
+        | {
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "full_attention"],
+            "sliding_window": 16,
+            "use_bidirectional_attention": True,
+        },
+        {f"{name}_token_id": f"<{name}>" for name in ("bos", "eos", "pad")},
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **{f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad")},
+        },
+    ),
+    "nomic_bert": Family("nomic_bert", write_wordpiece, _ROTARY, _LIKE_BERT, _UNCASED),
+    "jina_embeddings_v3": Family(
+        "jina_embeddings_v3",
+        FAMILIES["xlm-roberta"].vocabulary,
+        _ROTARY | {"type_vocab_size": 1},
+        _LIKE_ROBERTA,
+        {"tokenizer_class": "XLMRobertaTokenizer"},
+    ),
+}
+"""Architectures of published embedding models alone, with the end of a text in tokenizer.json where theirs has it."""
 
 _WIDTHS = frozenset(
     (
@@ -265,27 +321,26 @@ _WIDTHS = frozenset(
 """Settings that grow with the width."""
 
 
-def save_checkpoint(family: str, directory: Path, widened: int = 1) -> Path:
+def save_checkpoint(family: str | Family, directory: Path, widened: int = 1, **changes: Any) -> Path:
     """Write a random checkpoint with noise on every parameter, so that no two are equal and none is trivial.
 
     Args:
-        family: a key of `FAMILIES`.
+        family: a key of `FAMILIES`, or how it is made.
         directory: where to.
         widened: how many times `WIDTH` a hidden state has; the noise is divided by the root of it.
+        changes: settings of the architecture in place of the family's.
     """
     import transformers
 
-    made = FAMILIES[family]
+    made = FAMILIES[family] if isinstance(family, str) else family
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = made.vocabulary(directory)
     if made.tokenizer_config is not None:
         content = made.tokenizer_config | {"model_max_length": MAX_LENGTH}
         (directory / "tokenizer_config.json").write_text(json.dumps(content, indent=2), "utf-8")
     sizes = {name: value * widened if name in _WIDTHS else value for name, value in made.config.items()}
-    ids = {name: vocabulary[token] for name, token in made.ids.items()}
-    config = transformers.AutoConfig.for_model(
-        made.model_type, vocab_size=len(vocabulary) + made.unused, **sizes, **ids
-    )
+    sizes |= {name: vocabulary[token] for name, token in made.ids.items()} | changes
+    config = transformers.AutoConfig.for_model(made.model_type, vocab_size=len(vocabulary) + made.unused, **sizes)
     network = random_network(config, noise=made.noise, small=made.small, widened=widened)
     network.save_pretrained(directory)
     return directory

@@ -35,13 +35,9 @@ def write_lines(path: Path, texts: Sequence[str]) -> None:
 
 def bert_on_my_corpus(folder: Path, hub: Path) -> None:
     """Write texts from before and after the export, and a small random BERT of twelve blocks in the hub's cache."""
-    from support.published import tokenizer_files as tokenizers
-    from support.published.folders import Published, save
-    from support.published.modules import Transformer
-    from support.published.networks import bert
+    from support.checkpoints import save_checkpoint
 
-    network = Transformer(bert(12), tokenizers.wordpiece(), length=48)
-    save(Published("bert-base", (network,), plain=True), make_snapshot(hub, "bert-base"))
+    save_checkpoint("bert", make_snapshot(hub, "bert-base"), num_hidden_layers=12)
     write_table(folder / "mine.csv", "body", everyday(1000))
     write_table(folder / "later.csv", "body", everyday(300, 1))
 

@@ -81,12 +81,21 @@ def write_word_bpe(directory: Path) -> Vocabulary:
     return _write_bpe(directory, tokenizer, (), (), count=" 1")
 
 
-def write_tokenizer_json(directory: Path, specials: tuple[str, ...] = BERT_TOKENS) -> Vocabulary:
+def write_tokenizer_json(
+    directory: Path, specials: tuple[str, ...] = BERT_TOKENS, template: str = "[CLS] $A [SEP]"
+) -> Vocabulary:
     """Write a byte-level BPE that is stored in no other form, with tokens for runs of spaces, as ModernBERT has."""
-    tokenizer = byte_bpe(specials, ("[CLS]", "[SEP]"))
+    tokenizer = byte_bpe(specials, None)
+    ends = sorted({token for token in template.split() if token != "$A"})
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template,
+        pair=f"{template} {template.replace('$A', '$B:1')}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ends],
+    )
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.add_tokens([AddedToken(" " * count, normalized=True) for count in range(8, 1, -1)])
-    tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True)])
+    if "[MASK]" in specials:
+        tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True)])
     tokenizer.save(str(directory / "tokenizer.json"))
     return tokenizer.get_vocab()
 

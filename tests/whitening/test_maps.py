@@ -35,6 +35,19 @@ def root(matrix: np.ndarray) -> np.ndarray:
     return np.asarray((basis * np.sqrt(np.maximum(values, 0))) @ basis.T)
 
 
+def test_common_components_are_left_out_of_the_whitening() -> None:
+    """All-but-the-top keeps the whitened coordinates after the first ones, which scikit-learn's PCA gives too."""
+    vectors = anisotropic(400, 16)
+    want = PCA(whiten=True).fit_transform(vectors)
+    for removed, dimension in ((1, None), (2, 5)):
+        got = white(
+            fit_map(Moments.of(vectors), WhiteningSpec(dimension=dimension, common_components=removed)), vectors
+        )
+        kept = want[:, removed:][:, :dimension]
+        assert got.shape == kept.shape
+        np.testing.assert_allclose(np.abs(got), np.abs(kept), atol=1e-8)
+
+
 @pytest.mark.parametrize("d", [384, 768])
 def test_each_method_satisfies_its_identity(d: int) -> None:
     """Kessy, Lewin & Strimmer (2018), section 3: cross-covariance Φ = cov(x̂, x), cross-correlation Ψ = Φ D⁻¹."""

@@ -108,7 +108,8 @@ def sweep(
     for line in found.missing():
         reporter.warn(line)
     with needing("eval,export"):
-        from whiten_evaluation.sweep.report import draw, html, scores_csv, summary
+        from whiten_evaluation.sweep.figures import draw
+        from whiten_evaluation.sweep.report import html, scores_csv, summary
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
         model=model,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.cli import invoke
 from support.sts import Rows, write_paper_layout
 from whiten import Encoder

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.agreeing import renew_space
-from support.bundles import copy_bundle, edit_manifest
+from support.bundles import change_bundle, copy_bundle, edit_manifest
 from support.cli import invoke, ok
 from support.corpus import sentences
 from whiten import Encoder
@@ -47,7 +46,7 @@ def test_vectors_of_the_own_space_drift_like_their_texts(tiny_bundle: Path, text
 def test_vectors_of_another_space_are_refused(tiny: Encoder, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     other = copy_bundle(tiny_bundle, tmp_path)
     edit_manifest(other, lambda m: m["source"].update(weights_sha256="f" * 64))
-    renew_space(other)
+    change_bundle(other)
     ok("embed", other, "--input", texts, "--out", tmp_path / "v.npy")
     message = refused(tiny_bundle, tmp_path / "v.npy")
     found = space_of(read_manifest(other))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whiten_evaluation.sweep.report import best_table, draw, html, pairs_table, scores_csv, summary
+from whiten_evaluation.sweep.report import best_table, html, pairs_table, scores_csv, summary
 from whiten_evaluation.sweep.search import Best, Score, Sweep, Whitened, of_sizes
 from whiten_evaluation.tasks.sts import Interval
 
@@ -66,8 +66,12 @@ def test_table_has_intervals_and_speeds() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exhaustive", [True, False])
 def test_report_is_one_file_with_three_figures(exhaustive: bool) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra test-all")
+    from whiten_evaluation.sweep.figures import draw
+
     sweep = made((score((2, 6), 82.41), 0.0), exhaustive=exhaustive)
     pictures = draw(sweep)
     assert list(pictures) == ["layers", "pairs", "sizes"]

@@ -24,6 +24,7 @@ from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime.errors import DataError
 
 pytestmark = pytest.mark.slow
+pytest.importorskip("matplotlib", reason="needs the extra test-all")
 
 
 @pytest.fixture(scope="module")

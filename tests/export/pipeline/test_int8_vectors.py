@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from support.agreeing import change_bundle
-from support.bundles import copy_bundle
+from support.bundles import change_bundle, copy_bundle
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences

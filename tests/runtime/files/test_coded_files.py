@@ -75,8 +75,7 @@ def test_embed_writes_codes(tiny_bundle: Path, tiny: Encoder, tmp_path: Path, ki
 
 
 def test_embed_without_moments_says_what_to_do(golden: Path, tmp_path: Path) -> None:
-    from support.agreeing import change_bundle
-    from support.bundles import copy_bundle
+    from support.bundles import change_bundle, copy_bundle
     from support.cli import invoke
     from whiten_runtime.commands.main import whiten
 

@@ -162,8 +162,7 @@ def test_embed_says_what_was_done_to_the_vectors(tiny_bundle: Path, tiny: Encode
 
 
 def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
-    from support.agreeing import change_bundle
-    from support.bundles import copy_bundle
+    from support.bundles import change_bundle, copy_bundle
 
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     change_bundle(bundle, prompts={"query": "q: ", "sts": "s: "}, default_prompt_name="query")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.agreeing import change_bundle
 from support.asgi import asked, assert_near
+from support.bundles import change_bundle
 from whiten import Encoder
 from whiten_serving import AsyncEncoder
 
