@@ -12,7 +12,7 @@ from support.hub_server import Hub, connect, serving
 from whiten import BundleError, Encoder
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.graph import files as graph_files
+from whiten_export.graph import builder as graph_files
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
 from whiten_runtime.bundle.graph_scan import scan_graph, with_locations
 from whiten_runtime.ort.session import weights_place
