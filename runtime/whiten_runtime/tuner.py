@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import median
 
 from whiten_runtime.bundle.graph import OUTPUT
-from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import BundleError, WhitenError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.openvino import plugin_version
@@ -78,6 +79,13 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
     providers = providers_to_try(manifest.precision, processor().features, plugin_version() is not None)
     threads = default_threads()
     with ExitStack() as stack:
+        try:
+            lock_file(stack.enter_context((path / MANIFEST_FILE).open("rb")))
+        except BlockingIOError:
+            message = f"{path}: another whiten tune measures it, and both would be wrong; start this one after that one"
+            raise WhitenError(message) from None
+        except OSError:  # a file system without locks
+            pass
         default = stack.enter_context(_open(path, "cpu", threads, verify=True))
         opened = {_setting("cpu", threads, default): default}
         for provider, count, budget in candidates(providers, threads, default.engine.schedule.budget):

@@ -11,8 +11,8 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ import prometheus_client
 import uvicorn
 
 from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.files.replacing import lock_file
 from whiten_serving.http.app import make_app
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
@@ -52,15 +53,37 @@ _LOG = logging.getLogger("whiten.serving")
 def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
     """Serve bundles until SIGTERM or SIGINT has been obeyed."""
     set_up_logs(settings.log)
-    listener, address = bind(settings)
+    with _locked(settings.uds):
+        listener, address = bind(settings)
+        try:
+            process = opened(settings, choices)
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(process.run(listener, address))
+        finally:
+            listener.close()
+            if settings.uds is not None:
+                Path(settings.uds).unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(uds: str | None) -> Iterator[None]:
+    """Lock the path of a Unix socket: until the socket listens, nothing else shows that it is of a running process."""
+    if uds is None:
+        yield
+        return
+    path = Path(uds)
     try:
-        process = opened(settings, choices)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(process.run(listener, address))
-    finally:
-        listener.close()
-        if settings.uds is not None:
-            Path(settings.uds).unlink(missing_ok=True)
+        file = path.with_name(f".{path.name}.lock").open("ab")
+    except OSError as error:
+        raise _no_socket(path, error) from None
+    with file:
+        try:
+            lock_file(file)
+        except BlockingIOError:
+            raise _taken(path) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 @dataclass
@@ -289,17 +312,25 @@ def _unix(path: Path) -> socket.socket:
             if not stat.S_ISSOCK(path.stat().st_mode):
                 raise WhitenError(f"{path}: exists and is no socket; choose another path (--uds)")
             if sock.connect_ex(str(path)) == 0:
-                raise WhitenError(f"{path}: another process listens there; stop it, or choose another path (--uds)")
+                raise _taken(path)
             path.unlink()
         sock.bind(str(path))
         path.chmod(_OWNER_AND_GROUP)
     except OSError as error:
         sock.close()
-        raise WhitenError(f"{path}: cannot make a Unix socket there: {error.strerror or error}") from None
+        raise _no_socket(path, error) from None
     except WhitenError:
         sock.close()
         raise
     return sock
+
+
+def _no_socket(path: Path, error: OSError) -> WhitenError:
+    return WhitenError(f"{path}: cannot make a Unix socket there: {error.strerror or error}")
+
+
+def _taken(path: Path) -> WhitenError:
+    return WhitenError(f"{path}: another process listens there; stop it, or choose another path (--uds)")
 
 
 def _refused(error: OSError, address: str) -> WhitenError:

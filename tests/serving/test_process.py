@@ -18,7 +18,9 @@ import pytest
 from support.bundles import copy_bundle, rewrite_file
 from support.http_load import Load, closed_loop
 from support.server import RunningServer, received, request, run
-from whiten import Encoder
+from whiten import Encoder, WhitenError
+from whiten_serving import process
+from whiten_serving.settings import Settings
 
 TEXT = "A man is playing a guitar."
 
@@ -101,6 +103,27 @@ def test_several_models_share_one_process(golden: Path) -> None:
             with Encoder(golden / name) as encoder:
                 assert np.allclose(found, encoder.encode(TEXT), atol=1e-5)
         assert server.embed(TEXT, "c").status_code == 404
+
+
+def test_the_second_of_two_on_one_socket_is_refused_while_the_first_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first does not listen yet, so that its socket looks like one whose process has ended."""
+    place = tmp_path / "s"
+
+    def opened(*_: object) -> None:
+        monkeypatch.setattr(process, "opened", lambda *_: pytest.fail("the second opened its models"))
+        with pytest.raises(WhitenError, match="another process listens there"):
+            process.serve(settings, [])
+        assert place.is_socket()
+        raise KeyError
+
+    settings = Settings(uds=str(place))
+    monkeypatch.setattr(process, "set_up_logs", lambda form: None)
+    monkeypatch.setattr(process, "opened", opened)
+    with pytest.raises(KeyError):
+        process.serve(settings, [])
+    assert not place.exists()
 
 
 @pytest.mark.slow

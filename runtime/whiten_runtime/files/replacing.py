@@ -141,7 +141,7 @@ def delete_abandoned(target: Path) -> None:
     """Delete hidden files that killed processes left beside a file: those that no process has locked."""
     for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*") if fcntl else ():
         with suppress(OSError), found.open("rb") as file:
-            _lock(file)
+            lock_file(file)
             found.unlink()
 
 
@@ -173,7 +173,7 @@ def _open(target: Path) -> tuple[BinaryIO, Path]:
         file = temporary.open("xb")
         with suppress(BlockingIOError):  # another process has locked it first, to delete it
             try:
-                _lock(file)
+                lock_file(file)
             except BlockingIOError:
                 raise
             except OSError:  # a file system without locks
@@ -183,8 +183,8 @@ def _open(target: Path) -> tuple[BinaryIO, Path]:
         file.close()
 
 
-def _lock(file: IO[bytes]) -> None:
-    """Lock an open file until it is closed, where the system has locks."""
+def lock_file(file: IO[bytes]) -> None:
+    """Lock an open file until it is closed, where the system has locks; BlockingIOError if it is locked already."""
     if fcntl:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -11,6 +11,7 @@ from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke
 from whiten_runtime import tuner
 from whiten_runtime.commands.main import whiten
+from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.tuned import Rate, Setting
 from whiten_runtime.tuner import best, candidates, passages, providers_to_try
 
@@ -94,6 +95,15 @@ def test_passages_hold_all_sentences_in_order() -> None:
     joined = passages(sentences, random.Random(0))
     assert " ".join(joined).split() == sentences
     assert len({len(passage.split()) for passage in joined}) > 3
+
+
+def test_the_second_of_two_at_once_is_refused(tmp_path: Path) -> None:
+    copy = copy_bundle(DATA / "bundle-v1", tmp_path)
+    with (copy / "whiten.json").open("rb") as held:
+        lock_file(held)
+        result = run("tune", str(copy))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{copy}: another whiten tune measures it" in result.stderr
 
 
 def test_a_lookup_table_has_nothing_to_tune(tmp_path: Path) -> None:
