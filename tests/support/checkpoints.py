@@ -33,6 +33,8 @@ class Family:
         unused: ids that the embeddings have besides the vocabulary's.
         noise: standard deviation of what is added to every parameter.
         small: part of the names of parameters that get a tenth of it.
+        folded: summands of the word embeddings that depend on the position alone: RoBERTa's depend on the ids too.
+        fused: whether onnxscript knows the attention of the family.
     """
 
     model_type: str
@@ -43,6 +45,8 @@ class Family:
     unused: int = 0
     noise: float = 0.3
     small: str = "-"
+    folded: int = 0
+    fused: bool = True
 
 
 _SIZES = {
@@ -67,9 +71,9 @@ _FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _UNUSED_TOKENS = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
 
 FAMILIES = {
-    "bert": Family("bert", write_wordpiece, _SIZES, _LIKE_BERT, _UNCASED),
+    "bert": Family("bert", write_wordpiece, _SIZES, _LIKE_BERT, _UNCASED, folded=2),
     # Cased, and no file says so.
-    "spanbert": Family("bert", partial(write_wordpiece, lowercase=False), _SIZES, _LIKE_BERT, None),
+    "spanbert": Family("bert", partial(write_wordpiece, lowercase=False), _SIZES, _LIKE_BERT, None, folded=2),
     # With the noise of the others, attention is so sharp that rounding a weight changes which token a text attends to.
     "distilbert": Family(
         "distilbert",
@@ -84,8 +88,9 @@ FAMILIES = {
         _LIKE_BERT,
         _UNCASED,
         noise=0.2,
+        folded=1,
     ),
-    "electra": Family("electra", write_wordpiece, _SIZES | {"embedding_size": 16}, _LIKE_BERT, _UNCASED),
+    "electra": Family("electra", write_wordpiece, _SIZES | {"embedding_size": 16}, _LIKE_BERT, _UNCASED, folded=2),
     # Every token gets the same boxes: large ones would drown the words.
     "layoutlm": Family(
         "layoutlm",
@@ -94,8 +99,11 @@ FAMILIES = {
         _LIKE_BERT,
         _UNCASED,
         small="position_embeddings",
+        folded=8,
     ),
-    "squeezebert": Family("squeezebert", write_wordpiece, _SIZES | {"embedding_size": WIDTH}, _LIKE_BERT, _UNCASED),
+    "squeezebert": Family(
+        "squeezebert", write_wordpiece, _SIZES | {"embedding_size": WIDTH}, _LIKE_BERT, _UNCASED, folded=2, fused=False
+    ),
     # It does not normalize: with the noise of the others, values would grow to tens of thousands.
     "mobilebert": Family(
         "mobilebert",
@@ -111,12 +119,14 @@ FAMILIES = {
         _SIZES | {"max_position_embeddings": MAX_LENGTH + 2},
         _LIKE_ROBERTA,
         _UNCASED,
+        fused=False,
     ),
     "roberta": Family(
         "roberta",
         partial(write_byte_bpe, specials=_FAIRSEQ_TOKENS, last=("<mask>",)),
         _ROBERTA_SIZES,
         _LIKE_ROBERTA,
+        folded=1,
     ),
     "deberta": Family(
         "deberta",
@@ -124,12 +134,14 @@ FAMILIES = {
         _DEBERTA,
         _LIKE_BERT,
         {"do_lower_case": False, "vocab_type": "gpt2"},
+        fused=False,
     ),
     "gpt2": Family(
         "gpt2",
         partial(write_byte_bpe, last=("<|endoftext|>",)),
         {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": 4, "n_inner": 64, "n_positions": MAX_LENGTH},
         {"bos_token_id": "<|endoftext|>", "eos_token_id": "<|endoftext|>"},
+        folded=1,
     ),
     "modernbert": Family(
         "modernbert",
@@ -169,6 +181,8 @@ FAMILIES = {
         },
         {"pad_token_id": "<pad>", "bos_token_id": "<s>"},
         {"do_lowercase_and_remove_accent": True},
+        folded=1,
+        fused=False,
     ),
     "albert": Family(
         "albert",
@@ -184,6 +198,7 @@ FAMILIES = {
         ),
         _SIZES | {"embedding_size": 16},
         {"pad_token_id": "<pad>", "bos_token_id": "[CLS]", "eos_token_id": "[SEP]"},
+        folded=2,
     ),
     "t5": Family(
         "t5",
@@ -200,6 +215,7 @@ FAMILIES = {
         {"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"},
         unused=28,
         noise=0.2,
+        fused=False,
     ),
     "xlm-roberta": Family(
         "xlm-roberta",
@@ -208,12 +224,14 @@ FAMILIES = {
         ),
         _ROBERTA_SIZES,
         _LIKE_ROBERTA,
+        folded=1,
     ),
     "camembert": Family(
         "camembert",
         partial(write_sentencepiece, file="sentencepiece.bpe.model", first=_UNUSED_TOKENS, skipped=1, last=("<mask>",)),
         _ROBERTA_SIZES,
         _LIKE_ROBERTA,
+        folded=1,
     ),
     "deberta-v2": Family(
         "deberta-v2",
@@ -227,6 +245,7 @@ FAMILIES = {
         _DEBERTA | {"position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True},
         _LIKE_BERT,
         {"do_lower_case": False, "vocab_type": "spm"},
+        fused=False,
     ),
     "llama": Family(
         "llama",

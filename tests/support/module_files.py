@@ -38,23 +38,3 @@ def write_modules(root: Path, *kinds: str, first: str = "") -> Path:
         listed.append({"idx": index, "name": str(index), "path": path, "type": name})
     write_json(root / "modules.json", listed)
     return root
-
-
-def write_pooling(root: Path, *, path: str = "1_Pooling", **settings: Any) -> Path:
-    """Write a Pooling; without settings, that of the mean."""
-    content = {"word_embedding_dimension": 4} | (settings or {"pooling_mode_mean_tokens": True})
-    return write_json(root / path / "config.json", content)
-
-
-def write_dense(
-    folder: Path, before: int, after: int, tensors: Mapping[str, np.ndarray] | None = None, **settings: Any
-) -> dict[str, np.ndarray]:
-    """Write a Dense, and return its weights: random ones, with those given in place of them."""
-    generator = np.random.default_rng(before + after)
-    made = {"linear.weight": generator.normal(size=(after, before)).astype(np.float32)}
-    if settings.get("bias", True):
-        made["linear.bias"] = generator.normal(size=after).astype(np.float32)
-    made |= tensors or {}
-    write_json(folder / "config.json", {"in_features": before, "out_features": after} | settings)
-    write_tensors(folder / "model.safetensors", made)
-    return made

@@ -145,10 +145,7 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin]:
         raise DataError(f"{path}: not a file of whiten fit ({error}); make it again") from None
     if header.format != FORMAT:
         raise DataError(f"{path}: statistics of format {header.format}; this version of whiten reads {FORMAT}")
-    statistics, precision = Statistics(moments, sample, header.corpus), header.origin.precision
-    if all(one.fitted_at is None for one in header.corpus):  # also in files that were written before it was stated
-        statistics = statistics.fitted_at(precision)
-    return statistics, header.origin
+    return Statistics(moments, sample, header.corpus), header.origin
 
 
 def _shown(value: object) -> str:

@@ -70,8 +70,8 @@ class GraphBuilder:
         """Return a float32 constant []."""
         return self.constant(f"whiten.scalar_{value!r}", np.float32(value))
 
-    def close(self, *outputs: ir.Value) -> None:
-        """Add the nodes to the graph, set these values as its outputs, and remove unused nodes."""
+    def close(self, *outputs: ir.Value) -> ir.Model:
+        """Add the nodes to the graph, set these values as its outputs, remove unused nodes, and return it."""
         for index, node in enumerate(self._tape.nodes):
             node.name = f"{self._prefix}_{index}"
             for value in node.outputs:
@@ -79,6 +79,7 @@ class GraphBuilder:
         self._graph.extend(self._tape.nodes)
         self._graph.outputs[:] = outputs
         RemoveUnusedNodesPass()(self._model)
+        return self._model
 
 
 def constant(graph: ir.Graph, name: str, array: NDArray[np.generic] | np.generic) -> ir.Value:

@@ -11,28 +11,34 @@ import onnx_ir as ir
 
 from whiten_export.corpus.statistics import Origin, embed_value
 from whiten_export.graph.builder import reopen_graph, save_graph
+from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import OPSET, pool_graph, set_head
+from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, decide, weigh_layers
-from whiten_export.pipeline.describe import describe_export
-from whiten_export.pipeline.lower_precision import lower_precision
 from whiten_export.pipeline.plan import Plan, check_place, choose, open_source
-from whiten_export.pipeline.prove import compare_tokenizers, prove
+from whiten_export.pipeline.prove import compare_tokenizers, describe_export, prove
 from whiten_export.pipeline.recipe import Recipe
+from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.records import QuantizationRecord
 from whiten_runtime.checks import instance_of, path_of
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.inference.embedder import with_prompt
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.moments import Float64Array
+
+CALIBRATION_SENTENCES = 192
+"""Number of sentences on which the ranges of int8 are measured."""
 
 _WORK, MODEL_NAME = "work", "model.onnx"
 """Folder inside the staging directory for graphs that are not part of the bundle, removed before it is published."""
@@ -151,10 +157,31 @@ def lower(
     choice, quantization = plan.recipe.graph, None
     if choice.precision != "fp32":
         report.stage(f"turning the weights into {choice.precision}")
-        graph, quantization = lower_precision(plan, graph, tokenizer, stage / _WORK, options, report)
+    if choice.precision == "fp16":
+        (halve_network if choice.target == "cuda" else halve_weights)(graph)
+    elif choice.precision == "int8":
+        graph, quantization = _to_int8(plan, graph, stage / _WORK, tokenizer, options, report)
     if choice.target == "cpu":
         sum_residuals(graph)  # after all passes that look for Add
     return graph, quantization
+
+
+def _to_int8(
+    plan: Plan, graph: ir.Model, folder: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
+) -> tuple[ir.Model, QuantizationRecord]:
+    corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
+    step = max(1, (plan.sentences or corpus.count()) // CALIBRATION_SENTENCES)
+    sentences = with_prompt(plan.prompts.resolve(), list(islice(corpus, 0, step * CALIBRATION_SENTENCES, step)))
+    vocabulary = Vocabulary.of(tokenizer, plan.model.vocab_size, min(plan.max_seq_length, LONGEST_PROBE))
+    texts = calibration_texts(graph, tokenizer, sentences, vocabulary, plan.model.tokenizer.pad_token_id)
+    far = far_texts(tokenizer, vocabulary)
+    model, record = convert_to_int8(graph, texts, far, plan.max_seq_length, folder, options, report)
+    if max(plan.layers) > 0 and not record.constant_scales + record.token_scales:
+        report.warn(
+            "no matrix product of this network can be computed in int8 (its layers may be convolutions), so it is no "
+            "faster than fp32; only its embeddings are smaller"
+        )
+    return model, record
 
 
 def write(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from whiten_export.corpus.statistics import Statistics, fit_vectors, warn_of_rank
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import OPSET, set_head, vectors_graph
-from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
+from whiten_export.pipeline.prove import describe_whitening, parity_record, versions
 from whiten_export.pipeline.recipe import VectorRecipe, whitening_name
 from whiten_export.proof.gate import check_rounding
 from whiten_export.proof.reference import Head

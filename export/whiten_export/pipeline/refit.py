@@ -18,8 +18,8 @@ from whiten_export.pipeline.align import (
     report_new_space,
 )
 from whiten_export.pipeline.choose_whitening import report_kinds
-from whiten_export.pipeline.describe import describe_whitening, parity_record, versions
 from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_texts
+from whiten_export.pipeline.prove import describe_whitening, parity_record, versions
 from whiten_export.proof.gate import Expected, check_bundle, check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import (

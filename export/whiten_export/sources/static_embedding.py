@@ -1,16 +1,13 @@
 """Build a lookup graph of a StaticEmbedding of sentence-transformers, such as those of model2vec."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
-from whiten_export.graph.head import OPSET
+from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Float64Array, Reference
@@ -18,6 +15,7 @@ from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.networks.sentence_transformers import encode_published, load_table
 from whiten_export.sources.tokenizers import read_backend
+from whiten_export.sources.word_vectors import look_up, table_config
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
 
@@ -40,23 +38,12 @@ class StaticEmbedding:
         self.vocab_size = len(self._table)
         width = self._table.shape[1]
         self.record = source_record(checkpoint, "static", 0, width)
-        self.client_config: Mapping[str, Any] = {
-            "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
-            "architectures": ["BertModel"],
-            "hidden_size": width,
-            "num_hidden_layers": 0,
-            "vocab_size": self.vocab_size,
-        }
+        self.client_config = table_config(self._table)
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Build a graph that looks up the vector of each token."""
-        ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
-        graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
-        model = ir.Model(graph, ir_version=10, producer_name="whiten")
-        builder = GraphBuilder(model, "static")
-        state = builder.op("Gather", builder.constant("static.vectors", self._table), ids)
-        builder.close(describe(state, "hidden_states.0", "batch_size", "sequence_length", self._table.shape[1]))
-        return HiddenStates(model, (state,))
+        builder, state = look_up(self._table, "static")
+        return HiddenStates(builder.close(state), (state,))
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the same computation on the arrays, in float64."""

@@ -175,6 +175,26 @@ def _lines(stream: BinaryIO, path: Path) -> Iterator[str]:
             raise DataError(f"{path}: line {number} is not UTF-8; wanted GloVe's text format") from None
 
 
+def look_up(table: NDArray[np.float32], prefix: str) -> tuple[GraphBuilder, ir.Value]:
+    """Begin a graph that looks up the row of each token id in a table [n, d]; return its builder and the rows."""
+    ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
+    graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
+    builder = GraphBuilder(ir.Model(graph, ir_version=10, producer_name="whiten"), prefix)
+    state = builder.op("Gather", builder.constant(f"{prefix}.vectors", table), ids)
+    return builder, describe(state, "hidden_states.0", "batch_size", "sequence_length", table.shape[1])
+
+
+def table_config(table: NDArray[np.float32]) -> Mapping[str, Any]:
+    """Return the content of `config.json` for a table [n, d]."""
+    return {
+        "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
+        "architectures": ["BertModel"],
+        "hidden_size": table.shape[1],
+        "num_hidden_layers": 0,
+        "vocab_size": len(table),
+    }
+
+
 _SMOOTHING = 1e-3
 """The constant a in a / (a + p(w)), Arora et al., section 4.1."""
 
@@ -198,22 +218,12 @@ class WordVectors:
         self.vocab_size = len(self._vectors)
         self.record = _with_frequencies(source_record(checkpoint, "words", 0, width), frequencies)
         self.tokenizer = word_tokenizer(words, report)
-        self.client_config: Mapping[str, Any] = {
-            "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
-            "architectures": ["BertModel"],
-            "hidden_size": width,
-            "num_hidden_layers": 0,
-            "vocab_size": self.vocab_size,
-        }
+        self.client_config = table_config(self._vectors)
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Build a graph that looks up the vector of each word, and its weight in the sentence."""
-        ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
-        graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
-        model = ir.Model(graph, ir_version=10, producer_name="whiten")
-        builder = GraphBuilder(model, "words")
-        width = self._vectors.shape[1]
-        state = builder.op("Gather", builder.constant("words.vectors", self._vectors), ids)
+        builder, state = look_up(self._vectors, "words")
+        ids, mask = builder.input("input_ids"), builder.input("attention_mask")
         unknown = builder.constant("words.last_special", np.int64(len(SPECIALS) - 1))
         known = builder.op("And", builder.op("Greater", ids, unknown), builder.boolean(mask))
         counted = builder.float32(known)
@@ -223,10 +233,8 @@ class WordVectors:
             weights = builder.constant("words.weights", self._weights.astype(np.float32))
             weighted = builder.op("Mul", counted, builder.op("Gather", weights, ids))
         shares = builder.op("Div", weighted, builder.op("Max", count, builder.scalar(1)))
-        describe(state, "hidden_states.0", "batch_size", "sequence_length", width)
         describe(shares, "token_shares", "batch_size", "sequence_length")
-        builder.close(state, shares)
-        return HiddenStates(model, (state,), shares)
+        return HiddenStates(builder.close(state, shares), (state,), shares)
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the same computation on the arrays, in float64."""

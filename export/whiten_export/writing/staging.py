@@ -54,8 +54,8 @@ def _holds_kind(path: Path, target: Path, kind: Kind) -> bool:
         names = [entry.name for entry in path.iterdir()]  # one look: it may be replaced meanwhile
     except FileNotFoundError:
         return False
-    except NotADirectoryError:
-        names = [path.name]
+    except NotADirectoryError:  # of the path itself, or of one that leads there
+        names = [path.name] if os.path.lexists(path) else []
     if names and kind.marker not in names:
         raise UsageError(f"'{target}' exists and is not a {kind.name}; choose another --out")
     return bool(names)

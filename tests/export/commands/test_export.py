@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from support.corpus import sentences
-from support.sizes import MAX_LENGTH, WIDTH
+from support.sizes import WIDTH
 from whiten import Encoder, IntegrityError
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.manifest import read_manifest
@@ -290,7 +290,3 @@ def test_bundle_with_external_weights_can_be_moved_and_is_verified(
         file.write(b"\x01\x02\x03\x04")
     with pytest.raises(IntegrityError, match="onnx_data"):
         Encoder(folder / "moved")
-
-
-def test_max_length_of_the_checkpoint_is_the_default(tiny_bundle: Path) -> None:
-    assert Encoder(tiny_bundle).max_seq_length == MAX_LENGTH

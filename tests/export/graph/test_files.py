@@ -9,12 +9,11 @@ import onnx_ir as ir
 import pytest
 
 from support.sizes import LAYERS, WIDTH
-from whiten_export.graph.builder import save_graph, save_with_outputs
-from whiten_export.graph.head import pool_graph, set_head, unwhitened_value
+from whiten_export.graph.builder import save_graph
+from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel
-from whiten_runtime.bundle.graph_scan import scan_graph
 
 pytestmark = pytest.mark.slow
 
@@ -84,35 +83,3 @@ def test_no_path_of_this_machine_is_in_the_file(graph_file: Path) -> None:
     here = str(Path(__file__).parents[2]).encode()
     for trace in (here, b"site-packages", b"/home/", b"/root/", b"/tmp/", b"stack_trace"):
         assert trace not in content
-
-
-def test_the_same_model_gives_the_same_bytes(
-    graph_file: Path, checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
-    again = tmp_path / "model.onnx"
-    save_graph(_graph(checkpoint("bert"), (1, 2), 8), again)
-    assert again.read_bytes() == graph_file.read_bytes()
-
-
-def test_set_head_applies_the_whitening_map(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    import onnxruntime
-
-    model = _graph(checkpoint("bert"), (1,), 8)
-    generator = np.random.default_rng(0)
-    mean, weight = generator.normal(size=WIDTH), generator.normal(size=(WIDTH, 8))
-    set_head(model, (mean, weight), False)
-    save_with_outputs(model, [unwhitened_value(model)], tmp_path / "raw.onnx")
-    save_graph(model, tmp_path / "model.onnx")
-    feed = {"input_ids": np.array([[5, 6, 7]]), "attention_mask": np.array([[1, 1, 0]])}
-    (raw,) = onnxruntime.InferenceSession(tmp_path / "raw.onnx").run(None, feed)
-    vectors, tokens = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, feed)
-    assert raw.shape == (1, WIDTH)
-    np.testing.assert_allclose(vectors, (raw - mean) @ weight, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(tokens, vectors[:, None])
-
-
-def test_large_weights_are_external(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    save_graph(_graph(checkpoint("bert", 4), (1,)), tmp_path / "model.onnx")
-    assert scan_graph(tmp_path / "model.onnx").external_files == {"model.onnx_data"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx_data"]
-    onnx.checker.check_model(str(tmp_path / "model.onnx"))

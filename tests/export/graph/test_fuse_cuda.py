@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from support.bundles import copy_bundle, edit_manifest
 from support.checkpoints import FAMILIES
 from support.sizes import LAYERS, MAX_LENGTH
-from whiten import Encoder, UnsafeModelError, UsageError, WhitenError
-from whiten_export.commands.export import export
+from whiten import Encoder, UnsafeModelError, WhitenError
 from whiten_export.commands.refit import refit
 from whiten_export.graph import fuse_cuda
 from whiten_export.graph.attention_lengths import MASKS
@@ -43,13 +42,6 @@ from whiten_runtime.ort.doctor import ProviderCheck
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 pytestmark = pytest.mark.slow
-
-NOT_FUSED = {"deberta", "deberta-v2", "mpnet", "squeezebert", "t5", "xlm"}
-"""Families whose attention onnxscript does not know."""
-
-FOLDED = {"bert": 2, "spanbert": 2, "electra": 2, "albert": 2, "squeezebert": 2, "layoutlm": 8}
-FOLDED |= dict.fromkeys(("distilbert", "gpt2", "xlm", "roberta", "xlm-roberta", "camembert"), 1)
-"""Summands of the word embeddings that depend on the position alone: RoBERTa's positions depend on the ids too."""
 
 WITH_BIAS = {"gpt2": {False}, "llama": {False}, "modernbert": {True, False}}
 """Whether lengths say it all, in families in which not every token sees every other, or not in every layer."""
@@ -99,8 +91,8 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
     set_head(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
     graph = ir.load(tmp_path / "plain" / "model.onnx")
-    assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
-    assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else LAYERS)
+    assert fold_positions(graph, MAX_LENGTH) == FAMILIES[family].folded
+    assert fuse_for_cuda(graph, MAX_LENGTH) == (LAYERS if FAMILIES[family].fused else 0)
     check_attention(graph, family)
     got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
     assert GATES["fp32"].passes(got), got
@@ -166,7 +158,7 @@ def check_attention(graph: ir.Model, family: str) -> None:
         elif node.op_type in MASKS:
             by_lengths.add(False)
             assert node.inputs[MASKS[node.op_type][1]] is not None
-    if family not in NOT_FUSED:
+    if FAMILIES[family].fused:
         assert by_lengths == WITH_BIAS.get(family, {True})
         assert graph.graph.opset_imports[""] == (24 if True in by_lengths else 20)
 
@@ -231,14 +223,6 @@ def test_export_is_verified_on_cuda_if_it_works(
     with pytest.raises(Exception, match="CUDAExecutionProvider"):  # this machine has none
         export_bundle(recipe, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
-
-
-def test_int8_is_refused_for_cuda(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="precision int8 is for CPUs"):
-        Recipe.of("bert-base", precision="int8", target="cuda")
-    result = CliRunner().invoke(export, ["minilm", "--precision", "int8", "--target", "cuda"])
-    assert result.exit_code == 2
-    assert "precision int8 is for CPUs, target is cuda" in result.stderr
 
 
 def test_missing_onnxscript_is_reported_and_leaves_no_bundle(

@@ -15,9 +15,6 @@ from support.corpus import sentences
 from whiten import Encoder, UsageError, VectorWhitener
 from whiten_export.commands.export import export
 from whiten_export.pipeline.fit import fit_bundle
-from whiten_export.pipeline.recipe import GraphChoice, Recipe, VectorRecipe, bundle_name
-from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph_scan import scan_graph
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.ranges import as_int8, to_steps
@@ -87,12 +84,6 @@ def test_a_file_of_precision_int8_is_that_of_the_bundle(rounded: Path, corpus_fi
     ok("embed", rounded, "--input", corpus_file, "--out", asked, "--vector-type", "int8")
     assert plain.read_bytes() == asked.read_bytes()
     assert plain.with_name("plain.npy.json").read_bytes() == asked.with_name("asked.npy.json").read_bytes()
-
-
-def test_every_operator_is_standard(rounded: Path) -> None:
-    scan = scan_graph(rounded / MODEL_FILE)
-    assert not any(domain for domain, _ in scan.operators)
-    assert ("", "Round") in scan.operators
 
 
 def test_both_outputs_of_which_one_is_rounded(make: Callable[..., Path]) -> None:
@@ -236,17 +227,6 @@ def test_a_coordinate_that_outweighs_all_others_is_refused(tmp_path: Path) -> No
     result = run(export, *options, "--out", tmp_path / "b")
     assert (result.exit_code, "rounding to int8 costs these vectors too much" in result.stderr) == (1, True)
     assert not (tmp_path / "b").exists()
-
-
-def test_impossible_choices_are_refused() -> None:
-    with pytest.raises(UsageError, match="leave normalize out"):
-        GraphChoice(normalize=True, vector_type="int8")
-    with pytest.raises(UsageError, match="leave normalize out"):
-        VectorRecipe(Path("v.npy"), normalize=True, vector_type="int8")
-    with pytest.raises(UsageError, match="vector-type is 'int4'; wanted float32 or int8"):
-        GraphChoice(vectors="int4")  # type: ignore[arg-type]
-    recipe = Recipe.of("bert", whitening="pca", pooling="mean", precision="int8", vector_type="int8")
-    assert bundle_name("bert", recipe, (1,)) == "bert-l1-pca-int8-int8vectors"
 
 
 def test_refit_refuses_other_similarities(make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:

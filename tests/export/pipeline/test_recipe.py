@@ -1,6 +1,13 @@
+"""Test recipes: choices of a wrong type, and choices that exclude each other, are refused before anything is read."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
-from whiten import UsageError
+from whiten import UsageError, VectorRecipe, export_bundle, export_vectors
 from whiten_export.pipeline.recipe import GraphChoice, Recipe, WhiteningChoice, bundle_name
 from whiten_export.sources.choice import SourceChoice, parse_layers, resolve_layers
 
@@ -43,6 +50,10 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"all_sentences": True, "max_sentences": 9}, "exclude each other"),
         ({"column": "text"}, "without a corpus file"),
         ({"layers": ()}, "layers is empty"),
+        *(
+            ({"layers": value}, r"^layers is .*; wanted whole numbers in a tuple, such as \(0, 1\)$")
+            for value in ("0,1", b"1", 1, 1.5, True, ("a",), [0.5], [True], {"a": 1})
+        ),
         ({"pooling": "median"}, "wanted mean, cls, last, max"),
         ({"pooling": "mean+mean"}, "wanted different modes"),
         ({"pooling": "mean+sif"}, "sif alone"),
@@ -65,11 +76,14 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),
         ({"corpus": ()}, "wanted a tuple of files"),
+        ({"normalize": True, "vector_type": "int8"}, "leave normalize out"),
+        ({"precision": "int8", "target": "cuda"}, "precision int8 is for CPUs, target is cuda"),
+        ({"vector_type": "int4"}, "vector-type is 'int4'; wanted float32 or int8"),
     ],
 )
 def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Recipe.of("bert-base", **choices)  # type: ignore[arg-type]
+        Recipe.of("bert-base", **choices)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +92,7 @@ def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -
         (Recipe.of("m"), "m-l1-l6"),
         (Recipe.of("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
         (Recipe.of("m", dim=128), "m-l1-l6-128d"),
+        (Recipe.of("m", whitening="pca", precision="int8", vector_type="int8"), "m-l1-l6-pca-int8-int8vectors"),
     ],
 )
 def test_bundle_names(recipe: Recipe, name: str) -> None:
@@ -96,3 +111,36 @@ def test_parts_and_flat_choices_are_told_apart() -> None:
         Recipe.of("m", layer=(1,))
     with pytest.raises(TypeError, match="its name is 'whitening'"):
         Recipe.of("m", whitening="zca", method="pca")
+
+
+X = Path("x.npy")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *((partial(Recipe.of, value), "^model is .*; wanted a path") for value in (None, 3, "")),
+        *((partial(VectorRecipe, value), "^file is .*; wanted a path") for value in (None, 3, "")),
+        *((partial(export_bundle, value), "^recipe is .*; wanted a Recipe") for value in ("m", None, VectorRecipe(X))),
+        *((partial(export_vectors, value), "^recipe is .*; wanted a VectorRe") for value in ("m", 3, Recipe.of("m"))),
+        (lambda: VectorRecipe(X, spec="pca"), "^spec is str 'pca'; wanted a WhiteningSpec"),
+        (lambda: VectorRecipe(X, normalize=True, vector_type="int8"), "leave normalize out"),
+        (lambda: export_vectors(VectorRecipe(X), 3), "^out is int 3; wanted a path"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("layers", [(0, 1), [0, 1], np.array([0, 1]), range(2), (np.int64(0), 1)], ids=repr)
+def test_layers_of_any_kind_are_a_tuple(layers: Any) -> None:
+    found = SourceChoice("minilm", layers=layers).layers
+    assert found == (0, 1)
+    assert [type(layer) for layer in found] == [int, int]
+
+
+def test_paths_may_be_texts(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32))
+    made = export_vectors(VectorRecipe(str(tmp_path / "x.npy")), str(tmp_path / "out"))
+    assert made.path == tmp_path / "out"

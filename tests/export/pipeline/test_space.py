@@ -12,11 +12,8 @@ from support.corpus import sentences
 from support.vector_sets import anisotropic
 from whiten import Encoder, VectorWhitener
 from whiten_export.commands.export import export
-from whiten_export.corpus.statistics import Statistics, load_statistics, save_statistics
-from whiten_export.pipeline.fit import fit_bundle
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
-from whiten_runtime.files.corpus import Corpus
 
 pytestmark = pytest.mark.slow
 
@@ -85,19 +82,6 @@ def test_statistics_of_one_precision_give_all_precisions_one_space(
     assert spaces["fp32-fp32"] == spaces["fp32-int8"] != spaces["int8-fp32"] == spaces["int8-int8"]
     assert space(tmp_path / "fp32-int8-twice") != space(tmp_path / "int8-int8-twice")
     assert "int8" not in str(read_manifest(tmp_path / "fp32-int8").whitening)
-
-
-def test_statistics_from_before_the_precision_was_stated_get_it(
-    make: Callable[..., Path], other_file: Path, tmp_path: Path
-) -> None:
-    new, old = tmp_path / "new.safetensors", tmp_path / "old.safetensors"
-    fit_bundle(make("--precision", "int8"), Corpus((str(other_file),), None, None), new)
-    statistics, origin = load_statistics(new)
-    assert [one.fitted_at for one in statistics.corpus] == ["int8"]
-    bare = Statistics(statistics.moments, statistics.sample, statistics.fitted_at("fp32").corpus)
-    assert bare.corpus[0].fitted_at is None
-    save_statistics(old, bare, origin)
-    assert load_statistics(old)[0].corpus == statistics.corpus
 
 
 def test_bundles_of_vectors_have_a_space(tmp_path: Path) -> None:

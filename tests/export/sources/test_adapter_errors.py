@@ -31,85 +31,58 @@ def change_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], objec
     save_file(weights, folder / "adapter_model.safetensors")
 
 
-def missing_base(folder: Path) -> None:
-    change_config(folder, base_model_name_or_path=str(folder / "nowhere"))
-
-
-def no_base(folder: Path) -> None:
-    change_config(folder, base_model_name_or_path=None)
-
-
 def no_weights(folder: Path) -> None:
     (folder / "adapter_model.safetensors").unlink()
-
-
-def no_json(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text("{")
-
-
-def a_list(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text("[]")
-
-
-def own_base(folder: Path) -> None:
-    change_config(folder, base_model_name_or_path=str(folder))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (missing_base, "belongs to cannot be had: model '{}/nowhere' is not in the catalogue, not a directory"),
-        (no_base, "no base_model_name_or_path in it"),
-        (no_weights, "no adapter_model.safetensors"),
-        (no_json, "adapter_config.json: cannot be read"),
-        (a_list, "adapter_config.json: cannot be read"),
-        (own_base, "has no PyTorch weights of its own to merge into"),
-    ],
-)
-def test_incomplete_adapters_are_refused(
-    broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path
-) -> None:
-    change(broken)
-    check_refused(run(broken, "--out", tmp_path / "b"), 2, message.format(broken))
 
 
 def other_shapes(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.update({key: value[:, :3] for key, value in weights.items()}))
 
 
-def other_targets(folder: Path) -> None:
-    change_config(folder, target_modules=["q_proj"])
-
-
 def missing_keys(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.pop(next(key for key in weights if "lora_B" in key)))
 
 
-def not_safetensors(folder: Path) -> None:
-    (folder / "adapter_model.safetensors").write_bytes(b"\x00" * 100)
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
 
 
-def not_a_pickle(folder: Path) -> None:
-    no_weights(folder)
-    (folder / "adapter_model.bin").write_bytes(b"nothing")
-
-
-def unknown_kind(folder: Path) -> None:
-    change_config(folder, peft_type="SOMETHING")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda folder: change_config(folder, base_model_name_or_path=str(folder / "nowhere")),
+            "belongs to cannot be had: model '{}/nowhere' is not in the catalogue, not a directory",
+        ),
+        (lambda folder: change_config(folder, base_model_name_or_path=None), "no base_model_name_or_path in it"),
+        (no_weights, "no adapter_model.safetensors"),
+        (write("adapter_config.json", b"{"), "adapter_config.json: cannot be read"),
+        (write("adapter_config.json", b"[]"), "adapter_config.json: cannot be read"),
+        (
+            lambda folder: change_config(folder, base_model_name_or_path=str(folder)),
+            "has no PyTorch weights of its own to merge into",
+        ),
+    ],
+)
+def test_incomplete_adapters_are_refused(
+    broken: Path, change: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    change(broken)
+    check_refused(run(broken, "--out", tmp_path / "b"), 2, message.format(broken))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (other_shapes, "size mismatch"),
-        (other_targets, "q_proj"),
+        (lambda folder: change_config(folder, target_modules=["q_proj"]), "q_proj"),
         (missing_keys, "Found missing adapter keys"),
-        (not_safetensors, "does not fit"),
-        (unknown_kind, "does not fit"),
+        (write("adapter_model.safetensors", b"\x00" * 100), "does not fit"),
+        (lambda folder: change_config(folder, peft_type="SOMETHING"), "does not fit"),
     ],
 )
 def test_adapters_that_do_not_fit_their_base_are_refused(
-    broken: Path, change: Callable[[Path], None], message: str, tmp_path: Path
+    broken: Path, change: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     change(broken)
     result = run(broken, "--whitening", "none", "--out", tmp_path / "b")
@@ -136,7 +109,8 @@ def test_pickled_adapter_runs_no_code(broken: Path, tmp_path: Path, monkeypatch:
 
 
 def test_an_adapter_that_is_no_pickle(broken: Path, tmp_path: Path) -> None:
-    not_a_pickle(broken)
+    no_weights(broken)
+    (broken / "adapter_model.bin").write_bytes(b"nothing")
     result = run(broken, "--whitening", "none", "--out", tmp_path / "b")
     check_refused(result, 1, "adapter_model.bin: is damaged, or no file of PyTorch weights")
     assert "weights_only" not in result.stderr

@@ -69,26 +69,6 @@ def test_error_for_an_unreachable_hub_says_what_to_do() -> None:
         resolve("minilm", revision="0" * 40)
 
 
-@pytest.mark.slow
-def test_cached_hub_model_needs_no_network(
-    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cache has the layout of huggingface_hub, and is read through huggingface_hub."""
-    from huggingface_hub import constants
-
-    commit = "1234567890" * 4
-    repository = tmp_path / "models--someone--tiny"
-    shutil.copytree(checkpoint("bert"), repository / "snapshots" / commit)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    found = resolve("someone/tiny")
-    (repository / "snapshots" / commit / "model.safetensors").unlink()
-    with pytest.raises(WhitenError, match="has no config.json or no weights"):
-        resolve("someone/tiny")
-    assert (found.name, found.hub_id, found.revision) == ("tiny", "someone/tiny", commit)
-
-
 @pytest.mark.parametrize(("files", "message"), [([], "has no config.json"), (["config.json"], "has no weights")])
 def test_directories_without_config_or_weights_are_refused(tmp_path: Path, files: list[str], message: str) -> None:
     for name in files:

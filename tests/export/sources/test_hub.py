@@ -1,10 +1,7 @@
 """Test what is downloaded from a hub, which here is a server on this machine, and what is found in its cache."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -156,15 +153,6 @@ def test_what_is_no_model_is_refused(
         download(name, revision, False, None)
     assert type(caught.value) is kind
     assert "model.safetensors" not in hub.fetched
-
-
-def test_another_process_downloads_by_its_environment(hub: Hub, tmp_path: Path) -> None:
-    code = "import sys; from whiten_export.sources.checkpoints.hub import download as d; print(d(*eval(sys.argv[1])))"
-    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-    command = [sys.executable, "-c", code, repr(("some/dense", None, False, None))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert (Path(done.stdout.strip()) / "2_Dense" / "model.safetensors").read_bytes() == b"dense"
 
 
 @pytest.fixture

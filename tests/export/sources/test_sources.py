@@ -20,8 +20,6 @@ from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources import families
-from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow
@@ -123,23 +121,6 @@ def test_positions_up_to_the_pad_id_are_not_usable(checkpoint: Callable[[str], P
         assert families.usable_positions(config) == MAX_LENGTH
         result = run(checkpoint(family), "--max-length", MAX_LENGTH + 1)
         assert (result.exit_code, f"positions for {MAX_LENGTH} tokens" in result.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
-def test_only_the_last_layer_has_the_final_norm(family: str, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    """A network that is cut to two blocks would apply the norm to its second state."""
-    directory = checkpoint(family)
-    kind = transformers.T5EncoderModel if family == "t5" else transformers.AutoModel
-    network = kind.from_pretrained(directory, dtype=torch.float64).eval()
-    ids = torch.tensor([[5, 6, 7, 8]])
-    with torch.no_grad():
-        output = network(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
-    np.testing.assert_array_equal(output.hidden_states[-1].numpy(), output.last_hidden_state.numpy())
-    model = PyTorchModel(resolve(str(directory)), False, "cpu")
-    for layer in (2, 4):
-        got = model.reference((layer,), "mean").pooled(ids.numpy(), np.ones((1, 4), np.int64))[0]
-        # LLaMA's softmax is float32 in one implementation of attention and not in another.
-        np.testing.assert_allclose(got, output.hidden_states[layer].mean(dim=1).numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_merged_pieces_outside_the_vocabulary_are_unknown(tmp_path: Path) -> None:

@@ -21,16 +21,17 @@ _TORCH = "torch.nn.modules."
 
 def load_module(kind: str, folder: Path) -> Dense | LayerNorm:
     """Load a Dense or a LayerNorm."""
-    loaded = _load(kind, folder)
     if kind == "LayerNorm":
-        return LayerNorm(_array(loaded.norm.weight), _array(loaded.norm.bias), loaded.norm.eps)
+        norm = _load(kind, folder).norm
+        return LayerNorm(_array(norm.weight), _array(norm.bias), norm.eps)
     path = folder / "config.json"
     # sentence-transformers takes Tanh in place of an activation function that is not torch's
     activation = str(read_settings(path).get("activation_function", f"{_TORCH}activation.Tanh"))
-    name = type(loaded.activation_function).__name__
-    if not (activation.startswith(_TORCH) and activation.endswith(f".{name}") and name in ACTIVATIONS):
+    name = activation.rsplit(".", 1)[-1]
+    if not activation.startswith(_TORCH) or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise WhitenError(f"{path}: activation_function '{activation}' is not supported; wanted {known} of torch.nn")
+    loaded = _load(kind, folder)
     for place in ("module_input_name", "module_output_name"):
         if getattr(loaded, place) != "sentence_embedding":
             raise WhitenError(f"{path}: {place} is not sentence_embedding, which is not supported")
@@ -59,10 +60,15 @@ def load_table(folder: Path) -> NDArray[np.float32]:
 def _load(kind: str, folder: Path) -> Any:
     from sentence_transformers.sentence_transformer import modules
 
-    file = weight_file(folder)
+    own, file = getattr(modules, kind), weight_file(folder)
+    if kind != "StaticEmbedding":  # the config.json beside a table is model2vec's
+        path = folder / "config.json"
+        known = {*own.config_keys, *getattr(own, "config_key_renames", ())}
+        if unknown := read_settings(path).keys() - known:
+            raise WhitenError(f"{path}: has the setting '{min(unknown)}', which is not supported")
     try:
         with quiet(), explaining([file]):
-            loaded = getattr(modules, kind).load(str(folder))
+            loaded = own.load(str(folder))
     except WhitenError:
         raise
     except Exception as error:  # its exceptions share no base class
