@@ -17,7 +17,6 @@ from whiten_runtime.errors import IntegrityError, ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.engine import TokenRunner
 from whiten_serving.async_encoder import AsyncEncoder
-from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import BatchRun, Scheduler
 from whiten_serving.settings import ModelChoice, Settings
@@ -81,7 +80,7 @@ def _proven(choice: ModelChoice, encoder: Encoder) -> Agreement:
     return agreement
 
 
-def make_scheduler(encoders: Sequence[Encoder], settings: Settings, metrics: Metrics) -> Scheduler:
+def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:
     """Return the scheduler that all models share, with as many lanes as the model that wants the fewest takes."""
     schedules = [encoder.token_runner().schedule for encoder in encoders]
     return Scheduler(
@@ -89,7 +88,6 @@ def make_scheduler(encoders: Sequence[Encoder], settings: Settings, metrics: Met
         settings.max_batch_tokens or max(schedule.budget for schedule in schedules),
         max_queue_tokens=settings.max_queue_tokens,
         max_wait=settings.max_wait,
-        on_batch=metrics.on_batch,
     )
 
 

@@ -24,7 +24,6 @@ import uvicorn
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.files.replacing import lock_file
 from whiten_serving.http.app import make_app
-from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
@@ -145,9 +144,6 @@ class Process:
         models = [described(model) for model in self.service.models]
         keys = len(self.service.settings.api_keys)
         _LOG.info("ready", extra={"values": {"address": address, "models": models, "keys": keys}})
-        if self.settings.log == "text" and not address.startswith("unix:"):
-            where = f"{'https' if self.settings.tls_cert else 'http'}://{address}"
-            _LOG.info(f"""try: curl {where}/v1/embeddings -d '{{"input": "A text."}}'""")
         notify("READY=1", f"STATUS=serving on {address}")
 
     def _handle_signals(self) -> None:
@@ -192,7 +188,7 @@ class Process:
 
     async def _drain(self) -> None:
         drain, grace = self.settings.drain, self.settings.grace
-        self.service.state.draining = True
+        self.service.draining = True
         notify("STOPPING=1", "STATUS=draining")
         _LOG.info(
             f"draining: requests are answered for {drain:g} s, those that run then for up to {grace:g} s more; "
@@ -238,17 +234,17 @@ def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
     """Open and prove the bundles, and return the process that serves them."""
     prometheus_client.disable_created_metrics()
     encoders = open_encoders(choices, settings)
-    metrics = Metrics()
-    scheduler = make_scheduler([encoder for encoder, _ in encoders], settings, metrics)
+    scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
     try:
         models = [served(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
-        drift = DriftWatch() if settings.drift else None
+        service = Service(Models(models), settings)
+        metrics, drift = service.metrics, DriftWatch() if settings.drift else None
+        scheduler.on_batch = metrics.on_batch
         if drift is not None:
             for model in models:
                 drift.watch(model)
             metrics.registry.register(drift)
             scheduler.on_batch = _both(metrics.on_batch, drift.on_batch)
-        service = Service(Models(models), settings, metrics)
     except BaseException:
         for encoder, _ in encoders:
             encoder.close()

@@ -17,7 +17,7 @@ import pytest
 
 from support.bundles import copy_bundle, rewrite_file
 from support.http_load import Load, closed_loop
-from support.server import RunningServer, received, request, run
+from support.server import RunningServer, received, request, run, until
 from whiten import Encoder, WhitenError
 from whiten_serving import process
 from whiten_serving.settings import Settings
@@ -44,6 +44,7 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
         assert server.embed("a", authorization="Bearer from-fil").status_code == 401
         assert server.call("GET", "/ready").status_code == 200
         assert 'whiten_parity_cosine{model="tiny"} 0.99999' in server.call("GET", "/metrics").text
+        until(lambda: "whiten_batch_texts_sum 3.0" in server.call("GET", "/metrics").text)  # told after the answer
         server.signal(signal.SIGHUP)
         server.message("tiny: unchanged")
         shutil.copytree(golden / "bundle-v1-int8", tmp_path / "other")

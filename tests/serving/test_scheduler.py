@@ -74,16 +74,6 @@ def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> No
     assert stats.counted.batches == len(runner.batches)
 
 
-def test_times_are_told(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened)
-    request = request_of(runner, [1, 2], done=ended)
-    lanes.submit(request)
-    time.sleep(0.05)
-    runner.open.set()
-    ended.wait(2)
-    assert request.submitted + 0.05 <= request.started <= request.ended <= time.monotonic()
-
-
 def test_a_lone_batch_may_use_all_threads(opened: Opened) -> None:
     lanes, runner, ended, _ = held(opened, 2)
     lanes.submit(request_of(runner, [1], done=ended))
@@ -264,21 +254,6 @@ def test_what_a_callers_function_raises_ends_no_lane(
     until(lambda: lanes.stats().lanes_busy == 0)
 
 
-def test_late_requests_whose_function_raises_end_no_lane(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened)
-
-    def fail(given: object) -> None:
-        raise ValueError("oops")
-
-    late = request_of(runner, [1], deadline=time.monotonic())
-    late.done = fail
-    lanes.submit(late)
-    runner.open.set()
-    until(lambda: lanes.stats().counted.late == 1)
-    lanes.submit(request_of(runner, [1], done=ended))
-    ended.wait(2)
-
-
 def test_finishing_that_raises_fails_its_request(opened: Opened) -> None:
     lanes, runner, ended = opened(), FakeRunner(), Ended()
     request = request_of(runner, [1], done=ended)
@@ -296,14 +271,12 @@ def test_too_many_tokens_are_refused_at_once(opened: Opened) -> None:
     lanes, runner, ended, _ = held(opened, max_queue_tokens=10)
     large = request_of(runner, *[[1]] * 50, done=ended)
     lanes.submit(large)  # nothing waits: it is taken, though it is larger than the bound
-    start = time.perf_counter()
     with pytest.raises(OverloadedError, match="50 tokens wait, and 10 may"):
         lanes.check_room()
     refused = request_of(runner, [1], done=ended)
     with pytest.raises(OverloadedError):
         lanes.submit(refused)
     lanes.cancel(refused)  # as whoever submits it does in any case
-    assert time.perf_counter() - start < 1
     assert lanes.stats().counted.rejected == 2
     runner.open.set()
     ended.wait(2)
@@ -382,19 +355,6 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
     ended.wait(len(taken))
     assert all(request.result is not None for request in taken)
     assert len(taken) + len(refused) == 800
-
-
-def test_a_callers_function_may_close(opened: Opened) -> None:
-    lanes, runner, closed = opened(), FakeRunner(), threading.Event()
-    request = request_of(runner, [1])
-
-    def close(given: object) -> None:
-        lanes.close()
-        closed.set()
-
-    request.done = close
-    lanes.submit(request)
-    assert closed.wait(30)
 
 
 def test_ending_one_runner_leaves_the_others(opened: Opened) -> None:

@@ -193,7 +193,7 @@ class Observed:
                 headers = [*message["headers"], (b"x-request-id", call.id.encode("ascii"))]
                 if call.truncated:
                     headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
-                if self._service.state.draining and (b"connection", b"close") not in headers:
+                if self._service.draining and (b"connection", b"close") not in headers:
                     headers.append((b"connection", b"close"))
                 message["headers"] = headers
                 _describe_span(call)  # it ends with the answer

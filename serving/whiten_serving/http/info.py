@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from whiten_serving.http import ollama, openai, tei
-from whiten_serving.http.errors import PROBLEMS
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Call, Endpoint, Service, answer, check_serving, json_of
@@ -41,7 +40,7 @@ async def about(service: Service, request: Request, call: Call) -> Response:
 async def info(service: Service, request: Request, call: Call) -> Response:
     name = request.path_params.get("model") or request.query_params.get("model") or service.models.names[0]
     served = service.models.get(name)
-    manifest, settings, scheduler = served.manifest, service.settings, served.embeds.batcher.scheduler
+    manifest, settings, scheduler = served.manifest, service.settings, service.models.scheduler
     described = {
         "model_id": served.name,
         "model_sha": served.digest,
@@ -122,30 +121,13 @@ def _operation(route: Endpoint, schemas: dict[int, Any], keys: bool) -> dict[str
         found["requestBody"] = {"required": True, "content": _json(route.request, schemas)}
     error = _json(_ERRORS[route.dialect], schemas)
     good = {"text/plain": {"schema": {"type": "string"}}} if route.answer is str else _json(route.answer, schemas)
-    statuses = {str(PROBLEMS[code].status_in(route.dialect)) for code in _codes(route, keys)}
-    found["responses"] = {"200": {"description": route.summary, "content": good}} | {
-        status: {"description": "Error", "content": error} for status in sorted(statuses)
+    found["responses"] = {
+        "200": {"description": route.summary, "content": good},
+        "default": {"description": "Error", "content": error},
     }
     if keys and route.access == "key":
         found["security"] = [{"key": []}]
     return found
-
-
-def _codes(route: Endpoint, keys: bool) -> list[str]:
-    """Return the codes of errors that a route can answer."""
-    codes = ["invalid_header"]
-    if keys and route.access == "key":
-        codes.append("invalid_api_key")
-    if route.request is not None:
-        codes += ["invalid_json", "empty_input", "body_too_large", "unsupported_encoding", "dimensions", "deadline"]
-        codes += ["engine"]
-    if route.request is not None or "{" in route.path:
-        codes.append("model_not_found")
-    if route.computes:
-        codes += ["queue_full", "draining", "context_length_exceeded"]
-    if route.handler is ready:
-        codes.append("draining")
-    return codes
 
 
 def _types(kind: Any) -> tuple[Any, ...]:

@@ -17,13 +17,9 @@ _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Metrics:
-    """Holds the metrics of one application, in a registry of its own.
+    """Holds the metrics of one application, in a registry of its own."""
 
-    Make it first, give `on_batch` to the `Scheduler`, and then `attach` the models; `Service` does so if it was not
-    done.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, models: Models, accepting: Callable[[], bool]) -> None:
         self.registry = registry = CollectorRegistry()
         self.content_type: str = CONTENT_TYPE_LATEST
         route, model = ("route", "model"), ("model",)
@@ -45,7 +41,9 @@ class Metrics:
         self._counter = cache(self._requests.labels)
         self._of_route = cache(self._seconds.labels)
         self._of_model = cache(self._children)
-        self._attached = False
+        ready = Gauge("whiten_ready", "Whether requests are welcome.", registry=registry)
+        ready.set_function(lambda: float(accepting()))
+        registry.register(_OfModels(models))
         ProcessCollector(registry=registry)
 
     def on_batch(self, run: BatchRun) -> None:
@@ -53,14 +51,6 @@ class Metrics:
         self._batch_texts.observe(run.texts)
         self._batch_tokens.observe(run.tokens)
         self._batch_seconds.observe(run.seconds)
-
-    def attach(self, models: Models, accepting: Callable[[], bool]) -> None:
-        """Show the models, what waits and runs, and whether requests are welcome. Only the first call has an effect."""
-        if not self._attached:
-            self._attached = True
-            ready = Gauge("whiten_ready", "Whether requests are welcome.", registry=self.registry)
-            ready.set_function(lambda: float(accepting()))
-            self.registry.register(_OfModels(models))
 
     def count(self, route: str, model: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose caller has gone."""
@@ -95,7 +85,7 @@ def _histogram(
 
 
 class _OfModels:
-    """Reads what models and schedulers say when the page is asked for."""
+    """Reads what models and their scheduler say when the page is asked for."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -117,37 +107,35 @@ class _OfModels:
                 parity.add_metric([one.name], one.parity)
         yield info
         yield parity
-        stats = [scheduler.stats() for scheduler in {one.embeds.batcher.scheduler for one in self._models}]
-        gauges = {
-            "lanes": ("Batches that can run at once.", sum(one.lanes for one in stats)),
-            "lanes_busy": ("Batches that run.", sum(one.lanes_busy for one in stats)),
-            "queue_requests": ("Requests of which texts wait.", sum(one.queue_requests for one in stats)),
-            "queue_tokens": ("Tokens that wait.", sum(one.queue_tokens for one in stats)),
-            "queue_seconds_of_work": ("Time that the waiting work takes.", max(one.queue_seconds for one in stats)),
-            "tokens_per_second": ("Rate of the last batches.", sum(one.tokens_per_second for one in stats)),
-        }
-        for name, (what, value) in gauges.items():
-            yield GaugeMetricFamily(f"whiten_{name}", what, value)
-        counted = [one.counted for one in stats]
+        stats = self._models.scheduler.stats()
+        counted = stats.counted
         for name, what, value in (
-            ("batches", "Batches that were computed.", sum(one.batches for one in counted)),
-            (
-                "failed_batches",
-                "Batches that failed, and were computed one by one.",
-                sum(one.failed for one in counted),
-            ),
-            ("padding_tokens", "Tokens of padding that were computed.", sum(one.padding for one in counted)),
+            ("lanes", "Batches that can run at once.", stats.lanes),
+            ("lanes_busy", "Batches that run.", stats.lanes_busy),
+            ("queue_requests", "Requests of which texts wait.", stats.queue_requests),
+            ("queue_tokens", "Tokens that wait.", stats.queue_tokens),
+            ("queue_seconds_of_work", "Time that the waiting work takes.", stats.queue_seconds),
+            ("tokens_per_second", "Rate of the last batches.", stats.tokens_per_second),
+        ):
+            yield GaugeMetricFamily(f"whiten_{name}", what, value)
+        for name, what, value in (
+            ("batches", "Batches that were computed.", counted.batches),
+            ("failed_batches", "Batches that failed, and were computed one by one.", counted.failed),
+            ("padding_tokens", "Tokens of padding that were computed.", counted.padding),
         ):
             yield CounterMetricFamily(f"whiten_{name}", what, value)
-        rejected = CounterMetricFamily("whiten_rejected", "Requests that were refused.", labels=["reason"])
-        rejected.add_metric(["queue_full"], sum(one.rejected for one in counted))
-        yield rejected
-        dropped = CounterMetricFamily(
-            "whiten_dropped", "Requests dropped before they were computed.", labels=["reason"]
-        )
-        dropped.add_metric(["departed"], sum(one.departed for one in counted))
-        dropped.add_metric(["late"], sum(one.late for one in counted))
-        yield dropped
+        for name, what, reasons in (
+            ("rejected", "Requests that were refused.", {"queue_full": counted.rejected}),
+            (
+                "dropped",
+                "Requests dropped before they were computed.",
+                {"departed": counted.departed, "late": counted.late},
+            ),
+        ):
+            family = CounterMetricFamily(f"whiten_{name}", what, labels=["reason"])
+            for reason, count in reasons.items():
+                family.add_metric([reason], count)
+            yield family
 
 
 @cache

@@ -114,22 +114,14 @@ class Endpoint:
     computes: bool = False  # whether it gives work to the scheduler, which must have room
 
 
-@dataclass
-class State:
-    """Holds what the process around the application tells it."""
-
-    draining: bool = False  # it is about to stop: /ready says no, and connections are closed after each answer
-
-
 class Service:
     """Holds what routes need."""
 
-    def __init__(self, models: Models, settings: AppSettings, metrics: Metrics | None = None) -> None:
+    def __init__(self, models: Models, settings: AppSettings) -> None:
         self.models = models
         self.settings = settings
-        self.state = State()
-        self.metrics = metrics or Metrics()
-        self.metrics.attach(models, lambda: not self.state.draining)
+        self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
+        self.metrics = Metrics(models, lambda: not self.draining)
         self.inputs = Inputs(settings)
         self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
 
@@ -146,7 +138,10 @@ class Service:
             timeout = min(timeout, int(given) / 1000)
         call.deadline = call.begun + timeout
         if endpoint.computes:
-            self._check_room()
+            try:
+                self.models.scheduler.check_room()
+            except OverloadedError as error:
+                raise of_answer(error) from error
 
     def _check_key(self, headers: dict[bytes, bytes]) -> None:
         """Check `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`, in constant time."""
@@ -161,19 +156,6 @@ class Service:
         if not sum([hmac.compare_digest(digest, known) for known in self._keys]):
             message = "the request's key is not one of this server; check it"
             raise ApiError("invalid_api_key", message, None, authenticate)
-
-    def _check_room(self) -> None:
-        """Check that at least one scheduler takes more work."""
-        full: OverloadedError | None = None
-        for scheduler in {one.embeds.batcher.scheduler for one in self.models}:
-            try:
-                scheduler.check_room()
-            except OverloadedError as error:
-                full = error
-            else:
-                return
-        if full is not None:
-            raise of_answer(full)
 
     async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
@@ -295,7 +277,7 @@ class Guarded:
 
 def check_serving(service: Service) -> None:
     """Raise ApiError if requests are not welcome."""
-    if service.state.draining:
+    if service.draining:
         raise draining("the server is about to stop")
 
 

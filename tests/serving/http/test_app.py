@@ -23,7 +23,7 @@ def test_own_routes(app: Any) -> None:
 
 
 def test_ready_says_no_while_the_server_drains(app: Any) -> None:
-    app.state.service.state.draining = True
+    app.state.service.draining = True
     late = asked(app, "GET", "/ready")
     assert (late.status, late.json()["error"]["code"], late.headers["connection"]) == (503, "draining", "close")
     assert late.headers["retry-after"] == "1"

@@ -7,11 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.asgi import asked
 from whiten_serving import AsyncEncoder
-from whiten_serving.http.app import make_app
-from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
-from whiten_serving.scheduler import BatchRun, Scheduler
+from whiten_serving.scheduler import BatchRun
 from whiten_serving.settings import AppSettings
 
 NAMES = {
@@ -41,17 +39,15 @@ def test_every_name_is_there(app: Any) -> None:
     assert any(name.startswith("process_") for name in families)
 
 
-def test_buckets_hold_what_is_up_to_their_bounds() -> None:
-    metrics = Metrics()
+def test_buckets_hold_what_is_up_to_their_bounds(app: Any) -> None:
+    metrics = app.state.service.metrics
     for tokens in (1, 16, 17, 20_000):
         metrics.on_batch(BatchRun(None, 2, tokens, 0, 0.25, np.zeros((0, 3))))
     found = read(metrics.page())
-    counts = {"16.0": 2, "32.0": 3, "16384.0": 3, "+Inf": 4}
-    for bound, count in counts.items():
+    for bound, count in {"16.0": 2, "32.0": 3, "16384.0": 3, "+Inf": 4}.items():
         assert value(found, "whiten_batch_tokens_bucket", le=bound) == count
-    assert value(found, "whiten_batch_tokens_count") == 4
-    assert value(found, "whiten_batch_tokens_sum") == 20_034
-    assert value(found, "whiten_batch_seconds_sum") == 1.0
+    for name, wanted in (("texts_sum", 8), ("tokens_count", 4), ("tokens_sum", 20_034), ("seconds_sum", 1)):
+        assert value(found, f"whiten_batch_{name}") == wanted
 
 
 def test_requests_are_counted(app: Any) -> None:
@@ -84,21 +80,8 @@ def test_what_is_served_and_its_state(served: AsyncEncoder) -> None:
     info = next(dict(labels) for name, labels in found if name == "whiten_info")
     assert info["bundle_sha256"] == model.digest
     assert (info["precision"], info["provider"]) == ("fp32", "CPUExecutionProvider")
-    service.state.draining = True
+    service.draining = True
     assert value(read(service.metrics.page()), "whiten_ready") == 0
-
-
-def test_batches_are_counted_where_the_scheduler_tells_them(golden: Any) -> None:
-    metrics = Metrics()
-    scheduler = Scheduler(1, 256, on_batch=metrics.on_batch)
-    encoder = AsyncEncoder(golden / "bundle-v1", scheduler=scheduler)
-    app = make_app(Service(Models([ServedModel("tiny", encoder)]), AppSettings(), metrics))
-    asked(app, "POST", "/embed", {"inputs": ["a", "b"]})
-    encoder.batcher.close()
-    scheduler.close()
-    found = read(metrics.page())
-    assert value(found, "whiten_batch_texts_sum") == 2
-    assert value(found, "whiten_batches_total") == value(found, "whiten_batch_seconds_count")
 
 
 def test_labels_are_bounded_whatever_requests_ask_for(app: Any) -> None:

@@ -77,7 +77,7 @@ def test_lists_are_as_described(app: Any, document: dict[str, Any], path: str) -
 def test_errors_are_as_described(app: Any, document: dict[str, Any], path: str, body: bytes) -> None:
     answer = asked(app, "POST", path.replace("{deployment}", "tiny"), body)
     if answer.status != 200:
-        resolved(document, answer_schema(document, "POST", path, str(answer.status))).validate(answer.json())
+        resolved(document, answer_schema(document, "POST", path, "default")).validate(answer.json())
 
 
 def test_keys_are_described(app_with: Any) -> None:

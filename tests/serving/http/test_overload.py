@@ -79,9 +79,7 @@ def test_a_full_queue_is_429_before_the_body_is_read(gated: Any, path: str) -> N
         assert full, "the last of them found no room once it was tokenised"
         assert {(await task).status for task in full} == {429}
         encoder.batcher.scheduler._queue.tokens += 100  # so that even one more token has no room
-        begun = time.perf_counter()
         answer = await ask(app, "POST", path, endless())
-        assert time.perf_counter() - begun < 1
         encoder.batcher.scheduler._queue.tokens -= 100
         assert answer.status == 429
         assert int(answer.headers["retry-after"]) >= 1
