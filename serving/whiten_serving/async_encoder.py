@@ -32,13 +32,7 @@ _TEXT = 8
 class AsyncEncoder:
     """Embeds texts of many tasks with one encoder, in batches that they share. It is a `Batcher` for event loops.
 
-    Args:
-        encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.
-        lanes: number of batches that run at once; None for the encoder's own number, as many as it has threads.
-        max_batch_tokens: number of padded tokens of a batch at most; None for the encoder's own number.
-        max_queue_tokens: number of tokens that may wait.
-        max_wait: seconds of work that may wait, at the rate measured so far; None for no bound but that of tokens.
-        scheduler: scheduler of another encoder, as in `Batcher`.
+    Its arguments are those of `Batcher`.
 
     Raises:
         UsageError: a number is out of range.
@@ -78,15 +72,11 @@ class AsyncEncoder:
     ) -> NDArray[Any]:
         """Embed texts. Cancelling the task keeps texts that wait from being computed.
 
+        All arguments but `timeout` are those of `Encoder.encode`.
+
         Args:
             texts: one text, or several, as in `Encoder.encode`.
             timeout: seconds after which DeadlineExceededError is raised and waiting texts are dropped; None for no end.
-            prompt_name: name of a prompt, as in `Encoder.encode`.
-            prompt: the prompt itself, as in `Encoder.encode`.
-            truncate: truncate long texts instead of raising.
-            truncate_dim: number of leading coordinates to keep, as in `Encoder.encode`.
-            normalize_embeddings: divide each vector by its L2 norm.
-            precision: precision of the numbers, as in `Encoder.encode`.
 
         Returns:
             What `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it is within 1e-6 of the norm.

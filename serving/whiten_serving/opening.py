@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -34,19 +33,6 @@ _MEASURES = {
     "iso_score": "IsoScore of the last texts; 1 for the corpus itself",
     "n": "Vectors that the drift is measured on",
 }
-
-
-def open_encoders(choices: Sequence[ModelChoice], settings: Settings) -> list[tuple[Encoder, Agreement | None]]:
-    """Open all bundles, side by side; return each with its distance to the reference, None if it was not measured."""
-    with ThreadPoolExecutor(len(choices), "whiten-open") as executor:
-        futures = [executor.submit(open_encoder, choice, settings) for choice in choices]
-    failed = next((error for future in futures if (error := future.exception())), None)
-    if failed is not None:
-        for future in futures:
-            if not future.exception():
-                future.result()[0].close()
-        raise failed
-    return [future.result() for future in futures]
 
 
 def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agreement | None]:

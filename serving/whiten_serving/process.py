@@ -12,7 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,6 @@ from whiten_serving.opening import (
     is_replaced,
     make_scheduler,
     open_encoder,
-    open_encoders,
     served,
 )
 from whiten_serving.scheduler import BatchRun, Scheduler
@@ -56,7 +55,7 @@ def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
         listener, address = bind(settings)
         try:
             process = opened(settings, choices)
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
                 runner.run(process.run(listener, address))
         finally:
             listener.close()
@@ -233,9 +232,12 @@ class Process:
 def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
     """Open and prove the bundles, and return the process that serves them."""
     prometheus_client.disable_created_metrics()
-    encoders = open_encoders(choices, settings)
-    scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
-    try:
+    with ExitStack() as opening:
+        encoders = []
+        for choice in choices:
+            encoders.append(open_encoder(choice, settings))
+            opening.callback(encoders[-1][0].close)
+        scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
         models = [served(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
         service = Service(Models(models), settings)
         metrics, drift = service.metrics, DriftWatch() if settings.drift else None
@@ -245,10 +247,7 @@ def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
                 drift.watch(model)
             metrics.registry.register(drift)
             scheduler.on_batch = _both(metrics.on_batch, drift.on_batch)
-    except BaseException:
-        for encoder, _ in encoders:
-            encoder.close()
-        raise
+        opening.pop_all()
     return Process(settings, choices, service, scheduler, drift)
 
 
@@ -402,13 +401,3 @@ def _traced(app: Any) -> Any:
         _LOG.warning("no spans: opentelemetry-instrumentation-asgi is not installed")
         return app
     return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes event loops: uvloop where it exists."""
-    if sys.platform == "win32":
-        return None
-    import uvloop
-
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whiten_serving.http import info, ollama, openai, tei
-from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
+from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.http.service import Call, Endpoint, Guarded, Service, answer, json_of
 
 LOGGER = logging.getLogger("whiten.serving")
@@ -84,8 +84,6 @@ ENDPOINTS = (
     Endpoint("GET", "/", "openai", info.about, "What this server is", str),
 )
 """All routes but /openapi.json, which describes them."""
-
-_TEI_PATHS = frozenset(endpoint.path for endpoint in TEI)
 
 
 def make_app(service: Service) -> Starlette:
@@ -158,20 +156,13 @@ async def _not_found(request: Request, error: HTTPException) -> Response:
     """Return the answer to a path that is not there, or not for the method of a request."""
     call: Call = request.scope[_CALL]
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    call.dialect = _dialect(path)
+    call.dialect = "ollama" if path.startswith("/api/") else "openai"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allow = ", ".join(sorted(endpoint.method for endpoint in ENDPOINTS if endpoint.path == path)) or "GET, POST"
+        allow = (error.headers or {})["Allow"]
         message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
         return _refused(call, ApiError("method_not_allowed", message, None, {"allow": allow}))
     message = f"there is no {path[:80]!r} here; /openapi.json lists what there is"
     return _refused(call, ApiError("unknown_path", message))
-
-
-def _dialect(path: str) -> Dialect:
-    """Return the dialect of errors about a path, whose route was not found."""
-    if path.startswith("/api/"):
-        return "ollama"
-    return "tei" if (path in _TEI_PATHS and path != "/") or path.startswith("/models/") else "openai"
 
 
 class Observed:
