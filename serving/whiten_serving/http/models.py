@@ -6,13 +6,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
-from whiten_serving.async_encoder import AsyncEncoder
+from whiten_serving.batcher import Batcher
 from whiten_serving.http.errors import ApiError
-from whiten_serving.scheduler import Scheduler
+from whiten_serving.scheduler import Request, Scheduler
+
+
+class Embeds(Protocol):
+    """Describes what the application needs of an `AsyncEncoder`."""
+
+    batcher: Batcher
+
+    async def request(self, texts: str | Iterable[str], *, timeout: float | None, **options: Any) -> Request:
+        """Tokenise texts, and return a request for `answer`."""
+
+    async def answer(self, request: Request, timed: bool = True) -> NDArray[Any]:
+        """Queue a request and wait for its vectors."""
+
+    async def close(self, wait: bool = True) -> None:
+        """Take no more requests, and compute what waits."""
 
 
 @dataclass(eq=False)
@@ -20,7 +38,7 @@ class ServedModel:
     """Holds one model that is served, by the name by which requests ask for it."""
 
     name: str
-    embeds: AsyncEncoder
+    embeds: Embeds
     parity: float | None = None  # worst cosine with the reference's vectors on this machine; None if not measured
     owns: bool = False  # whether the encoder is closed with it
     opened: datetime = field(default_factory=lambda: datetime.now(UTC))
