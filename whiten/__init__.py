@@ -1,8 +1,7 @@
 """whiten: whitened sentence embeddings as one ONNX graph. All public names are here; other packages are private.
 
 `import whiten` is fast and loads none of torch, transformers, onnx or onnxruntime: each name is imported when it is
-first used. Names that write bundles need `pip install 'whiten[export]'`, or `'whiten[refit]'` for `fit_bundle` and
-`refit_bundle`.
+first used. Names that write bundles need the extra `export`, or `refit` for `fit_bundle` and `refit_bundle`.
 """
 
 from importlib import import_module

@@ -4,7 +4,7 @@ import io
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -90,24 +90,29 @@ def encodable(text: str) -> str:
     return text
 
 
-@contextmanager
-def needing(extra: str) -> Iterator[None]:
+def from_clone(extra: str) -> str:
+    """Return the command that installs an extra; whiten is on no package index, and constraints keep torch small."""
+    return f"from the clone: python -m pip install -c constraints.txt '.[{extra}]'"
+
+
+def needing(extra: str) -> AbstractContextManager[None]:
     """Turn an ImportError in the block into an error that names the extra to install."""
-    with needing_package(f"whiten[{extra}]"):
-        yield
+    return _installing(from_clone(extra))
+
+
+def needing_package(package: str) -> AbstractContextManager[None]:
+    """Turn an ImportError in the block into an error that names the package to install."""
+    return _installing(f"with pip install '{package}'")
 
 
 @contextmanager
-def needing_package(package: str) -> Iterator[None]:
-    """Turn an ImportError in the block into an error that names the package to install."""
+def _installing(how: str) -> Iterator[None]:
     try:
         yield
     except MissingPackageError:
         raise
     except ImportError as error:
-        raise MissingPackageError(
-            f"this needs {error.name or error}; install it with pip install '{package}'"
-        ) from error
+        raise MissingPackageError(f"this needs {error.name or error}; install it {how}") from error
 
 
 def described(value: object) -> str:

@@ -49,7 +49,7 @@ def test_first_steps(tmp_path: Path) -> None:
     notebook = read(FOLDER / "first-steps.ipynb")
     printed = run(notebook, tmp_path)
     assert (tmp_path / "bundles" / "first-steps" / "whiten.json").is_file()
-    assert "whitened by pca, fitted on " in printed
+    assert "soft whitening, shrinkage 0.5, fitted on " in printed
     first = printed.split("How long does bread dough have to rest?\n")[1].splitlines()[0]
     assert first.endswith("  Let the dough rest for an hour before you bake the bread.")
     plot = next(cell for cell in notebook.cells if "axes.hist" in cell.source)

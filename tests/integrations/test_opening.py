@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import whiten.integrations
+from whiten_runtime.checks import from_clone
 
 PACKAGES = {
     "bertopic": ("bertopic", "bertopic"),
@@ -45,7 +46,8 @@ print(json.dumps(found))
     found = json.loads(result.stdout)
     for name, (_, package) in PACKAGES.items():
         assert found[name].startswith("MissingPackageError: this needs "), name
-        assert f"install it with pip install '{package}'" in found[name]
+        install = from_clone("mteb") if name == "mteb" else f"with pip install '{package}'"
+        assert f"install it {install}" in found[name]
 
 
 def test_the_package_imports_no_framework() -> None:

@@ -85,7 +85,8 @@ def test_missing_extra_is_named() -> None:
     code = "import sys; sys.modules['onnx_ir'] = None; import whiten; whiten.export_bundle"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = result.stderr.splitlines()[-1]
-    assert "MissingPackageError: this needs onnx_ir; install it with pip install 'whiten[export]'" in last
+    assert "MissingPackageError: this needs onnx_ir; install it from the clone: python -m pip install " in last
+    assert last.endswith(" -c constraints.txt '.[export]'")
 
 
 def test_star_gives_what_is_installed() -> None:

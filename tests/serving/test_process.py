@@ -195,7 +195,7 @@ def test_missing_packages_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     code, said = run(tiny_bundle, variables={"PYTHONPATH": path})
     assert (code, is_one_line(said)) == (1, True)
-    assert "this needs uvicorn; install it with pip install 'whiten[serve]'" in said
+    assert "this needs uvicorn; install it from the clone: python -m pip install -c constraints.txt '.[serve]'" in said
 
 
 @pytest.mark.slow

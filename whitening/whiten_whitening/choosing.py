@@ -46,17 +46,12 @@ class Choice:
     """Holds the whitening that was chosen."""
 
     spec: WhiteningSpec | None  # chosen whitening; None for none
-    why: str  # reason, in one line
+    why: str  # reason, which follows the description of the whitening
     candidates: tuple[CandidateRecord, ...] = ()  # whitenings that were tried, with their results
 
 
-def fine_tuned(name: str) -> Choice:
-    """Choose no whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
-    return Choice(
-        None,
-        f"not whitened: {name} was fine-tuned for sentence similarity, which whitening undoes; --whitening pca whitens "
-        "it all the same",
-    )
+TUNED = Choice(None, "the model was trained for similarity, which whitening undoes")
+"""No whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
 
 
 def soft_weight(moments: Moments, kinds: Mapping[str, Moments] | None) -> float:
@@ -82,22 +77,19 @@ def choose_by_rules(
         raise UsageError(
             f"{moments.n} sentences tell nothing about a whitening; give a corpus of {ADVISED_RATIO * width}"
         )
-    isotropy, ratio = iso_score(moments.covariance), moments.n / width
-    measured = f"{ratio:.1f} sentences per dimension, IsoScore {isotropy:.2f}"
     if tuned:
-        return Choice(WhiteningSpec("pca", dimension, 0.0), f"centred only: fine-tuned for similarity ({measured})")
-    if isotropy >= _ISOTROPIC and width > 1:
-        why = f"centred only: the vectors use their space already ({measured})"
-        return Choice(WhiteningSpec("pca", dimension, 0.0), why)
+        return Choice(WhiteningSpec("pca", dimension, 0.0), TUNED.why)
+    if iso_score(moments.covariance) >= _ISOTROPIC and width > 1:
+        return Choice(WhiteningSpec("pca", dimension, 0.0), "the vectors are nearly even without it")
     if asked not in ("none", 0):
-        return Choice(WhiteningSpec("pca", dimension, 1.0, asked), f"whitened, shrunk as asked for ({measured})")
+        return Choice(WhiteningSpec("pca", dimension, 1.0, asked), "the shrinkage that was asked for")
     weight = softness
     few = moments.n < WARNED_RATIO * width
     if few:
         weight = max(weight, round(oas(moments), 2))
-    untuned = f"not {'the layers that were ' if other_layers_tuned else ''}fine-tuned for similarity"
-    why = f"soft whitening, shrinkage {weight:g}: {untuned}, far from isotropic ({measured}"
-    return Choice(WhiteningSpec("pca", dimension, 1.0, weight), f"{why}{', which are few' if few else ''})")
+    untuned = "these layers were" if other_layers_tuned else "the model was"
+    why = f"{untuned} not trained for similarity{', and the sentences are few' if few else ''}"
+    return Choice(WhiteningSpec("pca", dimension, 1.0, weight), why)
 
 
 def choose_by_pairs(
@@ -118,12 +110,10 @@ def choose_by_pairs(
         dimension: number of dimensions to keep, if asked for; then vectors without whitening are not tried.
         asked: shrinkage that was asked for; "none" to try several.
     """
-    width = first.shape[1]
     tried = list(_candidates(fit, first, second, scores, dimension, asked))
     spec, best = max(tried, key=lambda candidate: candidate[1].spearman)
     raw = next((f", not whitened {100 * other.spearman:.2f}" for own, other in tried if own is None), "")
-    label = "not whitened" if spec is None else f"{_name(spec)}, {best.dimension} of {width} dimensions"
-    why = f"{label}: best of {len(tried)} on {len(scores):,} pairs (Spearman {100 * best.spearman:.2f}{raw})"
+    why = f"best of {len(tried)} on {len(scores):,} pairs (Spearman {100 * best.spearman:.2f}{raw})"
     return Choice(spec, why, tuple(candidate for _, candidate in tried))
 
 
@@ -181,13 +171,6 @@ def _kind(spec: WhiteningSpec) -> Kind:
     if spec.beta < 1:
         return "partial"
     return "full" if spec.shrinkage in ("none", 0) else "soft"
-
-
-def _name(spec: WhiteningSpec) -> str:
-    kind = _kind(spec)
-    if kind == "all-but-the-top":
-        return f"all but the top {spec.common_components}"
-    return f"soft, shrinkage {spec.shrinkage}" if kind == "soft" else kind
 
 
 def _mapped(fitted: WhiteningMap | None, vectors: Float64Array) -> Float64Array:

@@ -6,17 +6,15 @@ from typing import Any, get_args
 
 import click
 
+from whiten_export.commands.summary import summary
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_layers
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, human_size, json_option, one_line_errors, quiet_option
+from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.commands.info import isotropy_in_words
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
@@ -102,30 +100,28 @@ _FOR_VECTORS = {
     "--max-sentences",
     type=int,
     metavar="N",
-    help="Use N sentences, spread over the corpus. Without it, as many as move the map.",
+    help="Use N sentences, spread over the corpus. Without it, as many as are needed.",
 )
 @option(
     "--all-sentences",
     is_flag=True,
     rare=True,
-    help="Use all sentences of the corpus, even if more would not move the map.",
+    help="Use all sentences of the corpus, even if fewer are enough.",
 )
 @option(
     "--beta",
     type=float,
     default=1.0,
-    show_default=True,
     metavar="B",
     rare=True,
-    help="Exponent: 1 whitens, 0 only centres.",
+    help="1 whitens, 0 only centres. It is the exponent. [default: chosen by auto]",
 )
 @option(
     "--shrinkage",
     default="none",
-    show_default=True,
     metavar="none|ledoit-wolf|oas|A",
     rare=True,
-    help="Shrink the covariance, for small corpora. A is a weight from 0 to 1.",
+    help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
 )
 @option(
     "--dev",
@@ -138,8 +134,8 @@ _FOR_VECTORS = {
     type=click.Path(),
     metavar="OLD",
     rare=True,
-    help="Bundle whose stored vectors are to stay usable. It is of the same model and layers; the map is turned onto "
-    "its map.",
+    help="Bundle whose stored vectors are to stay usable. It is of the same model and layers; the "
+    "whitening is turned onto its whitening.",
 )
 @heading("Graph")
 @option(
@@ -253,7 +249,7 @@ def export(
             from whiten_export.pipeline.export_model import export_bundle
         result = export_bundle(recipe, out, force, reporter)
     seconds = time.monotonic() - started
-    console.say_written(_summary(result.path, result.bytes, result.manifest, seconds))
+    console.say_written(summary(result.path, result.bytes, result.manifest, seconds))
     if as_json:
         console.print_json(
             {
@@ -271,36 +267,6 @@ def _refuse_for_vectors() -> None:
     for name in context.params.keys() - _FOR_VECTORS:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise UsageError(f"--{name.replace('_', '-')} is for models, not for --from-vectors; leave it out")
-
-
-def _summary(path: Path, size: int, manifest: Manifest, seconds: float) -> str:
-    parity, gate = manifest.parity, gate_of(manifest.precision, manifest.vectors)
-    assert parity is not None
-    whitening = manifest.whitening
-    of_texts = manifest.input == "text"
-    verb = "whitened" if whitening and whitening.method != "none" else "common component fitted"
-    if whitening and whitening.method != "none" and not whitening.beta:
-        verb = "centred"
-    what = "sentences" if of_texts else "vectors"
-    fitted = f", {verb} on {whitening.n_samples:,} {what}" if whitening else ""
-    rounded = " of int8" if manifest.vectors == "int8" else ""
-    layers = f" from layers {', '.join(map(str, manifest.layers))}" if of_texts else ""
-    if of_texts:
-        usage = f'whiten embed {path} "Your text."   or   whiten.Encoder("{path}").encode(texts)'
-    else:
-        usage = (
-            f'whiten transform {path} --input FILE --out FILE   or   whiten.VectorWhitener("{path}").transform(vectors)'
-        )
-    lines = [
-        f"{path} ({human_size(size)}, {seconds:.0f} s)",
-        f"  vectors  {manifest.dimension} dimensions{rounded}{layers}{fitted}",
-    ]
-    if whitening and (measured := isotropy_in_words(whitening)):
-        lines.append(f"  isotropy {measured}")
-    if manifest.published is not None:
-        name = f"{manifest.published.reference}{', before the whitening' if whitening else ''}"
-        lines.append(f"  {'model' if whitening else 'equals':<8} {name}: {in_words(manifest.published)}")
-    return "\n".join([*lines, f"  parity   {in_words(parity)} (gate: {gate})", f"  use it   {usage}"])
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 import click
 
+from whiten_export.commands.summary import summary
 from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
 from whiten_export.pipeline.recipe import WhiteningChoice
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.parity import gate_of, in_words
 from whiten_runtime.bundle.records import ChoiceRecord, VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
@@ -19,7 +19,6 @@ from whiten_runtime.commands.console import (
     ConsoleReporter,
     bundle_argument,
     device_option,
-    human_size,
     json_option,
     one_line_errors,
     quiet_option,
@@ -156,7 +155,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 )
 @bundle_argument
 @_fitting_options
-@option("--all-sentences", is_flag=True, help="Use all of them. By default only as many are used as move the map.")
+@option("--all-sentences", is_flag=True, help="Use all of them. By default only as many are used as are needed.")
 @option(
     "--stats", type=click.Path(path_type=Path), metavar="FILE", help="Statistics of whiten fit, instead of --corpus."
 )
@@ -169,19 +168,25 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     "measured, and tells the reason. The default is auto; pca with --beta or --shrinkage.",
 )
 @option("--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]")
-@option("--beta", type=float, default=1.0, show_default=True, metavar="B", help="Exponent: 1 whitens, 0 only centres.")
+@option(
+    "--beta",
+    type=float,
+    default=1.0,
+    metavar="B",
+    help="1 whitens, 0 only centres. It is the exponent. [default: chosen by auto]",
+)
 @option(
     "--shrinkage",
     default="none",
-    show_default=True,
     metavar="none|ledoit-wolf|oas|A",
-    help="Shrink the covariance, for small corpora. A is a weight from 0 to 1.",
+    help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
 )
 @option(
     "--align-to",
     type=click.Path(),
     metavar="OLD",
-    help="Bundle whose stored vectors are to stay usable. It is of the same model; the new map is turned onto its map.",
+    help="Bundle whose stored vectors are to stay usable. It is of the same model; the new whitening is turned onto "
+    "its whitening.",
 )
 @heading("Output")
 @option(
@@ -269,11 +274,10 @@ def refit(
     spec, record = asked.spec, None
     if spec is None:
         choice = choose(found.moments)
-        reporter.stage(choice.why)
         spec, record = choice.spec, ChoiceRecord(why=choice.why)
     assert spec is not None  # the rules always give a map
     result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds(), vector_type)
-    console.say_written(_summary(result.path, result.bytes, result.manifest))
+    console.say_written(summary(result.path, result.bytes, result.manifest))
     if as_json:
         console.print_json(
             {
@@ -308,17 +312,3 @@ def _tell(out: Path, statistics: Statistics, as_json: bool) -> None:
     say(f"wrote {out}: {moments.n:,} sentences, {len(moments.mean)} dimensions")
     if as_json:
         console.print_json({"out": str(out), **measured, "corpus": statistics.corpus})
-
-
-def _summary(path: Path, size: int, manifest: Manifest) -> str:
-    parity, whitening = manifest.parity, manifest.whitening
-    assert parity is not None
-    assert whitening is not None
-    verb = "whitened" if whitening.beta else "centred"
-    return "\n".join(
-        (
-            f"{path} ({human_size(size)})",
-            f"  vectors  {manifest.dimension} dimensions, {verb} on {whitening.n_samples:,} sentences",
-            f"  parity   {in_words(parity)} (gate: {gate_of(manifest.precision, manifest.vectors)})",
-        )
-    )

@@ -285,15 +285,6 @@ def fit_until_settled(
     return Statistics(statistics.moments, statistics.sample, corpus.records)
 
 
-def report_settled(statistics: Statistics, report: Reporter) -> None:
-    """Report that a fit stopped before the end of its corpus."""
-    if (settled := statistics.settled) is not None:
-        report.stage(
-            f"{statistics.moments.n:,} of {settled.available:,} sentences are enough: more would not move the map "
-            f"(cosines under maps of either half differ by {settled.difference:.3f}; --all-sentences takes all)"
-        )
-
-
 def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) -> None:
     """Warn of a corpus that is smaller than advised for a map that whitens, unless its fit stopped before the end."""
     n, width = statistics.moments.n, len(fitted.mean)

@@ -80,19 +80,13 @@ def measure(old: StoredMap, new: WhiteningMap, statistics: Statistics) -> Fideli
 
 def report_alignment(record: AlignmentRecord, reference: Reference, report: Reporter) -> None:
     """Report how far stored vectors are off, as a warning if they should be computed again."""
-    said = (
-        f"aligned with {reference.path}: on {record.sentences:,} sentences, its stored vectors have a median cosine of "
-        f"{record.median_cosine:.3f} to the new ones, and {100 * record.self_recall:.1f} % find themselves"
-    )
+    said = f"stored vectors of {reference.path} beside new ones: {record.description}"
     if record.due:
-        report.warn(f"{said}; compute stored vectors again soon")
+        report.warn(f"{said}; compute the stored vectors again soon")
     else:
         report.stage(said)
 
 
 def report_new_space(old: str | Path, report: Reporter) -> None:
     """Report that vectors stored with the old bundle do not fit those of the new one."""
-    report.stage(
-        f"vectors stored with {old} do not fit the new bundle's: compute them again, or add --align-to {old} to keep "
-        "them usable"
-    )
+    report.stage(f"stored vectors of {old} do not fit the new bundle; --align-to {old} would keep them usable")

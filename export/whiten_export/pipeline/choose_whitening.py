@@ -14,7 +14,6 @@ from whiten_export.corpus.statistics import (
     fit_corpus,
     fit_until_settled,
     kind_moments,
-    report_settled,
     warn_of_few,
     warn_of_rank,
 )
@@ -58,13 +57,14 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
     """Fit the whitening that the plan asks for."""
     if plan.corpus is None:
         return Decision(None, None, _record(plan.settled, None))
-    report.stage(f"fitting on {plan.sentences:,} sentences")
+    asked = plan.recipe.whitening
+    whole = asked.all_sentences or asked.max_sentences is not None
+    report.stage(f"fitting on {plan.sentences:,} sentences{'' if whole else ' at most'}")
     if BUILTIN_CORPUS in plan.recipe.whitening.sources and is_multilingual(plan.model.tokenizer.json):
         report.stage(
             f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
         )
     choice, kinds, sif = None, None, plan.pooling == "sif"
-    asked = plan.recipe.whitening
     pad = plan.model.tokenizer.pad_token_id
     with load_graph(graph, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
         if BUILTIN_CORPUS not in asked.sources:
@@ -76,12 +76,10 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
             else:
                 spec_of = (lambda moments: choose(moments).spec) if choose else lambda moments: asked.spec
                 statistics = fit_until_settled(plan.corpus, embedder, UNWHITENED_OUTPUT, spec_of, sif, bar)
-    report_settled(statistics, report)
     spec = asked.spec
     if choose:
         choice = choose(statistics.moments)
         spec = choice.spec
-        report.stage(choice.why)
     fitted = fit(statistics.moments, spec, sif)
     if fitted is not None:
         warn_of_few(fitted, statistics, report)
@@ -101,11 +99,8 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
 def report_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments], report: Reporter) -> None:
     """Report the kinds of text that a map does harm to, of which the corpus has too little."""
     if hurt := [check.kind for check in check_kinds(fitted, kinds) if check.hurt]:
-        which = "all kinds" if len(hurt) == len(kinds) else f"these kinds ({', '.join(hurt)})"
-        report.stage(
-            f"the corpus is unlike {which} of general English text, to whose similarities this map does harm; if yours "
-            f"are of them, add such texts, or --corpus {BUILTIN_CORPUS}"
-        )
+        which = "general English" if len(hurt) == len(kinds) else f"texts that your corpus lacks ({', '.join(hurt)})"
+        report.stage(f"less good for {which}; if you embed such texts, add --corpus {BUILTIN_CORPUS}")
 
 
 def _chooser(plan: Plan, embedder: Embedder, kinds: Mapping[str, Moments] | None) -> Callable[[Moments], Choice]:

@@ -20,7 +20,7 @@ from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, decide, weigh_layers
 from whiten_export.pipeline.plan import Plan, check_place, choose, open_source
-from whiten_export.pipeline.prove import compare_tokenizers, describe_export, prove
+from whiten_export.pipeline.prove import CHECKING, compare_tokenizers, describe_export, prove
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
@@ -76,7 +76,7 @@ def export_bundle(
     plan = choose(recipe, checkpoint, model, out, replace, report)
     with staged(plan.target, replace) as stage:
         tokenizer = write_own_tokenizer(plan, stage)
-        graph = build(plan, stage, report)
+        graph = build(plan, stage)
         plan, graph = weigh(plan, graph, stage, tokenizer, options, report)
         plan, decision = fit_whitening(plan, stage, tokenizer, options, report)
         fold(plan, graph, decision, report)
@@ -100,15 +100,10 @@ def write_own_tokenizer(plan: Plan, stage: Path) -> Tokenizer:
     return plan.tokenizer(stage / TOKENIZER_FILE)
 
 
-def build(plan: Plan, stage: Path, report: Reporter) -> ir.Model:
+def build(plan: Plan, stage: Path) -> ir.Model:
     """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
-    record = plan.model.record
-    report.stage(
-        f"making a graph of {record.model_type}, layers {', '.join(map(str, plan.layers))} of "
-        f"{record.num_hidden_layers}, {plan.width} wide"
-    )
     hidden = plan.model.hidden_states(plan.layers, plan.pooling)
-    graph = pool_graph(hidden, plan.composition, record.hidden_size, plan.weighs)
+    graph = pool_graph(hidden, plan.composition, plan.model.record.hidden_size, plan.weighs)
     del hidden
     fold_positions(graph, plan.max_seq_length)
     graph = reopen_graph(graph, _unweighed(stage) if plan.weighs else stage / _WORK / MODEL_NAME)
@@ -156,7 +151,7 @@ def lower(
     """Return the graph in its precision; after the fit, so that vectors of all precisions can be compared."""
     choice, quantization = plan.recipe.graph, None
     if choice.precision != "fp32":
-        report.stage(f"turning the weights into {choice.precision}")
+        report.stage(f"turning the weights into {choice.precision}, and {CHECKING}")
     if choice.precision == "fp16":
         (halve_network if choice.target == "cuda" else halve_weights)(graph)
     elif choice.precision == "int8":

@@ -11,7 +11,6 @@ from whiten_export.corpus.statistics import (
     fit_until_settled,
     kind_moments,
     load_statistics,
-    report_settled,
     save_statistics,
 )
 from whiten_runtime.bundle.graph import unwhitened_output
@@ -56,7 +55,8 @@ def fit_bundle(
     check_takes_texts(path, manifest)
     check_computes_as_recorded(options)
     sentences = corpus.count()
-    report.stage(f"fitting on {sentences:,} sentences")
+    whole = spec_of is None or corpus.limited
+    report.stage(f"fitting on {sentences:,} sentences{'' if whole else ' at most'}")
     value = unwhitened_output(manifest)
     _, embedder = load_bundle(path, options, value=value)
     with embedder, report.bar("sentences", sentences) as bar:
@@ -65,7 +65,6 @@ def fit_bundle(
         else:
             statistics = fit_until_settled(corpus, embedder, value, spec_of, manifest.pooling == "sif", bar)
     statistics = statistics.fitted_at(manifest.precision)
-    report_settled(statistics, report)
     if out is not None:
         save_statistics(out, statistics, Origin.of(manifest))
     return statistics

@@ -25,7 +25,7 @@ from whiten_runtime.files.replacing import check_folder_place
 from whiten_runtime.inference.embedder import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.choosing import Choice, fine_tuned
+from whiten_whitening.choosing import TUNED, Choice
 from whiten_whitening.maps import check_for_sif, check_sample_count
 
 _FOR_FITTING = ("corpus", "column", "max_sentences", "all_sentences", "shrinkage")
@@ -137,7 +137,7 @@ def check_place(out: Path, replace: bool) -> None:
 def open_source(recipe: Recipe, report: Reporter) -> tuple[Checkpoint, TokenModel]:
     """Find the model of a recipe, and read everything about it but its weights."""
     source = recipe.source
-    report.stage(f"finding {source.model}")
+    report.stage(f"reading {source.model}")
     checkpoint = resolve(source.model, source.revision, source.trust_remote_code, source.route)
     source = dataclasses.replace(source, pooling=source.pooling or checkpoint.pooling)
     if source.pooling == "sif":
@@ -161,9 +161,9 @@ def choose(
     plan = dataclasses.replace(plan, target=target, max_seq_length=_length(plan, report))
     if not model.supported:
         report.warn(f"architecture '{model.record.model_type}' has not been tried; the parity gate will decide")
-    plan = _settled(_with_reference(plan), report)
-    if plan.own is not None and not plan.as_published:
-        report.stage(remark(plan, plan.own))
+    plan = _settled(_with_reference(plan))
+    if plan.own is not None and (left := left_out(plan, plan.own)):
+        report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
     whitening, spec = plan.recipe.whitening, plan.recipe.whitening.spec
     if plan.recipe.fits and plan.settled is None:
         corpus = Corpus(whitening.sources, whitening.column, whitening.max_sentences)
@@ -267,48 +267,22 @@ def _weighs_like(manifest: Manifest, composition: Composition) -> bool:
     return same and composition.layer_weights is None and not composition.modules
 
 
-def _settled(plan: Plan, report: Reporter) -> Plan:
+def _settled(plan: Plan) -> Plan:
     """Return the plan with the pairs of `dev`, or without a whitening where "auto" needs nothing more to decide."""
     whitening = plan.recipe.whitening
     if whitening.dev is not None:
         return dataclasses.replace(plan, pairs=read_pairs(Path(whitening.dev)))
     if whitening.method != "auto" or not plan.tuned or whitening.dim is not None or plan.reference is not None:
         return plan
-    choice = fine_tuned(plan.checkpoint.name)
+    choice = TUNED
     if unused := [name for name in _FOR_FITTING if getattr(whitening, name) not in (None, "none", 0)]:
         raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {choice.why}")
-    report.stage(choice.why)
     return dataclasses.replace(plan, settled=choice, whitens=False)
 
 
-def remark(plan: Plan, own: Published) -> str:
-    """Say in one line what is kept of a model as published, and what is replaced by what."""
-    kept: list[str] = []
-    replaced: list[str] = []
-
-    def note(same: bool, theirs: str, ours: str) -> None:
-        if same:
-            kept.append(theirs)
-        else:
-            replaced.append(f"{theirs} by {ours}")
-
-    own_layers = _own_layers(plan.checkpoint, plan.model.record.num_hidden_layers)
-    note(plan.layers == own_layers, _layers(own_layers), _layers(plan.layers))
-    note(plan.pooling == own.pooling, f"{own.pooling} pooling", plan.pooling)
-    if own.modules:
-        note(
-            plan.keeps_modules, ", ".join(map(str, own.modules)), "nothing, as it belongs to its own layer and pooling"
-        )
-    if own.normalize:
-        note(plan.normalize, "Normalize", "the whitening" if plan.whitens else "nothing")
-    if own.prompts:
-        kept.append(f"{len(own.prompts)} prompt{'s' if len(own.prompts) > 1 else ''}")
-    added = ["the whitening"] if plan.whitens and not (own.normalize and not plan.normalize) else []
-    added += ["Normalize"] if plan.normalize and not own.normalize else []
-    parts = (("kept", kept), ("replaced", replaced), ("added", added))
-    said = ". ".join(f"{verb.capitalize()} {'; '.join(what)}" for verb, what in parts if what)
-    return f"{plan.checkpoint.name} as published: {said[0].lower()}{said[1:]}."
-
-
-def _layers(layers: tuple[int, ...]) -> str:
-    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
+def left_out(plan: Plan, own: Published) -> list[str]:
+    """Name the modules that other layers or another pooling leave out; a whitening takes the place of Normalize."""
+    if plan.keeps_modules:
+        return []
+    scaled = plan.whitens or plan.normalize
+    return [*map(str, own.modules), *(["Normalize"] if own.normalize and not scaled else [])]

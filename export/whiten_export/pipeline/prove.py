@@ -175,6 +175,9 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
     return with_space(manifest)
 
 
+CHECKING = "checking the vectors against those of the original model"
+"""Last stage of an export; a lower precision names it together with its own stage."""
+
 _ANY_PROMPT = "Represent the sentence: "
 """Prompt with which models are checked that leave prompts out of the pooling, besides those that they name."""
 
@@ -206,16 +209,16 @@ def prove(
     quantization: QuantizationRecord | None = None,
 ) -> Manifest:
     """Compute the reference's vectors, write the manifest, and check the bundle at the parity gate."""
-    report.stage("computing the reference's vectors")
     choice = plan.recipe.graph
+    if choice.precision == "fp32":
+        report.stage(CHECKING)
     expected = _expected(plan, decision.fitted, stage, report)
     check_rounding(expected.finished, choice.vector_type)
     write_probes(stage, expected.probes)
     manifest = msgspec.structs.replace(describe_export(plan, decision, opset, stage), quantization=quantization)
-    published = _compare_published(plan, expected, stage, report)
+    published = _compare_published(plan, expected, stage)
     manifest = msgspec.structs.replace(manifest, published=published)
     (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-    report.stage(f"checking against {expected.reference}")
     if choice.target == "cuda":
         options = _on_cuda(options, report)
     agreement = check_bundle(stage, expected, options)
@@ -273,7 +276,7 @@ def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Tokenized:
     return Tokenized(request, ids, 0 if plan.prompts.pooled else tokenizer.prompt_tokens(request.prompt))
 
 
-def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Reporter) -> ParityRecord | None:
+def _compare_published(plan: Plan, expected: Expected, stage: Path) -> ParityRecord | None:
     """Compare the reference with the program that the model was published for, if layers and modules are its own."""
     if not plan.keeps_modules or plan.own is None:
         return None
@@ -286,7 +289,6 @@ def _compare_published(plan: Plan, expected: Expected, stage: Path, report: Repo
     published = plan.model.published(requests, plan.max_seq_length)
     if published is None:
         return None
-    report.stage(f"comparing the reference with {published.name}")
     agreement = compare_published(expected, published, requests, plan.own.normalize, plan.model.record.model)
     return parity_record(published.name, agreement)
 

@@ -129,7 +129,7 @@ def refit_bundle(
     else:
         report_new_space(path, report)
     affine, dimension = (fitted.mean, fitted.weight), fitted.weight.shape[1]
-    report.stage(f"writing {out}")
+    report.stage(f"writing {out}, and checking it")
     with staged(out, replace) as stage:
         _copy(bundle, stage)
         graph = read_bundle_graph(bundle.model)
@@ -148,7 +148,6 @@ def refit_bundle(
         manifest = _describe(rounded, describe_whitening(fitted, statistics, alignment), dimension, choice, stage, out)
         manifest = msgspec.structs.replace(manifest, files=manifest.files | rewritten)
         (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-        report.stage("checking against the stored vectors of the reference")
         manifest = msgspec.structs.replace(
             manifest, parity=_prove(stage, manifest, probes, options or SessionOptions())
         )

@@ -7,6 +7,7 @@ from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.tokenizers import check_tokenizer
 from whiten_runtime.bundle.records import pooling_modes
+from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.reporter import Reporter
 
@@ -36,7 +37,7 @@ def _open(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter) -> Tok
             version(package)
         except PackageNotFoundError:
             raise WhitenError(
-                f"exporting a PyTorch checkpoint needs {package}; install it with pip install 'whiten[export]'"
+                f"exporting a PyTorch checkpoint needs {package}; install it {from_clone('export')}"
             ) from None
     if checkpoint.kind == "static":
         from whiten_export.sources.static_embedding import StaticEmbedding

@@ -10,6 +10,7 @@ from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
+from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.inference.repetition import check_ends
 
@@ -156,7 +157,7 @@ def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:
         from whiten_export.sources.tokenizers import describe_tokenizer
     except ImportError as error:
         raise WhitenError(
-            f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it with "
-            "pip install 'whiten[export]'"
+            f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it "
+            f"{from_clone('export')}"
         ) from error
     return describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=False))

@@ -115,15 +115,8 @@ def _rows(manifest: Manifest) -> list[tuple[str, str]]:
 def _whitening(whitening: WhiteningRecord | None, what: str) -> str:
     if whitening is None:
         return "none"
-    parts: list[str] = [whitening.method]
-    if whitening.method != "none" and whitening.beta != 1:
-        parts.append(f"beta {whitening.beta:g}")
-    if whitening.shrinkage:
-        parts.append(f"shrinkage {whitening.shrinkage:.3g}")
-    if whitening.common_components:
-        parts.append(f"{whitening.common_components} common components removed")
     corpus = ", ".join(_code(record.name) for record in whitening.corpus)
-    return f"{', '.join(parts)}; fitted on {whitening.n_samples:,} {what} of {corpus}"
+    return f"{whitening.description}; fitted on {whitening.n_samples:,} {what} of {corpus}"
 
 
 def _prompts(manifest: Manifest) -> str:

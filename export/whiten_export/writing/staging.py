@@ -62,7 +62,9 @@ def _holds_kind(path: Path, target: Path, kind: Kind) -> bool:
 
 
 def _exists(target: Path, kind: Kind) -> UsageError:
-    return UsageError(f"{kind.name} '{target}' exists; replace it with --force, or choose another --out")
+    return UsageError(
+        f"{kind.name} '{target}' exists; replace it with --force (replace=True in Python), or choose another --out"
+    )
 
 
 def _publish(stage: Path, target: Path, replace: bool, kind: Kind) -> None:

@@ -104,6 +104,11 @@ class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Return whether stored vectors should be computed again."""
         return self.median_cosine < DUE_COSINE or self.self_recall < DUE_RECALL
 
+    @property
+    def description(self) -> str:
+        """Return in words how near the map came."""
+        return f"median cosine {self.median_cosine:.3f}, {100 * self.self_recall:.1f} % find themselves"
+
 
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Describes the affine map y = (x - mean) W at the end of the graph, and how it was fitted."""
@@ -133,6 +138,26 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Isotropy of the same vectors before and after the map."""
     alignment: AlignmentRecord | None = None
     """Rotation of the map onto another bundle's space; None without one."""
+
+    @property
+    def description(self) -> str:
+        """Return the kind of whitening in words, such as "soft whitening, shrinkage 0.5" or "full whitening (pca)"."""
+        details: list[str] = []
+        if self.method == "none":
+            kind = "not whitened"
+        elif self.beta == 0:
+            kind = "centred only"
+        else:
+            name = "partial" if self.beta < 1 else "soft" if self.shrinkage else "full"
+            by = "" if self.shrinkage_estimator in ("none", "fixed") else f" by {self.shrinkage_estimator}"
+            kind = f"{name} whitening"
+            details = [f"beta {self.beta:g}"] if self.beta < 1 else []
+            details += [f"shrinkage {self.shrinkage:.3g}{by}"] if self.shrinkage else []
+        if self.common_components:
+            plural = "s" if self.common_components > 1 else ""
+            details.append(f"{self.common_components} common component{plural} removed")
+        usual = self.method == "none" or (self.method == "pca" and kind in ("soft whitening", "centred only"))
+        return ", ".join([kind if usual else f"{kind} ({self.method})", *details])
 
 
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from whiten_runtime.checks import from_clone
 from whiten_runtime.commands.console import (
     device_option,
     fail_line,
@@ -66,7 +67,7 @@ def _lines(found: Diagnosis) -> list[str]:
         lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --device {advice.device}")
         lines.append(f"             {advice.why}")
     if any(advice.device.startswith("openvino") for advice in found.fastest) and PLUGIN not in found.packages:
-        lines.append("             openvino is not installed: pip install 'whiten[openvino]'")
+        lines.append(f"             openvino is not installed; {from_clone('openvino')}")
     lines.append("             whiten tune BUNDLE measures it with a bundle of yours")
     for check in found.providers:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")

@@ -67,11 +67,13 @@ def describe(manifest: Manifest) -> str:
             default = ", the default" if name == manifest.default_prompt_name else ""
             rows.append(("prompt", f"{name}{default}: {prompt!r}"))
     if whitening is None:
-        rows.append(("whitening", "none"))
+        rows.append(("whitening", "not whitened"))
     else:
         names = ", ".join(corpus.name for corpus in whitening.corpus)
         fitted = f"{whitening.n_samples:,} {'vectors' if manifest.input == 'vectors' else 'sentences'} of {names}"
-        rows.append(("whitening", f"{_method(whitening)}, rank {whitening.rank}, {fitted}"))
+        rows.append(("whitening", f"{whitening.description}; rank {whitening.rank}, {fitted}"))
+        if (alignment := whitening.alignment) is not None:
+            rows.append(("aligned with", f"space {alignment.space}, {alignment.description}"))
         if measured := isotropy_in_words(whitening):
             rows.append(("isotropy", measured))
     if manifest.choice is not None:
@@ -112,23 +114,6 @@ def _pooled(manifest: Manifest) -> str:
         layers += f" (weights {', '.join(f'{weight:.3g}' for weight in manifest.layer_weights)})"
     without = "" if manifest.include_prompt else ", without the prompt's tokens"
     return f"{layers}, {manifest.pooling} pooling{without}"
-
-
-def _method(whitening: WhiteningRecord) -> str:
-    parts: list[str] = [whitening.method]
-    if whitening.method != "none" and whitening.beta != 1:
-        parts.append(f"beta {whitening.beta:g}")
-    if whitening.shrinkage:
-        parts.append(f"shrinkage {whitening.shrinkage:.3g} ({whitening.shrinkage_estimator})")
-    if whitening.common_components:
-        count = whitening.common_components
-        parts.append(f"{count} common component{'s' if count > 1 else ''} removed")
-    if (alignment := whitening.alignment) is not None:
-        parts.append(
-            f"aligned with space {alignment.space} (median cosine {alignment.median_cosine:.3f}, "
-            f"{100 * alignment.self_recall:.1f} % find themselves)"
-        )
-    return ", ".join(parts)
 
 
 def isotropy_in_words(whitening: WhiteningRecord) -> str:

@@ -85,7 +85,7 @@ def _check_spaces(a: Path, b: Path, allowed: bool) -> list[str | None]:
     elif not _same_directions(known):
         message = f"'{a}' is in space {first}, '{b}' in space {second}: their vectors cannot be compared"
         if (alignment := _alignment(known)) is not None:
-            close = f"median cosine {alignment.median_cosine:.3f}, {100 * alignment.self_recall:.1f} % find themselves"
+            close = alignment.description
             if not alignment.due:
                 warn(f"spaces {first} and {second} are aligned: vectors of a text are close in both ({close})")
                 return [first, second]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import DataError, MissingPackageError, UsageError
 from whiten_runtime.ort.process import allow_long_csv_fields
 
@@ -147,7 +148,7 @@ def import_parquet() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise MissingPackageError("parquet files need pyarrow; install it with pip install 'whiten[parquet]'") from None
+        raise MissingPackageError(f"parquet files need pyarrow; install it {from_clone('parquet')}") from None
     return pyarrow, pyarrow.parquet
 
 

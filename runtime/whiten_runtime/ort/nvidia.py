@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whiten_runtime.checks import from_clone
 from whiten_runtime.ort.providers import NVIDIA
 
 Load = Callable[[str], object]
@@ -101,7 +102,7 @@ def advice(missing: Iterable[str]) -> str:
     if any(name.startswith(_TENSORRT) for name in names):
         steps.append("pip install tensorrt")
     if any(not name.startswith((*_TENSORRT, _DRIVER)) for name in names):
-        steps.append("pip install 'whiten[gpu,cuda]' for CUDA and cuDNN")
+        steps.append(f"{from_clone('gpu,cuda')}, for CUDA and cuDNN")
     if _DRIVER in names:
         steps.append("install NVIDIA's driver, or give this container a GPU")
     return "; ".join(steps)

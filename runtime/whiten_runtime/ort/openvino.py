@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
+from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError
 from whiten_runtime.ort.process import ForkSafeLock
 from whiten_runtime.ort.processor import BF16, processor, thread_count
@@ -79,7 +80,7 @@ def register_plugin(onnxruntime: Any, providers: Sequence[Provider]) -> bool:
         if OPENVINO_PROVIDER in onnxruntime.get_available_providers():
             return False
         raise MissingPackageError(
-            f"{OPENVINO_PROVIDER} needs {PLUGIN}, which is not installed; pip install 'whiten[openvino]' "
+            f"{OPENVINO_PROVIDER} needs {PLUGIN}, which is not installed; install it {from_clone('openvino')} "
             "(Linux and Windows on x86-64)"
         )
     _check_combination(providers)

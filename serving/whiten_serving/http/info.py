@@ -61,7 +61,7 @@ async def info(service: Service, request: Request, call: Call) -> Response:
             "dimension": manifest.dimension,
             "space": served.encoder.space,
             "layers": list(manifest.layers),
-            "whitening": manifest.whitening.method if manifest.whitening else "none",
+            "whitening": manifest.whitening.description if manifest.whitening else "none",
             "similarity": manifest.similarity_fn_name,
             "prompts": list(manifest.prompts),
             "default_prompt_name": manifest.default_prompt_name,

@@ -241,7 +241,7 @@ ConsoleReporter.stage = stage
 @pytest.mark.slow
 def test_killed_export_leaves_no_bundle(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
     out = folder / "bundle"
-    with _start(checkpoint("bert"), corpus_file, out, _KILLED_AT.format(moment="checking against")) as process:
+    with _start(checkpoint("bert"), corpus_file, out, _KILLED_AT.format(moment="checking the vectors")) as process:
         process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not out.exists()
@@ -255,7 +255,7 @@ def test_killed_export_leaves_no_bundle(folder: Path, checkpoint: Callable[[str]
 def test_sigterm_removes_temporary_files(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
     with _start(checkpoint("bert"), corpus_file, folder / "bundle") as process:
         assert process.stderr is not None
-        while "making a graph" not in process.stderr.readline():
+        while "fitting on" not in process.stderr.readline():
             assert process.poll() is None
         process.terminate()
         process.communicate()

@@ -229,6 +229,6 @@ def test_missing_onnxscript_is_reported_and_leaves_no_bundle(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript.rewriter.ort_fusions", None)
-    with pytest.raises(WhitenError, match="this needs onnxscript.*; install it with pip install 'whiten\\[export\\]'"):
+    with pytest.raises(WhitenError, match="this needs onnxscript.*; install it from the clone: .*'.\\[export\\]'"):
         export_bundle(Recipe.of(str(checkpoint("bert")), target="cuda"), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()

@@ -32,7 +32,7 @@ def test_refit_aligned_with_the_old_bundle_finds_its_stored_vectors(
 ) -> None:
     old = make()
     plain = ok("refit", old, "--corpus", other_file, "--whitening", "pca", "--out", tmp_path / "plain")
-    assert f"vectors stored with {old} do not fit" in plain.stderr
+    assert f"stored vectors of {old} do not fit" in plain.stderr
     options = ("--corpus", other_file, "--whitening", "pca", "--align-to", old, "--out", tmp_path / "aligned", "--json")
     aligned = ok("refit", old, *options)
     stored, plain_vectors, aligned_vectors = map(encoded, (old, tmp_path / "plain", tmp_path / "aligned"))
@@ -44,7 +44,7 @@ def test_refit_aligned_with_the_old_bundle_finds_its_stored_vectors(
     assert f"{100 * record['self_recall']:.1f} % find themselves" in aligned.stderr
     cosines = (stored * aligned_vectors).sum(axis=1)
     assert record["median_cosine"] == pytest.approx(np.median(cosines), abs=0.05)
-    assert f"aligned with space {record['space']}" in ok("info", tmp_path / "aligned").stdout
+    assert f"aligned with  space {record['space']}" in ok("info", tmp_path / "aligned").stdout
     with Encoder(tmp_path / "aligned") as encoder, pytest.raises(UsageError, match=CUT):
         encoder.encode(["a"], truncate_dim=8)
     ok("verify", tmp_path / "aligned")

@@ -129,7 +129,7 @@ def test_missing_peft_names_the_extra_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     result = run(bert_adapter, "--whitening", "none", "--out", tmp_path / "b")
-    check_refused(result, 1, "pip install 'whiten[lora]'")
+    check_refused(result, 1, "from the clone: python -m pip install -c constraints.txt '.[lora]'")
 
 
 def check_refused(result: Result, code: int, message: str) -> None:

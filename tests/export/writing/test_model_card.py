@@ -88,7 +88,7 @@ def test_it_says_what_the_bundle_is(tiny_bundle: Path) -> None:
     for words in (
         "| layers | 1, 4; 0 is the embedding layer |",
         "| pooling | mean |",
-        f"| whitening | pca; fitted on {whitening.n_samples:,} sentences of `corpus.txt` |",
+        f"| whitening | full whitening (pca); fitted on {whitening.n_samples:,} sentences of `corpus.txt` |",
         f"{manifest.dimension} dimensions; similarity: cosine",
         f"| maximum length | {manifest.max_seq_length} tokens |",
         f"`{manifest.space}`",
@@ -148,7 +148,7 @@ def test_a_refit_writes_a_new_card(tiny_bundle: Path, corpus_file: Path, tmp_pat
     card = (tmp_path / "other" / "README.md").read_text("utf-8")
     assert card == model_card(open_bundle(tmp_path / "other").manifest)
     assert "# other\n" in card
-    assert "| whitening | zca; fitted on" in card
+    assert "| whitening | full whitening (zca); fitted on" in card
 
 
 @given(

@@ -65,7 +65,7 @@ def test_a_published_model_is_described_in_full(golden: Path, tmp_path: Path) ->
         ("modules", "Dense(64 -> 48, Tanh), LayerNorm"),
         ("prompt", "query, the default: 'query:\\n '"),
         ("prompt", "sts: ''"),
-        ("whitening", "none"),
+        ("whitening", "not whitened"),
         ("vectors", "32 dimensions, L2-normalised"),
         ("max length", "48 tokens, truncated from the left"),
         ("similarity", "dot"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.cli import invoke
+from whiten_runtime.checks import from_clone
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.ort import doctor, providers
 from whiten_runtime.ort.doctor import check_provider, diagnose
@@ -79,7 +80,7 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = check_provider(module, CUDA, opened)
     assert found.missing == ("libcublasLt.so.13",)
-    assert found.problem == ("cannot load libcublasLt.so.13: pip install 'whiten[gpu,cuda]' for CUDA and cuDNN")
+    assert found.problem == f"cannot load libcublasLt.so.13: {from_clone('gpu,cuda')}, for CUDA and cuDNN"
 
 
 def test_provider_that_computes_wrongly_does_not_work() -> None:

@@ -36,5 +36,5 @@ def test_doctor_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "plugin_version", lambda: None)
     lines = invoke(whiten, "doctor").stdout
     assert "fastest      long texts: --precision fp32, --device openvino:bf16\n             AMX.\n" in lines
-    assert "pip install 'whiten[openvino]'" in lines
+    assert "from the clone: python -m pip install -c constraints.txt '.[openvino]'" in lines
     assert '"device": "openvino:bf16"' in invoke(whiten, "doctor", "--json").stdout

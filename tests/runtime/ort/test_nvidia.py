@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from whiten_runtime.checks import from_clone
 from whiten_runtime.ort.nvidia import (
     Driver,
     Gpu,
@@ -106,8 +107,8 @@ def test_library_versions_are_read() -> None:
 
 def test_advice_for_missing_libraries() -> None:
     assert advice(["libcuda.so.1"]) == "install NVIDIA's driver, or give this container a GPU"
-    assert advice(["libcublas.so.13"]) == "pip install 'whiten[gpu,cuda]' for CUDA and cuDNN"
+    assert advice(["libcublas.so.13"]) == f"{from_clone('gpu,cuda')}, for CUDA and cuDNN"
     both = advice(["libcublas.so.13", "libcuda.so.1"])
-    assert both.startswith("pip install 'whiten[gpu,cuda]'")
+    assert both.startswith(from_clone("gpu,cuda"))
     assert both.endswith("give this container a GPU")
     assert advice(["libnvinfer.so.10"]) == "pip install tensorrt"

@@ -25,7 +25,7 @@ def test_the_extra_is_named_in_one_line(command: str, golden: Path, tmp_path: Pa
     option = "--key" if command == "sign" else "--public-key"
     result = invoke(whiten, command, bundle, option, tmp_path / "key.pem")
     assert result.exit_code == 1
-    assert "install it with pip install 'whiten[sign]'" in result.stderr
+    assert "install it from the clone: python -m pip install -c constraints.txt '.[sign]'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

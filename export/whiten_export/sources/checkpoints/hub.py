@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from whiten_models.catalogue import Entry
+from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import check_revision, hub_answers, hub_errors
 
@@ -91,9 +92,7 @@ def is_hub_id(model: str) -> bool:
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
     except ImportError as error:
-        raise WhitenError(
-            f"models of the hub need {error.name}; install it with pip install 'whiten[export]'"
-        ) from error
+        raise WhitenError(f"models of the hub need {error.name}; install it {from_clone('export')}") from error
     try:
         validate_repo_id(model)
     except HFValidationError:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from whiten_export.proof.reference import Dense
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.families import family_of
+from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import UsageError, WhitenError
 
 
@@ -222,7 +223,7 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
     try:
         from peft import PeftModel
     except ImportError:
-        raise WhitenError("merging a LoRA adapter needs peft; install it with pip install 'whiten[lora]'") from None
+        raise WhitenError(f"merging a LoRA adapter needs peft; install it {from_clone('lora')}") from None
     try:
         with quiet(), explaining(list(adapter.glob("*.safetensors")) or adapter.glob("adapter_model.bin")):
             # peft leaves weights that an adapter lacks at zero, with a warning.

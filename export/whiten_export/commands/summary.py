@@ -1,0 +1,90 @@
+"""Say in five lines what whiten-export and whiten refit wrote: the choice, the gain, the proof, the next command."""
+
+import math
+import shlex
+from pathlib import Path
+
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.parity import Gate, gate_of
+from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
+from whiten_runtime.commands.console import human_size
+
+_MOST_LAYERS = 8
+"""Largest number of layers that are named one by one."""
+
+
+def summary(path: Path, size: int, manifest: Manifest, seconds: float | None = None) -> str:
+    """Return the lines that follow "wrote ", each of at most 100 characters but for long paths."""
+    parity, whitening, published = manifest.parity, manifest.whitening, manifest.published
+    assert parity is not None
+    took = "" if seconds is None else f", {seconds:.0f} s"
+    lines = [f"{path}: {_vectors(manifest)} ({human_size(size)}{took})", f"  chosen   {_chosen(manifest)}"]
+    if whitening is not None and (gain := _gained(whitening, manifest.input == "text")):
+        lines.append(f"  gained   {gain}")
+    lines.append(f"  proven   {_proven(parity, gate_of(manifest.precision, manifest.vectors))}")
+    if published is not None and whitening is None:
+        near = f"{_program(published)} within {published.max_difference:.1e} of the norm"
+        lines.append(f"           {_program(parity)} equals {near}")
+    return "\n".join([*lines, f"  next     {_next(path, manifest)}"])
+
+
+def _vectors(manifest: Manifest) -> str:
+    kind = " of int8" if manifest.vectors == "int8" else ""
+    numbers = f"{manifest.dimension} numbers{kind}"
+    if manifest.input == "vectors":
+        return f"{numbers} per vector"
+    count, layers = manifest.source.num_hidden_layers, manifest.layers
+    if len(layers) > _MOST_LAYERS:
+        return f"{len(layers)} layers of {count}, {numbers} per text"
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} of {count}, {numbers} per text"
+
+
+def _chosen(manifest: Manifest) -> str:
+    whitening, choice = manifest.whitening, manifest.choice
+    kind = "not whitened" if whitening is None else whitening.description
+    if choice is not None:
+        return f"{kind}: {choice.why}"
+    if manifest.published is None or whitening is not None:
+        return kind
+    return f"as published: {manifest.pooling} pooling, {'divided by the norm, ' if manifest.normalize else ''}{kind}"
+
+
+def _gained(whitening: WhiteningRecord, of_texts: bool) -> str:
+    before, after = whitening.isotropy_before, whitening.isotropy_after
+    if before is None or after is None:
+        return ""
+    pairs = (
+        ("IsoScore", before.iso_score, after.iso_score),
+        ("average cosine", before.average_cosine, after.average_cosine),
+    )
+    scores = ", ".join(f"{name} {_rounded(old)} -> {_rounded(new)}" for name, old, new in pairs)
+    of = "" if whitening.settled is None else f" of {whitening.settled.available:,}"
+    return f"{scores}, on {whitening.n_samples:,}{of} {'sentences' if of_texts else 'vectors'}"
+
+
+def _rounded(score: float) -> str:
+    return f"{round(score, 2) + 0.0:.2f}"  # -0.00 would look like a fault
+
+
+def _proven(parity: ParityRecord, gate: Gate) -> str:
+    """Say how far vectors are from the reference's, and the bound: differences of float32, cosines of the rest."""
+    program = _program(parity)
+    if math.isfinite(gate.max_difference) and parity.stepped is None:
+        near = f"equals {program} within {parity.max_difference:.1e} of the norm, {parity.vectors} vectors"
+        return f"{near} (bound {gate.max_difference:g})"
+    same = gate.min_cosine == gate.mean_cosine
+    bound = f"bound {gate.min_cosine:g}" if same else f"bounds {gate.min_cosine:g} and {gate.mean_cosine:g}"
+    digits = 6 if same else 4
+    worst, mean = f"{parity.min_cosine:.{digits}f} at worst", f"{parity.mean_cosine:.{digits}f} on average"
+    return f"cosine with {program} {worst}, {mean} ({bound})"
+
+
+def _program(record: ParityRecord) -> str:
+    return record.reference.split(",")[0]
+
+
+def _next(path: Path, manifest: Manifest) -> str:
+    bundle = shlex.quote(str(path))
+    if manifest.input == "vectors":
+        return f"whiten transform {bundle} --input FILE --out FILE   (Python: whiten.VectorWhitener)"
+    return f'whiten embed {bundle} "Your text."   (Python: whiten.Encoder)'
