@@ -114,7 +114,7 @@ def plan_job(
         found = read_job(folder)
         if found is None:
             _check_empty(folder)
-            say(f"planning {len(entries):,} files")
+            say(f"planning {len(entries):,} file{'' if len(entries) == 1 else 's'}")
         records = per_shard or (PER_SHARD if found is None else found.per_shard)
         if found is not None and _looks_same(found, entries, choice, records):
             job = msgspec.structs.replace(found, **common)

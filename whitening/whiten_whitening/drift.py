@@ -129,9 +129,10 @@ class Drift:
         return f", where a whitening that fits leaves less than {HURTFUL_COSINE}"
 
     def __str__(self) -> str:
+        what = "texts" if self.of_texts else "vectors"
         if self.corpus_n < LEAST_RATIO * self.width:
             return (
-                f"the whitening was fitted on {self.corpus_n} texts, too few for {self.width} dimensions to tell what "
+                f"the whitening was fitted on {self.corpus_n} {what}, too few for {self.width} dimensions to tell what "
                 f"is like them; fit it on {LEAST_RATIO * self.width} or more (whiten refit)"
             )
         spread = (
@@ -141,12 +142,12 @@ class Drift:
         after = f"; IsoScore after it {self.refitted.iso_score:.3f}" if self.refitted else ""
         again = "whiten refit" if self.of_texts else "whiten-export --from-vectors"
         return {
-            "close": "these texts are like the corpus; the whitening fits them",
-            "covered": f"these texts differ from the corpus, but a fit on both changes little ({spread}{after})",
-            "drifting": f"these texts differ from the corpus, but the whitening still fits them ({spread})",
-            "far": f"these texts are unlike the corpus, but the whitening still spreads them well ({spread})",
-            "hurts": f"the whitening does these texts harm ({spread}{self._why}); fit it again on them ({again})",
-            "too few": f"{self.n} texts are too few to tell; give {LEAST_VECTORS} or more",
+            "close": f"these {what} are like the corpus; the whitening fits them",
+            "covered": f"these {what} differ from the corpus, but a fit on both changes little ({spread}{after})",
+            "drifting": f"these {what} differ from the corpus, but the whitening still fits them ({spread})",
+            "far": f"these {what} are unlike the corpus, but the whitening still spreads them well ({spread})",
+            "hurts": f"the whitening does these {what} harm ({spread}{self._why}); fit it again on them ({again})",
+            "too few": f"{self.n} {what} are too few to tell; give {LEAST_VECTORS} or more",
         }[self.verdict]
 
 

@@ -63,7 +63,7 @@ def classification(data: Path, tasks: str | None, whitening: WhiteningSource, ru
     rows: list[list[Cell]] = []
     reviews: list[tuple[Cell, ...]] = []
     documents = []
-    for bundle in run.over(texts, whitening, groups, f"{len(texts):,} sentences, whitening {whitening}"):
+    for bundle in run.over(texts, whitening, groups, f"{len(texts):,} sentences, --fit-on {whitening}"):
         vectors, scores = bundle.embed(whitening), []
         for task in found:
             run.reporter.stage(f"{bundle.name}: {task.name}")
@@ -135,7 +135,7 @@ def rte(data: Path, threshold: float, whitening: WhiteningSource, run: Run) -> N
     pairs, file = read_entailment(data)
     rows: list[list[Cell]] = []
     documents = []
-    subject = f"{len(pairs.texts):,} pairs, whitening {whitening}"
+    subject = f"{len(pairs.texts):,} pairs, --fit-on {whitening}"
     for bundle in run.over(pairs.sentences, whitening, {"RTE": len(pairs.sentences)}, subject):
         score = score_entailment(pairs, bundle.embed(whitening), whitening, threshold)
         rows.append([bundle.name, score.n, score.accuracy, score.majority, score.entailed])

@@ -11,6 +11,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
+    counted,
     device_option,
     json_option,
     one_line_errors,
@@ -164,5 +165,5 @@ def _described(found: Drift) -> str:
         ("IsoScore, unwhitened", f"{found.unwhitened.iso_score:.3f}", "", "of the same vectors without the whitening"),
         ("IsoScore, whitened", f"{found.whitened.iso_score:.3f}", "", "under the whitening"),
     )
-    header = (f"{found.n:,} texts", "found", "expected", "")
+    header = (counted(found.n, "text" if found.of_texts else "vector"), "found", "expected", "")
     return f"{table(header, rows)}\n{found.verdict}: {found}"

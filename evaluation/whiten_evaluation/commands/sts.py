@@ -53,7 +53,7 @@ def sts(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> 
     """
     found = run.read_sts(data, tasks)
     groups = {task.name: len(task.texts) for task in found.tasks}
-    subject = f"{len(found.texts):,} sentences, whitening {whitening}"
+    subject = f"{len(found.texts):,} sentences, --fit-on {whitening}"
     rows: list[list[Cell]] = []
     scored = []
     for bundle in run.over(found.texts, whitening, groups, subject):
@@ -114,7 +114,7 @@ def compare(data: Path, tasks: str | None, resamples: int, seed: int, whitening:
     found = run.read_sts(data, tasks)
     groups = {task.name: len(task.texts) for task in found.tasks}
     bundles, similarities = [], []
-    for bundle in run.over(found.texts, whitening, groups, f"{len(found.texts):,} sentences, whitening {whitening}"):
+    for bundle in run.over(found.texts, whitening, groups, f"{len(found.texts):,} sentences, --fit-on {whitening}"):
         vectors = bundle.embed(whitening)
         width = (whitening.source == "task" and whitening.spec.dimension) or vectors.vectors.shape[1]
         bundles.append((bundle.name, read_manifest(bundle.path), width))

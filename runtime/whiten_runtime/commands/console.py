@@ -84,6 +84,11 @@ def human_size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a number of things, such as "1 shard" and "2,000 shards"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def given_text(context: click.Context, option: click.Parameter, value: Any) -> Any:
     """Read texts of the command line as UTF-8, whatever the locale says, as those of files and stdin are."""
     if isinstance(value, tuple):

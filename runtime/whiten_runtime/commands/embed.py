@@ -11,6 +11,7 @@ from whiten_runtime.commands.console import (
     STDIN,
     bundle_argument,
     check_other_file,
+    counted,
     device_option,
     drawn_bar,
     force_option,
@@ -175,7 +176,7 @@ def embed(
         if encoder.truncated:
             warn(f"{encoder.truncated} of {summary['texts']} texts were cut to {encoder.max_seq_length} tokens")
         if out is not None:
-            say(f"wrote {summary['texts']} vectors of {metadata.dimension} dimensions to {out}")
+            say(f"wrote {counted(summary['texts'], 'vector')} of {metadata.dimension} dimensions to {out}")
         if as_json:
             summary |= {"dimension": metadata.dimension, "space": encoder.space, "truncated": encoder.truncated}
             print_json(summary | ({} if precision == "float32" else {"precision": precision}))

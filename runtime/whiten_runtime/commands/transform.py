@@ -8,6 +8,7 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
     check_other_file,
+    counted,
     device_option,
     force_option,
     header_option,
@@ -84,7 +85,7 @@ def transform(
             for rows in read_vectors(input_file, column):
                 writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))
                 count += len(rows)
-        say(f"wrote {count} vectors of {whitener.dimension} dimensions to {out}")
+        say(f"wrote {counted(count, 'vector')} of {whitener.dimension} dimensions to {out}")
         if as_json:
             summary = {"vectors": count, "out": str(out), "dimension": whitener.dimension, "space": whitener.space}
             console.print_json(summary)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from whiten_runtime.checks import needing
-from whiten_runtime.commands.console import drawn_bar, say, shows_progress
+from whiten_runtime.commands.console import counted, drawn_bar, say, shows_progress
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.ort.processor import default_threads, thread_count
 from whiten_scale.plan import PER_SHARD
@@ -86,7 +86,7 @@ def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ra
     total = sum(map(work.records, todo))
     if ray is None:
         count = check_workers(workers, len(todo), default_threads())
-        with progress(what, total, f"{count} workers") as advance:
+        with progress(what, total, counted(count, "worker")) as advance:
             run_items(work, todo, count, advance)
         return
     from whiten_scale.ray import run_on_ray

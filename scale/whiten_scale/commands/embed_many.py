@@ -7,6 +7,7 @@ import click
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
+    counted,
     given_text,
     json_option,
     one_line_errors,
@@ -145,7 +146,7 @@ def embed_many(
     everything = range(len(job.shards))
     if plan_only:
         records = job.starts[-1]
-        say(f"planned {records:,} records in {len(everything):,} shards: {folder.place(PLAN_FILE)}")
+        say(f"planned {counted(records, 'record')} in {counted(len(everything), 'shard')}: {folder.place(PLAN_FILE)}")
         if as_json:
             console.print_json({"out": folder.url, "planned": len(everything), "records": records, "key": job.key})
         return
@@ -154,7 +155,7 @@ def embed_many(
     todo = [number for number in mine if number not in there]
     work = Work(job=job, bundle=str(path), out=folder.url, vectors=choice, record_errors=on_error == "record")
     if there:
-        say(f"{len(there):,} shards are there already; {len(todo):,} are left")
+        say(f"there already: {counted(len(there), 'shard')}; left: {len(todo):,}")
     do_items("embedded", work, todo, workers, ray)
     whole = folder.names() >= set(map(shard_name, everything))
     if not whole and share is None:
@@ -166,9 +167,10 @@ def embed_many(
             check_output(job, folder, found, advance)
     rows = sum(record.rows for record in found.values())
     if wrong:
-        warn(f"{wrong:,} rows hold no text and were left out: {folder.place(ERRORS_FILE)}")
-    of = "" if len(found) == len(everything) else f" of {len(everything):,}"
-    say(f"{rows:,} rows in {len(found):,}{of} shards in {folder.url}{', read again' if checked else ''}")
+        warn(f"left out, as they hold no text: {counted(wrong, 'row')}, listed in {folder.place(ERRORS_FILE)}")
+    shards = counted(len(everything), "shard")
+    of = "" if len(found) == len(everything) else f"{len(found):,} of "
+    say(f"{counted(rows, 'row')} in {of}{shards} in {folder.url}{', read again' if checked else ''}")
     if as_json:
         console.print_json(
             {

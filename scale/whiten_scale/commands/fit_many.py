@@ -7,7 +7,15 @@ import click
 
 from whiten_export.corpus.statistics import save_statistics
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import bundle_argument, json_option, one_line_errors, quiet_option, say, warn
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    counted,
+    json_option,
+    one_line_errors,
+    quiet_option,
+    say,
+    warn,
+)
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.replacing import check_file_place
@@ -65,11 +73,12 @@ def fit_many(
     mine = own_share(everything, share, "ranges")
     todo = [number for number in mine if not (parts / range_name(number)).is_file()]
     if len(todo) < len(mine):
-        say(f"{len(mine) - len(todo):,} ranges are there already; {len(todo):,} are left")
+        say(f"there already: {counted(len(mine) - len(todo), 'range')}; left: {len(todo):,}")
     do_items("fitted", work, todo, workers, ray)
     missing = sum(not (parts / range_name(number)).is_file() for number in everything)
     if missing:
-        say(f"{missing:,} of {len(everything):,} ranges are still missing in {parts}; the last machine writes {out}")
+        lacking = f"{missing:,} of {counted(len(everything), 'range')}"
+        say(f"still missing in {parts}: {lacking}; the last machine writes {out}")
         return
     statistics, origin = merge_ranges(job, parts)
     save_statistics(out, statistics, origin)

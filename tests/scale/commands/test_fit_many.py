@@ -42,7 +42,7 @@ def test_bits_do_not_depend_on_workers_and_machines(
     assert (tmp_path / "two").read_bytes() == once.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
     said = ok(*arguments, tmp_path / "three", "--workers", 2, "--share", "2/2").stderr
-    assert "ranges are still missing" in said
+    assert "still missing in" in said
     assert not (tmp_path / "three").exists()
     ok(*arguments, tmp_path / "three", "--workers", 1, "--share", "1/2")
     assert (tmp_path / "three").read_bytes() == once.read_bytes()
@@ -72,7 +72,7 @@ def test_a_fit_goes_on_with_the_ranges_that_are_there(
     arguments = ("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out", out)
     ok(*arguments, "--share", "1/2", "--workers", 1)
     said = ok(*arguments, "--workers", 1).stderr
-    assert "ranges are there already" in said
+    assert "there already: " in said
     assert out.read_bytes() == once.read_bytes()
 
 
