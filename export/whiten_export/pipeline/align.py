@@ -89,4 +89,4 @@ def report_alignment(record: AlignmentRecord, reference: Reference, report: Repo
 
 def report_new_space(old: str | Path, report: Reporter) -> None:
     """Report that vectors stored with the old bundle do not fit those of the new one."""
-    report.stage(f"stored vectors of {old} do not fit the new bundle; --align-to {old} would keep them usable")
+    report.stage(f"stored vectors of {old} do not fit the new bundle; --align-to would keep them usable")
