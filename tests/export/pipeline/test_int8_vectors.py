@@ -205,7 +205,7 @@ def test_vectors_from_elsewhere(tmp_path: Path) -> None:
     options = ("--from-vectors", tmp_path / "v.npy", "--vector-type", "int8")
     result = run(export, "my-api", *options, "--out", tmp_path / "b")
     assert result.exit_code == 0, result.stderr
-    assert "20 dimensions of int8" in result.stderr
+    assert "20 numbers of int8" in result.stderr
     ok("verify", tmp_path / "b")
     ok("transform", tmp_path / "b", "--input", tmp_path / "v.npy", "--out", tmp_path / "w.npy")
     written = np.load(tmp_path / "w.npy")

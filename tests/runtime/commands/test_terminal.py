@@ -135,7 +135,7 @@ def test_embed_draws_a_bar_on_a_terminal(tiny_bundle: Path, tmp_path: Path) -> N
     arguments = ("embed", tiny_bundle, "--input", tmp_path / "texts.txt", "--out", tmp_path / "out.npy")
     written = on_terminal(MAIN, *arguments)
     assert "texts [00:0" in written
-    assert "".join(last_screen(written)).startswith("wrote 9000 vectors")
+    assert "".join(last_screen(written)).startswith("wrote 9,000 vectors")
     assert on_terminal(MAIN, *arguments, "--quiet") == ""
 
 

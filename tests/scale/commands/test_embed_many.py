@@ -450,7 +450,7 @@ def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Non
         (tmp_path / "in" / name).write_text("one\n")
     said = ok(*arguments, tmp_path / "1", "--input", tmp_path / "in").stderr
     assert "1 files of other kinds are left out: notes.md" in said
-    assert "planned 1 records in 1 shards" in said
+    assert "planned 1 record in 1 shard" in said
     assert (
         "two files of --input are called 'a.txt'"
         in refused(*arguments, tmp_path / "2", "--input", tmp_path / "in", "--input", tmp_path / "in" / "a.txt")[1]
