@@ -289,7 +289,7 @@ def _check_nested(manifest: Manifest, width: int) -> None:
         if manifest.matryoshka_dimensions:
             allowed = ", ".join(map(str, manifest.matryoshka_dimensions))
             raise UsageError(f"truncate_dim is {width}; the model was trained for vectors cut to {allowed}")
-        if (alignment := manifest.whitening and manifest.whitening.alignment) is not None:
+        if (alignment := manifest.whitening.alignment if manifest.whitening else None) is not None:
             raise UsageError(
                 f"truncate_dim is {width}, but the whitening is turned onto that of space {alignment.space}, which "
                 "mixes the coordinates; use a bundle that was fitted with pca or pca-cor and without "

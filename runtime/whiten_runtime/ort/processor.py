@@ -5,7 +5,7 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any
 
 from whiten_runtime.checks import whole_number
 
@@ -78,7 +78,7 @@ def default_threads() -> int:
     return thread_count(THREADS_VARIABLE, number)
 
 
-def thread_count(name: str, value: SupportsIndex) -> int:
+def thread_count(name: str, value: Any) -> int:
     """Return a number of threads, or of what has threads each, such as lanes and worker processes."""
     cpus = os.cpu_count() or 1
     most = max(_MOST_THREADS, _MOST_PER_PROCESSOR * cpus)
