@@ -45,7 +45,7 @@ def test_no_other_file_states_a_version_of_its_own() -> None:
     """`whiten.__version__` reads the installed metadata, which comes from pyproject.toml."""
     packages = [ROOT / name for name in ("evaluation", "export", "models", "runtime", "scale", "serving", "whitening")]
     sources = [path for folder in packages for path in folder.rglob("*.py")]
-    assert len(sources) > 200
+    assert len(sources) > 150
     stated = re.compile(rf"""__version__\s*=|["']{re.escape(VERSION)}["']""")
     assert [path.name for path in sources if stated.search(path.read_text("utf-8"))] == []
 
