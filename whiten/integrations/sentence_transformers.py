@@ -4,24 +4,29 @@ import inspect
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from whiten.integrations import open_encoder
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest
+from whiten_runtime.bundle.space import with_space
 from whiten_runtime.checks import needing_package, whole_number
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.files.replacing import replace_file, replacing
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Embedder, EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.inference.vectors import as_tensors, check_given
 
 with needing_package("sentence-transformers>=5.4"):
-    import tokenizers
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import InputModule
+    from transformers import PreTrainedTokenizerFast
 
 _LENGTH_FILE = "sentence_bert_config.json"
 _LENGTH = "max_seq_length"
@@ -38,16 +43,18 @@ def load(encoder: Encoder | str | Path, *, truncate_dim: int | None = None) -> "
 
     Args:
         encoder: the bundle's directory; or an open encoder, as one on a GPU.
-        truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
+        truncate_dim: keep only the first coordinates, where `Encoder.encode` does; a number above the bundle's
+            dimension keeps all, as in sentence-transformers.
 
     Raises:
         BundleError: not a bundle, or an incomplete one.
         UsageError: the bundle's vectors cannot be truncated.
         MissingPackageError: sentence-transformers is not installed; raised where this module is imported.
     """
-    module = BundleModule(encoder)
+    opened = open_encoder(encoder)
+    module = BundleModule(opened, _saved_length(opened.path))
     manifest = module.encoder.manifest
-    EncodeOptions.of(manifest, truncate_dim=truncate_dim)
+    _truncated(manifest, truncate_dim)
     return BundleTransformer(
         modules=[module],
         device="cpu",
@@ -74,23 +81,28 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
         """
         names = list(inspect.signature(SentenceTransformer.encode).parameters)[1:]
         given = dict(zip(names, arguments, strict=False)) | options
-        if given.get("output_value", "sentence_embedding") == "token_embeddings":
+        wanted = given.get("output_value", "sentence_embedding")
+        if wanted == "token_embeddings":
             raise UsageError("output_value is 'token_embeddings', but a bundle gives one vector for each text")
         width = given.get("truncate_dim")
-        kept = EncodeOptions.of(
+        kept = _truncated(
             self[0].encoder.manifest,
-            normalize=bool(given.get("normalize_embeddings")),
-            truncate_dim=self.truncate_dim if width is None else width,
+            self.truncate_dim if width is None else width,
+            bool(given.get("normalize_embeddings")),
         )
         given |= {"normalize_embeddings": kept.normalize}
         precision = given.get("precision", "float32")
-        if precision not in ("int8", "uint8"):
+        if precision not in ("int8", "uint8") or wanted is None:
             return super().encode(**given)
         # sentence-transformers takes ranges from the call's texts, so that a vector would depend on its neighbours.
         quantizer = self[0].encoder._quantizer(precision, None, kept)
         plain = {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
-        vectors = quantizer(super().encode(**given | plain))
-        return torch.from_numpy(vectors) if given.get("convert_to_tensor") else vectors
+        vectors = super().encode(**given | plain)
+        if not len(vectors):
+            return super().encode(**given | {"precision": "float32"})
+        if given.get("convert_to_numpy", True) and not given.get("convert_to_tensor"):
+            return quantizer(vectors)
+        return as_tensors(quantizer(vectors), bool(given.get("convert_to_tensor")) or vectors.ndim == 1)
 
     def save(self, path: str, *arguments: Any, **options: Any) -> None:
         """Save a copy of the bundle that opens as a SentenceTransformer too; `save_pretrained` calls this.
@@ -155,9 +167,13 @@ class BundleModule(InputModule):  # type: ignore[misc]
         self._embedder = embedder
 
     @property
-    def tokenizer(self) -> tokenizers.Tokenizer:
+    def tokenizer(self) -> PreTrainedTokenizerFast:
         """Return a copy of the tokenizer; what is changed in it changes no vector."""
-        return tokenizers.Tokenizer.from_file(str(self.encoder.path / TOKENIZER_FILE))
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> PreTrainedTokenizerFast:
+        return PreTrainedTokenizerFast.from_pretrained(self.encoder.path, local_files_only=True)
 
     def get_embedding_dimension(self) -> int:
         """Return the number of coordinates of a vector."""
@@ -166,31 +182,52 @@ class BundleModule(InputModule):  # type: ignore[misc]
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, task: str | None = None, **options: object
     ) -> dict[str, Any]:
-        """Return the texts and their prompt for `forward`, which tokenises them.
+        """Tokenise texts, as sentence-transformers does.
+
+        Args:
+            inputs: texts.
+            prompt: put before each text, or around it.
+            task: "query" or "document", of which a bundle may hold one route alone.
+            options: of sentence-transformers, of which a bundle has none.
+
+        Returns:
+            Padded `input_ids` and their `attention_mask`, int64 [n, m], and `prompt_length`, the number of tokens that
+            the prompt takes, if there is one.
 
         Raises:
             UsageError: the bundle holds another route than that of the task, or other options are given.
+            WhitenError: as in `Encoder.encode`.
         """
         if options:
             raise UsageError(f"{', '.join(options)}: a bundle has no options for its tokenizer; set max_seq_length")
         route = self.encoder.manifest.route
         if task in ("query", "document") and route in ("query", "document") and route != task:
             raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
-        return {"texts": list(inputs), "prompt": prompt or ""}
+        engine, tokenizer, prompts = self.encoder._engine, self._embedder.tokenizer, self._embedder.prompts
+        engine.check_open()
+        kept = EncodeOptions.of(self.encoder.manifest, prompt=prompts.resolve(prompt=prompt or ""))
+        feed = engine.feed(self._embedder.tokenized(list(inputs), kept).ids)
+        length = {"prompt_length": tokenizer.prompt_tokens(kept.prompt)} if prompt else {}
+        return {name: torch.from_numpy(array) for name, array in feed.items()} | length | {"modality": "text"}
 
     def forward(self, features: dict[str, Any], **options: object) -> dict[str, Any]:
-        """Add the vectors of the texts, `sentence_embedding`, float32 [n, k].
+        """Add the vectors of tokenised texts, `sentence_embedding`, float32 [n, k].
 
         Raises:
             WhitenError: as in `Encoder.encode`.
         """
-        self.encoder._engine.check_open()
-        prompt = self._embedder.prompts.resolve(prompt=features["prompt"])
-        vectors = self._embedder.embed(features["texts"], EncodeOptions.of(self.encoder.manifest, prompt=prompt))
+        rows = zip(features["input_ids"], features["attention_mask"], strict=True)
+        ids = [row[mask > 0].tolist() for row, mask in rows]
+        left_out = 0 if self._embedder.prompts.pooled else features.get("prompt_length", 0)
+        vectors = self.encoder._engine.vectors(ids, left_out)
+        check_given(vectors, "texts")
         return features | {"sentence_embedding": torch.from_numpy(vectors)}
 
     def save(self, output_path: str, *arguments: object, safe_serialization: bool = True, **options: object) -> None:
-        """Copy the bundle's files. Of those for sentence-transformers, the length is that of this module.
+        """Copy the bundle's files, with the prompts, similarity and maximum length that the model has now.
+
+        Prompts and similarity go into the manifest, where `Encoder` and `load` find them. The length is for
+        sentence-transformers and `load` alone: the manifest's is that of the graph's proof.
 
         Args:
             output_path: directory; what sentence-transformers has written there stays.
@@ -199,9 +236,12 @@ class BundleModule(InputModule):  # type: ignore[misc]
             options: of sentence-transformers, not used.
         """
         source, target = self.encoder.path, Path(output_path)
-        for name in (*self.encoder.manifest.files, MANIFEST_FILE):
+        manifest = _with_settings(self.encoder.manifest, target)
+        for name in (*manifest.files, MANIFEST_FILE):
             if name != _WRITTEN_BEFORE or not (target / name).exists():
                 _copy(source / name, target / name)
+        if manifest is not self.encoder.manifest:
+            replace_file(target / MANIFEST_FILE, manifest.to_json())
         settings = {_LENGTH: self.max_seq_length, "do_lower_case": False}
         replace_file(target / _LENGTH_FILE, (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
 
@@ -246,10 +286,39 @@ class BundleModule(InputModule):  # type: ignore[misc]
         return type(self), (self.encoder, self.max_seq_length)
 
 
+def _truncated(manifest: Manifest, width: int | None, normalize: bool = False) -> EncodeOptions:
+    """Check `truncate_dim` as the encoder does; all coordinates are kept where it is above their number."""
+    if isinstance(width, int) and width > manifest.dimension:
+        width = None
+    return EncodeOptions.of(manifest, normalize=normalize, truncate_dim=width)
+
+
 def _prompts(manifest: Manifest) -> dict[str, str]:
     """Return the prompts, with those of queries and documents, which sentence-transformers looks up by these names."""
     prompts = Prompts.of(manifest)
     return {**prompts.texts, "query": prompts.for_task(*QUERY), "document": prompts.for_task(*DOCUMENT)}
+
+
+def _with_settings(manifest: Manifest, folder: Path) -> Manifest:
+    """Return a manifest with the prompts and the similarity that sentence-transformers has saved in a folder.
+
+    Raises:
+        BundleError: the bundle cannot have them.
+    """
+    path = folder / _WRITTEN_BEFORE
+    saved = json.loads(path.read_bytes()) if path.is_file() else {}
+    changes: dict[str, Any] = {}
+    if saved.get("prompts", _prompts(manifest)) != _prompts(manifest):
+        changes["prompts"] = saved["prompts"]
+    for name in ("default_prompt_name", "similarity_fn_name"):
+        if name in saved and saved[name] != getattr(manifest, name):
+            changes[name] = saved[name]
+    if not changes:
+        return manifest
+    changed = msgspec.structs.replace(manifest, **changes)
+    if changes.keys() != {"similarity_fn_name"}:
+        changed = with_space(changed)
+    return parse_manifest(changed.to_json(), folder / MANIFEST_FILE)
 
 
 def _saved_length(bundle: Path) -> int | None:

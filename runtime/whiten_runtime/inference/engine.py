@@ -81,10 +81,10 @@ class Engine:
                 results = map(run_group, groups)
             yield from results
 
-    def vectors(self, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def vectors(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> NDArray[np.float32]:
         """Return the finished vectors of texts in order, float32 [n, k]."""
         vectors = np.empty((len(ids), self.width_of(OUTPUT)), np.float32)
-        for group, rows in self.run(ids):
+        for group, rows in self.run(ids, prompt_tokens=prompt_tokens):
             vectors[group] = rows
         return vectors
 
