@@ -88,6 +88,17 @@ CASES: list[tuple[str, Change, str]] = [
     (CONFIG, lambda content: b"[]", "transformers cannot load"),
     (CONFIG, lambda content: b"[" * 100_000, "transformers cannot load"),
     (CONFIG, fields(lambda found: found.update(hidden_size="x")), "transformers cannot load"),
+    (
+        CONFIG,
+        fields(lambda found: found.update(num_hidden_layers=10**9)),
+        "config.json: num_hidden_layers is 1000000000; wanted 0 to 1000, so copy the model again",
+    ),
+    (CONFIG, fields(lambda found: found.update(num_hidden_layers=-3)), "config.json: num_hidden_layers is -3; wanted"),
+    (
+        CONFIG,
+        fields(lambda found: found.update(vocab_size=10**9)),
+        "weights have other shapes than its config.json says; copy both again",
+    ),
     (TOKENIZER, lambda content: b"{", "transformers cannot load"),
     (TOKENIZER, split_at("("), "transformers cannot load"),
     (TOKENIZER, fields(without_unknown), "[UNK]"),

@@ -78,6 +78,8 @@ def from_pretrained(
                 f"'{checkpoint.model}' comes with Python code of its own; read it, then allow it with "
                 "--trust-remote-code"
             ) from error
+        if "ignore_mismatched_sizes" in reason:  # it names no tensor, and points to a report that is not shown
+            reason = "weights have other shapes than its config.json says; copy both again"
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
 
 
