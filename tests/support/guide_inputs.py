@@ -97,6 +97,7 @@ def nothing(folder: Path, hub: Path) -> None:
 
 
 INPUTS: Mapping[str, Callable[[Path, Path], None]] = {
+    "guides/embedding": nothing,
     "howto/api-vectors": api_vectors,
     "howto/bert-on-my-corpus": bert_on_my_corpus,
     "howto/browser": browser,
@@ -123,17 +124,16 @@ ELSEWHERE: Mapping[str, str] = {
     "edge": "tests/edge, tests/examples",
     "evaluation": "commands of other pages, on data of their reader",
     "reference/commands": "settings of shells",
-    "guides/embedding": "",
-    "guides/embedding-models": "",
-    "guides/exporting": "",
+    "guides/embedding-models": "needs models of the hub; tests/export/sources, tests/models",
+    "guides/exporting": "needs models and files of the reader; tests/export",
     "guides/http": "tests/serving/http/test_guide.py",
     "guides/hub": "needs a repository of the reader; tests/runtime/hub",
     "guides/integrations": "tests/clients",
     "guides/javascript": "tests/edge",
     "guides/search": "tests/examples",
     "guides/services": "tests/serving/test_guide.py",
-    "guides/speed": "",
-    "guides/whitening": "",
+    "guides/speed": "measures for a minute, and needs OpenVINO; tests/runtime/commands/test_tune.py, tests/runtime/ort",
+    "guides/whitening": "on bundles and texts of the reader; tests/export/pipeline, tests/evaluation, tests/whitening",
     "install": "makes an environment, as .ci/run",
     "releasing": "publishes",
     "scale": "tests/scale/test_guide.py",
@@ -141,6 +141,7 @@ ELSEWHERE: Mapping[str, str] = {
 """Pages whose commands are not run as they are written, and where they are tested or why they are not."""
 
 BUNDLES: Mapping[str, tuple[str, ...]] = {
+    "guides/embedding": ("minilm-l0-l1",),
     "howto/long-documents": ("minilm-l0-l1",),
     "howto/smaller-vectors": ("minilm-l0-l1",),
     "howto/million-documents": ("minilm-l0-l1",),
