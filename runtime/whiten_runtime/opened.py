@@ -199,7 +199,8 @@ class OpenedBundle:
         if self._moments is None:
             raise UsageError(
                 "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; pass "
-                f"ranges, float32 [2, {options.width}], or take precision binary, or a bundle with a whitening"
+                f"ranges, float32 [2, {options.width}], take precision binary, or export with a whitening: "
+                "--whitening pca --beta 0 centres and rotates, which keeps Euclidean distances but not cosines"
             )
         return self._moments.ranges(options.width, options.normalize or self.manifest.normalize)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from whiten_evaluation.commands.options import data_option, session_options, tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
-from whiten_export.sources.choice import parse_layers
+from whiten_export.sources.choice import parse_numbers
 from whiten_export.writing.staging import Kind, check_target, staged
 from whiten_runtime.bundle.records import Pooling, PoolingMode
 from whiten_runtime.checks import needing
@@ -115,7 +115,7 @@ def sweep(
         model=model,
         data=found,
         cache=cache or default_cache(),
-        layers=None if layers is None else parse_layers(layers),
+        layers=None if layers is None else parse_numbers("layers", layers),
         poolings=poolings or ("mean", "cls"),
         options=session_options(providers, threads),
         **choices,

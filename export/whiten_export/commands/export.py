@@ -9,7 +9,7 @@ import click
 from whiten_export.commands.summary import summary
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
-from whiten_export.sources.choice import parse_layers
+from whiten_export.sources.choice import parse_numbers
 from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
@@ -58,6 +58,13 @@ _FOR_VECTORS = {
     metavar="NAME",
     rare=True,
     help="Route of a sentence-transformers Router, such as query or document.",
+)
+@option(
+    "--matryoshka",
+    metavar="K,K",
+    rare=True,
+    help="Dimensions that the model's vectors may be cut to. For a model trained with Matryoshka loss that the "
+    "catalogue does not know, exported without a whitening.",
 )
 @option("--max-words", type=int, metavar="N", rare=True, help="Of a file of word vectors, keep the first N words.")
 @option(
@@ -198,6 +205,7 @@ def export(
     model: str | None,
     from_vectors: Path | None,
     layers: str | None,
+    matryoshka: str | None,
     whitening: str | None,
     dim: int | None,
     beta: float,
@@ -235,7 +243,8 @@ def export(
     else:
         recipe = Recipe.of(
             model,
-            layers=None if layers is None else parse_layers(layers),
+            layers=None if layers is None else parse_numbers("layers", layers),
+            matryoshka=None if matryoshka is None else parse_numbers("matryoshka", matryoshka, "256,128"),
             whitening=None if whitening == "none" else whitening or "default",
             dim=dim,
             beta=beta,

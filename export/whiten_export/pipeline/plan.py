@@ -116,6 +116,12 @@ class Plan:
         return "cosine" if self.own is None else self.own.similarity_fn_name
 
     @property
+    def matryoshka_dimensions(self) -> tuple[int, ...]:
+        """Return the numbers of leading coordinates to which vectors without a whitening may be cut."""
+        entry, declared = self.checkpoint.entry, self.recipe.source.matryoshka
+        return declared or (entry.dimensions if entry is not None and self.keeps_modules else ())
+
+    @property
     def prompts(self) -> Prompts:
         """Return the prompts of the model."""
         own = self.own
@@ -168,6 +174,7 @@ def choose(
     if plan.recipe.fits and plan.settled is None:
         corpus = Corpus(whitening.sources, whitening.column, whitening.max_sentences)
         plan = dataclasses.replace(plan, corpus=corpus, sentences=corpus.count())
+    _check_matryoshka(plan)
     if spec:
         check_sample_count(plan.sentences, plan.width, spec)
     if spec and spec.beta and plan.tuned:
@@ -176,6 +183,26 @@ def choose(
             "make similarities worse: compare with --whitening none"
         )
     return plan
+
+
+def _check_matryoshka(plan: Plan) -> None:
+    """Check the dimensions that a caller says the model's vectors may be cut to."""
+    declared = plan.recipe.source.matryoshka
+    if declared is None:
+        return
+    given = f"matryoshka is {', '.join(map(str, declared))}"
+    if plan.corpus is not None:
+        raise UsageError(
+            f"{given}, but a whitening mixes the model's coordinates; pass whitening none, or leave matryoshka out: "
+            "vectors whitened with pca or pca-cor can be cut anywhere"
+        )
+    if plan.own is not None and not plan.keeps_modules:
+        raise UsageError(
+            f"{given}, but layers or pooling are not those that the model was trained with; leave layers and pooling "
+            "out, or matryoshka"
+        )
+    if max(declared) > plan.width:
+        raise UsageError(f"{given}, but the model's vectors have {plan.width} dimensions; wanted 1 to {plan.width}")
 
 
 def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Plan:

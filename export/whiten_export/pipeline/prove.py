@@ -139,7 +139,7 @@ def versions() -> dict[str, str]:
 def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
     """Return the manifest of the files in `stage`, without parity."""
     graph, fitted = plan.recipe.graph, decision.fitted
-    composition, own, entry = plan.composition, plan.own, plan.checkpoint.entry
+    composition, own = plan.composition, plan.own
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=plan.target.absolute().name,
@@ -155,7 +155,7 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         default_prompt_name=plan.prompts.default,
         truncation_side=plan.model.tokenizer.truncation_side,
         similarity_fn_name=plan.similarity_fn_name,
-        matryoshka_dimensions=entry.dimensions if entry is not None and plan.keeps_modules and not fitted else (),
+        matryoshka_dimensions=() if fitted else plan.matryoshka_dimensions,
         route=None if own is None else own.route,
         whitening=describe_whitening(fitted, decision.statistics, decision.alignment),
         choice=decision.choice,

@@ -30,6 +30,8 @@ class SourceChoice:
         max_words: number of words of a file of word vectors to keep, the first and so the most frequent ones.
         frequencies: file of "word count" lines for "sif"; None takes the words' order as their rank.
         route: route of a Router of sentence-transformers, such as "query"; None if it has no Router.
+        matryoshka: numbers of leading coordinates that the model was trained to be cut to, with Matryoshka loss; None
+            for those of the catalogue. Only for vectors without a whitening.
 
     Raises:
         UsageError: a choice cannot be used as given.
@@ -45,10 +47,14 @@ class SourceChoice:
     max_words: int | None = None
     frequencies: str | None = None
     route: str | None = None
+    matryoshka: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         path_of("model", self.model)
-        object.__setattr__(self, "layers", _checked_layers(self.layers))
+        object.__setattr__(self, "layers", _whole_numbers("layers", self.layers, (0, 1)))
+        object.__setattr__(self, "matryoshka", _whole_numbers("matryoshka", self.matryoshka, (256, 128)))
+        for width in self.matryoshka or ():
+            whole_number("matryoshka", width, 1)
         if self.pooling is not None:
             pooling_modes(self.pooling)
         for name in ("max_length", "max_words"):
@@ -58,30 +64,30 @@ class SourceChoice:
             raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
 
 
-def _checked_layers(layers: object) -> tuple[int, ...] | None:
-    """Return layers as whole numbers of Python."""
-    if layers is None:
+def _whole_numbers(name: str, given: object, example: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return a choice as whole numbers of Python."""
+    if given is None:
         return None
     try:
-        if isinstance(layers, str | bytes) or not isinstance(layers, Iterable):
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
             raise TypeError
-        found = tuple(layers)
-        if any(isinstance(layer, bool) for layer in found):
+        found = tuple(given)
+        if any(isinstance(one, bool) for one in found):
             raise TypeError
         numbers = tuple(map(operator.index, found))
     except TypeError:
-        raise UsageError(f"layers is {layers!r}; wanted whole numbers in a tuple, such as (0, 1)") from None
+        raise UsageError(f"{name} is {given!r}; wanted whole numbers in a tuple, such as {example}") from None
     if not numbers:
-        raise UsageError("layers is empty; name at least one, or leave it out")
+        raise UsageError(f"{name} is empty; name at least one, or leave it out")
     return numbers
 
 
-def parse_layers(text: str) -> tuple[int, ...]:
-    """Parse layers such as "1,12"."""
+def parse_numbers(name: str, text: str, example: str = "1,12") -> tuple[int, ...]:
+    """Parse whole numbers such as the layers "1,12"."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"layers is '{text}'; wanted whole numbers separated by commas, such as 1,12") from None
+        raise UsageError(f"{name} is '{text}'; wanted whole numbers separated by commas, such as {example}") from None
 
 
 def resolve_layers(

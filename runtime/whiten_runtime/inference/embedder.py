@@ -297,9 +297,10 @@ def _check_nested(manifest: Manifest, width: int) -> None:
             )
         method = manifest.whitening.method if manifest.whitening else "none"
         why = "there is no whitening" if method == "none" else f"the whitening is {method}"
+        declared = f"--matryoshka {width} if the model was trained for it, or with " if not manifest.whitening else ""
         raise UsageError(
-            f"truncate_dim is {width}, but {why}, whose first coordinates mean no more than the others; use a "
-            "bundle whitened with pca or pca-cor, or leave it out"
+            f"truncate_dim is {width}, but {why}, whose first coordinates mean no more than the others; export with "
+            f"{declared}--whitening pca or pca-cor, or leave truncate_dim out"
         )
 
 

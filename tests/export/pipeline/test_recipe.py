@@ -9,7 +9,7 @@ import pytest
 
 from whiten import UsageError, VectorRecipe, export_bundle, export_vectors
 from whiten_export.pipeline.recipe import GraphChoice, Recipe, WhiteningChoice, bundle_name
-from whiten_export.sources.choice import SourceChoice, parse_layers, resolve_layers
+from whiten_export.sources.choice import SourceChoice, parse_numbers, resolve_layers
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from whiten_export.sources.choice import SourceChoice, parse_layers, resolve_lay
     [("1,12", 12, (1, 12)), ("0", 12, (0,)), ("-1", 12, (12,)), ("-13", 12, (0,)), ("12, 1", 12, (1, 12))],
 )
 def test_parse_and_resolve_layers(text: str, count: int, layers: tuple[int, ...]) -> None:
-    assert resolve_layers(parse_layers(text), count) == layers
+    assert resolve_layers(parse_numbers("layers", text), count) == layers
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_parse_and_resolve_layers(text: str, count: int, layers: tuple[int, ...]
 )
 def test_invalid_layers_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        resolve_layers(parse_layers(text), 12)
+        resolve_layers(parse_numbers("layers", text), 12)
 
 
 @pytest.mark.parametrize(

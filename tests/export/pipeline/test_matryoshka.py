@@ -1,0 +1,66 @@
+"""Test that the dimensions of Matryoshka loss can be declared for a folder that the catalogue does not know."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from support.cli import invoke
+from support.published import SIZE, save, static, transformer
+from whiten import Encoder, UsageError
+from whiten_export.commands.export import export
+
+TEXTS = ["The cat sits on the mat.", "Interest rates rose again in March.", "a"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save([static()], tmp_path_factory.mktemp("static"))
+
+
+@pytest.mark.slow
+def test_vectors_are_cut_to_the_declared_dimensions(folder: Path, tmp_path: Path) -> None:
+    result = invoke(export, folder, "--matryoshka", "16,8", "--out", tmp_path / "bundle")
+    assert result.exit_code == 0, result.output
+    published = SentenceTransformer(str(folder), device="cpu")
+    with Encoder(tmp_path / "bundle") as encoder:
+        assert encoder.manifest.matryoshka_dimensions == (16, 8)
+        for width in (16, 8):
+            want = published.encode(TEXTS, truncate_dim=width)
+            np.testing.assert_allclose(encoder.encode(TEXTS, truncate_dim=width), want, rtol=0, atol=1e-5)
+        with pytest.raises(UsageError, match="the model was trained for vectors cut to 16, 8"):
+            encoder.encode(TEXTS, truncate_dim=4)
+    invoke(export, folder, "--out", tmp_path / "plain")
+    with Encoder(tmp_path / "plain") as encoder:
+        assert encoder.manifest.matryoshka_dimensions == ()
+        with pytest.raises(UsageError, match="export with --matryoshka 8 if the model was trained for it"):
+            encoder.encode(TEXTS, truncate_dim=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--matryoshka", "16,8", "--whitening", "pca"), "matryoshka is 16, 8, but a whitening mixes"),
+        (("--matryoshka", f"{SIZE + 1},8"), f"but the model's vectors have {SIZE} dimensions; wanted 1 to {SIZE}"),
+        (("--matryoshka", "16;8"), "matryoshka is '16;8'; wanted whole numbers separated by commas, such as 256,128"),
+        (("--matryoshka", "0"), "matryoshka is 0"),
+    ],
+)
+def test_dimensions_that_cannot_be_declared_are_refused(
+    folder: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = invoke(export, folder, *options, "--out", tmp_path / "bundle")
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.slow
+def test_dimensions_belong_to_the_layers_that_the_model_was_trained_with(tmp_path: Path) -> None:
+    root = save([transformer("bert"), Pooling(SIZE, "mean")], tmp_path / "model")
+    options = ("--layers", "0,1", "--whitening", "none", "--matryoshka", "16,8")
+    result = invoke(export, root, *options, "--out", tmp_path / "bundle")
+    assert result.exit_code == 2
+    assert "layers or pooling are not those that the model was trained with" in " ".join(result.output.split())
