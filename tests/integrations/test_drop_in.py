@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from support.bundles import change_bundle, copy_bundle
 from support.published import static
-from whiten import Encoder
+from whiten import Encoder, UsageError
 from whiten.integrations.sentence_transformers import BundleTransformer, load
 
 WIDTH = 32
@@ -129,3 +129,15 @@ def test_a_copy_with_another_similarity_keeps_its_space(golden: Path, tmp_path: 
 
 def test_a_truncate_dim_above_the_dimension_keeps_all_coordinates(model: BundleTransformer) -> None:
     np.testing.assert_array_equal(model.encode(["a"], truncate_dim=WIDTH + 1), model.encode(["a"]))
+
+
+def test_pooling_of_prompts_cannot_be_changed_after_the_export(model: BundleTransformer) -> None:
+    model.set_pooling_include_prompt(True)
+    with pytest.raises(UsageError, match="include_prompt is False, but this bundle was exported with True"):
+        model.set_pooling_include_prompt(False)
+
+
+def test_saving_nowhere_does_nothing(model: BundleTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model.save(None)
+    assert list(tmp_path.iterdir()) == []

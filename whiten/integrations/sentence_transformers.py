@@ -104,17 +104,32 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
             return quantizer(vectors)
         return as_tensors(quantizer(vectors), bool(given.get("convert_to_tensor")) or vectors.ndim == 1)
 
-    def save(self, path: str, *arguments: Any, **options: Any) -> None:
+    def set_pooling_include_prompt(self, include_prompt: bool) -> None:
+        """Accept only what the bundle does: whether the tokens of a prompt are pooled is decided at export.
+
+        Raises:
+            UsageError: the bundle does otherwise.
+        """
+        kept = self[0].encoder.manifest.include_prompt
+        if include_prompt != kept:
+            raise UsageError(
+                f"include_prompt is {include_prompt}, but this bundle was exported with {kept}; set it in the model's "
+                "folder, and export it again"
+            )
+
+    def save(self, path: str | None, *arguments: Any, **options: Any) -> None:
         """Save a copy of the bundle that opens as a SentenceTransformer too; `save_pretrained` calls this.
 
         Args:
-            path: directory of the copy.
+            path: directory of the copy; None saves nothing, as in sentence-transformers.
             arguments: as in `SentenceTransformer.save`.
             options: as in `SentenceTransformer.save`.
 
         Raises:
             UsageError: the directory is that of the bundle itself, or a file.
         """
+        if path is None:
+            return
         target = Path(path)
         if target.resolve() == self[0].encoder.path.resolve():
             raise UsageError(
