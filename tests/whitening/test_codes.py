@@ -263,6 +263,9 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x00" * 30)
     with pytest.raises(DataError, match="holds no coder"):
         Coder.load(path)
+    save_file({}, path, {"whiten": "[" * 100_000})
+    with pytest.raises(DataError, match="holds no coder"):
+        Coder.load(path)
     coder.encode(sample(3)).save(path)
     with pytest.raises(DataError, match="holds 'codes'; wanted a saved coder"):
         Coder.load(path)

@@ -12,6 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
+from whiten_runtime.files.replacing import written_as
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 
@@ -25,7 +26,8 @@ class PartialRun:
         self._session: Any = None
         if self.allowed:
             small = ir.Model(part, ir_version=model.ir_version)
-            with tempfile.TemporaryDirectory() as folder:
+            place = Path(tempfile.gettempdir())
+            with written_as(place, "another TMPDIR"), tempfile.TemporaryDirectory(dir=place) as folder:
                 path = Path(folder) / "part.onnx"
                 ir.external_data.load_to_model(small)
                 ir.save(small, path)

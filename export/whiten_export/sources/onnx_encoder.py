@@ -1,6 +1,5 @@
 """Take hidden states from an ONNX encoder, as optimum writes it, without PyTorch."""
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +18,7 @@ from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import Request
 from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
+from whiten_export.sources.checkpoints.published import read_settings
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.tokenizers import file_tokenizer
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, unwanted
@@ -176,7 +176,7 @@ class OnnxEncoder:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._path = checkpoint.weights[0]
-        content = _read_json(checkpoint.directory / "config.json")
+        content = read_settings(checkpoint.directory / "config.json")
         config = _config(content, self._path)
         count = config.num_hidden_layers
         check_safe(self._path)
@@ -201,8 +201,8 @@ class OnnxEncoder:
                 "[batch_size, sequence_length, d]"
             )
         self.record = source_record(checkpoint, config.model_type, count, config.hidden_size)
-        described = _read_json(checkpoint.directory / "tokenizer_config.json", optional=True)
-        self.tokenizer = file_tokenizer(checkpoint, described)
+        described = checkpoint.directory / "tokenizer_config.json"
+        self.tokenizer = file_tokenizer(checkpoint, read_settings(described) if described.is_file() else {})
         self.layers = tuple(sorted(self._outputs))
         recommended = recommended_layers(checkpoint, count)
         self.default_layers = tuple(layer for layer in recommended if layer in self.layers) or self.layers[-1:]
@@ -279,13 +279,3 @@ def _config(content: dict[str, Any], path: Path) -> Any:
         if not isinstance(known[name], int):
             raise UsageError(f"{path.parent}: config.json has no {name}; wanted the config of the exported model")
     return SimpleNamespace(**known)
-
-
-def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    if optional and not path.is_file():
-        return {}
-    try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise WhitenError(f"{path}: cannot be read ({error}); export the model again") from error
-    return content

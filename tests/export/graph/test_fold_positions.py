@@ -1,5 +1,8 @@
 """Test folding of the embeddings that are added to those of words, where they do not depend on the text."""
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant, describe_input, save_graph
 from whiten_export.graph.fold_positions import fold_positions
+from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 LONGEST, WIDTH = 12, 4
@@ -110,3 +114,17 @@ def test_only_lookups_that_depend_on_the_position_alone_are_folded(
         assert kinds == ["Gather", "Shape", "Slice", "Add", "Neg"]
     if summands == (types,):
         assert kinds == ["Gather", "Add", "Neg"]
+
+
+def test_a_full_temporary_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ir, "save", save)
+    with pytest.raises(WhitenError) as caught:
+        fold_positions(built(positions), LONGEST)
+    assert str(caught.value) == (
+        f"{tmp_path}: cannot be written (No space left on device); free some space, or name another TMPDIR"
+    )
+    assert not list(tmp_path.iterdir())

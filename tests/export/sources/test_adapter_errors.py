@@ -58,6 +58,7 @@ def write(name: str, content: bytes) -> Callable[[Path], object]:
         (no_weights, "no adapter_model.safetensors"),
         (write("adapter_config.json", b"{"), "adapter_config.json: cannot be read"),
         (write("adapter_config.json", b"[]"), "adapter_config.json: cannot be read"),
+        (write("adapter_config.json", b"[" * 100_000), "adapter_config.json: cannot be read"),
         (
             lambda folder: change_config(folder, base_model_name_or_path=str(folder)),
             "has no PyTorch weights of its own to merge into",
@@ -77,7 +78,6 @@ def test_incomplete_adapters_are_refused(
         (other_shapes, "size mismatch"),
         (lambda folder: change_config(folder, target_modules=["q_proj"]), "q_proj"),
         (missing_keys, "Found missing adapter keys"),
-        (write("adapter_model.safetensors", b"\x00" * 100), "does not fit"),
         (lambda folder: change_config(folder, peft_type="SOMETHING"), "does not fit"),
     ],
 )
@@ -88,6 +88,12 @@ def test_adapters_that_do_not_fit_their_base_are_refused(
     result = run(broken, "--whitening", "none", "--out", tmp_path / "b")
     check_refused(result, 1, message)
     assert "the adapter does not fit the model that it names" in result.stderr
+
+
+def test_a_damaged_adapter_is_named(broken: Path, tmp_path: Path) -> None:
+    write("adapter_model.safetensors", b"\x00" * 100)(broken)
+    result = run(broken, "--whitening", "none", "--out", tmp_path / "b")
+    check_refused(result, 1, f"{broken}/adapter_model.safetensors: is damaged, or no file of safetensors (")
 
 
 def test_base_of_another_size_is_refused(broken: Path, tmp_path: Path) -> None:

@@ -146,3 +146,15 @@ def test_weights_of_a_module(value: float, tmp_path: Path) -> None:
     with pytest.raises(WhitenError) as caught:
         load_module("Dense", tmp_path)
     assert str(caught.value).startswith(f"{file}: 'linear.weight' holds NaN or infinity")
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "[" * 100_000, ""], ids=["list", "number", "deep", "empty"])
+def test_config_of_an_onnx_encoder(content: str, tmp_path: Path) -> None:
+    from whiten_export.sources.checkpoints.checkpoint import Checkpoint
+    from whiten_export.sources.onnx_encoder import OnnxEncoder
+    from whiten_runtime.errors import WhitenError
+
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(WhitenError) as caught:
+        OnnxEncoder(Checkpoint("model", "model", "onnx", tmp_path, (tmp_path / "model.onnx",)))
+    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: ")

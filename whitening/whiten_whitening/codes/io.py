@@ -83,7 +83,7 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, NDArray[Any]], 
             header = json.loads((file.metadata() or {})[KEY])
             found, version = header["kind"], header["format"]
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: holds no {kind} that whiten has saved ({' '.join(str(error).split())})") from None
     if found != kind:
         raise DataError(f"{path}: holds {found!r}; wanted a saved {kind}")

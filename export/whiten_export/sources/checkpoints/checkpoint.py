@@ -259,7 +259,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
     try:
         config = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
         base, revision = config.get("base_model_name_or_path"), config.get("revision")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"{adapter / ADAPTER_CONFIG}: cannot be read ({error}); save the adapter again") from None
     weights = sorted(adapter.glob("adapter_model*.safetensors")) or sorted(adapter.glob("adapter_model.bin"))
     if not base or not weights:

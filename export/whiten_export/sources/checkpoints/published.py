@@ -278,7 +278,7 @@ def _named(settings: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WhitenError(f"{path}: cannot be read ({error}); copy the model again") from None
 
 
