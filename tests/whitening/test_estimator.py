@@ -147,7 +147,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (lambda w, x: w.fit([["a"]]), "wanted real numbers"),
         (lambda w, x: w.fit(x + 1j), "complex128"),
         (lambda w, x: w.fit(np.where(np.arange(100)[:, None] == 7, np.nan, x)), r"X\[7\] is not finite"),
-        (lambda w, x: w.fit(x).transform(x[:, :2]), "X has 2 dimensions; wanted 4"),
+        (lambda w, x: w.fit(x).transform(x[:, :2]), "X has 2 features, but Whitening is expecting 4 features"),
         (lambda w, x: w.fit(x).merge(Whitening().fit(x[:, :2])), "2 dimensions; wanted 4"),
         (lambda w, x: w.fit(x).merge(Whitening()), "has seen no vectors"),
         (lambda w, x: w.fit(x[:5]), "all pairs would come out equally similar"),
@@ -160,3 +160,14 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 def test_invalid_inputs_are_refused(action: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         action(Whitening(), anisotropic(100, 4))  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*give a rough whitening:UserWarning")
+def test_the_checks_of_scikit_learn_pass() -> None:
+    from sklearn.utils.estimator_checks import check_estimator
+
+    results = check_estimator(Whitening(), on_fail=None, on_skip=None)
+    failed = {result["check_name"] for result in results if result["status"] == "failed"}
+    # arrays of objects are refused, and one vector is refused in words of vectors, not of samples
+    assert failed == {"check_dtype_object", "check_fit2d_1sample"}

@@ -253,21 +253,32 @@ class Whitening:
         return self._fitted
 
     def _checked(self, X: ArrayLike) -> NDArray[np.generic]:
+        if hasattr(X, "toarray"):
+            raise UsageError("X is sparse; sparse input is not supported: pass X.toarray()")
         try:
             rows = np.asarray(X)
         except (TypeError, ValueError) as error:
             raise UsageError(f"X is not numbers [n, d] ({' '.join(str(error).split())})") from None
-        if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind not in "fiub":
-            raise UsageError(f"X is {rows.dtype} of shape {rows.shape}; wanted real numbers [n, d]")
+        found = f"X is {rows.dtype} of shape {rows.shape}; wanted real numbers [n, d]"
+        if rows.dtype.kind == "c":
+            raise UsageError(f"Complex data not supported: {found}")
+        if rows.ndim == 1:
+            raise UsageError(f"{found}. Reshape your data: X.reshape(1, -1) is one vector")
+        if rows.ndim == 2 and not rows.shape[1]:
+            raise UsageError(f"X has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required; wanted [n, d]")
+        if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+            raise UsageError(found)
         if hasattr(self, "moments_") and rows.shape[1] != self.n_features_in_:
-            raise UsageError(f"X has {rows.shape[1]} dimensions; wanted {self.n_features_in_}, as before")
+            raise UsageError(
+                f"X has {rows.shape[1]} features, but Whitening is expecting {self.n_features_in_} features as input"
+            )
         return rows
 
 
 def _finite(part: NDArray[np.generic], start: int) -> NDArray[np.generic]:
     finite = np.isfinite(part).all(axis=1)
     if not finite.all():
-        raise UsageError(f"X[{start + int(finite.argmin())}] is not finite; leave it out")
+        raise UsageError(f"X[{start + int(finite.argmin())}] is not finite: it holds NaN or infinity; leave it out")
     return part
 
 
