@@ -142,7 +142,7 @@ def read_job(folder: Folder) -> Job | None:
         if version != FORMAT:
             raise UsageError(f"{place}: format {version}; this version of whiten reads {FORMAT}, so name another --out")
         return msgspec.json.decode(content, type=Job)
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{place}: is no plan ({error}); name another --out") from None
 
 

@@ -18,8 +18,8 @@ from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import read_texts
 from whiten_scale import lines
 from whiten_scale.inputs import Chunk, ColumnChoice, cut_parquet
-from whiten_scale.places import find
-from whiten_scale.plan import Job, make_job
+from whiten_scale.places import Folder, find
+from whiten_scale.plan import Job, make_job, read_job
 
 FIELD = st.text(st.sampled_from('ab,"\n\r\té日\u2028 \x85'), max_size=12)
 COMMON = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}}
@@ -238,3 +238,11 @@ def test_columns_of_parquet_that_are_refused(tmp_path: Path) -> None:
     parquet(tmp_path / "b.parquet", {"text": ["a"], "id": ["1"]})
     with pytest.raises(UsageError, match=r"'id' is int64 in 'a\.parquet' and string in 'b\.parquet'"):
         planned(tmp_path, id="id")
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000], ids=["list", "cut", "deep"])
+def test_a_damaged_plan_is_refused(tmp_path: Path, content: str) -> None:
+
+    (tmp_path / "_plan.json").write_text(content)
+    with pytest.raises(UsageError, match=r"_plan\.json: is no plan \("):
+        read_job(Folder(str(tmp_path)))
