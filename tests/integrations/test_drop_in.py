@@ -141,3 +141,14 @@ def test_saving_nowhere_does_nothing(model: BundleTransformer, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     model.save(None)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_no_texts_need_no_ranges(golden: Path, tmp_path: Path, precision: str) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    change_bundle(bundle, whitening=None)
+    model = load(bundle)
+    assert model.encode([], precision=precision).shape == model.encode([]).shape
+    assert model.encode(sentences=[], precision=precision).shape == model.encode([]).shape
+    with pytest.raises(UsageError, match="stores no moments"):
+        model.encode(["a"], precision=precision)

@@ -94,12 +94,13 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
         precision = given.get("precision", "float32")
         if precision not in ("int8", "uint8") or wanted is None:
             return super().encode(**given)
+        texts = given.get(names[0], given.get("sentences", ""))  # the older name is still taken
+        if not isinstance(texts, str) and not len(texts):  # nothing to round, so that a bundle needs no ranges
+            return super().encode(**given | {"precision": "float32"})
         # sentence-transformers takes ranges from the call's texts, so that a vector would depend on its neighbours.
         quantizer = self[0].encoder._quantizer(precision, None, kept)
         plain = {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
         vectors = super().encode(**given | plain)
-        if not len(vectors):
-            return super().encode(**given | {"precision": "float32"})
         if given.get("convert_to_numpy", True) and not given.get("convert_to_tensor"):
             return quantizer(vectors)
         return as_tensors(quantizer(vectors), bool(given.get("convert_to_tensor")) or vectors.ndim == 1)
