@@ -62,10 +62,10 @@ def runner(python: Path, script: str, **settings: str) -> Runner:
     def run(program: str | Path, *arguments: object, folder: Path | None = None, **variables: str) -> None:
         if isinstance(program, Path):
             command = [python, program]
-        elif (python.parent / program).exists():
-            command = [python.parent / program]
-        else:
+        elif f"def {program}(" in (HERE / script).read_text("utf-8"):
             command = [python, HERE / script, program]
+        else:
+            command = [python.parent / program]
         quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         done = subprocess.run(
             [*command, *map(str, arguments)],

@@ -66,7 +66,9 @@ def test_framework_gives_the_same_vectors_as_encoder(
 def sections() -> dict[str, list[str]]:
     """Return the snippets of the guide by their headings."""
     _, *parts = SECTION.split(GUIDE.read_text("utf-8"))
-    return {heading: SNIPPET.findall(text) for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+    snippets = {heading: SNIPPET.findall(text) for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+    del snippets["Next"]  # links alone
+    return snippets
 
 
 @pytest.mark.parametrize("heading", list(sections()))
