@@ -41,9 +41,12 @@ def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tm
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_error_for_a_nonfinite_vector_names_its_sentence(
-    checkpoint: Callable[[str], Path], tmp_path: Path, value: float
+    checkpoint: Callable[[str], Path], tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Weights that are not finite stand in for a network that overflows, so their own check is left out."""
     from transformers import AutoModel, AutoTokenizer
+
+    monkeypatch.setattr("whiten_export.sources.networks.network.check_numbers", lambda network, files: None)
 
     source = checkpoint("bert")
     tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source)
