@@ -84,8 +84,6 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
         except BlockingIOError:
             message = f"{path}: another whiten tune measures it, and both would be wrong; start this one after that one"
             raise WhitenError(message) from None
-        except OSError:  # a file system without locks
-            pass
         default = stack.enter_context(_open(path, "cpu", threads, verify=True))
         opened = {_setting("cpu", threads, default): default}
         for provider, count, budget in candidates(providers, threads, default.engine.schedule.budget):

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,18 @@ def _run_pool(work: Work, items: list[int], content: bytes, workers: int, advanc
     context = multiprocessing.get_context("spawn")
     counter, others = context.Value("q"), set(multiprocessing.active_children())
     shown, done = 0, set[int]()
+    futures, running = dict[Future[None], int](), set[Future[None]]()
     with _one_thread():
         pool = ProcessPoolExecutor(min(workers, len(items)), context, _begin, (content, counter))
         try:
-            futures = {pool.submit(_do, item): item for item in items}
-            running: set[Future[None]] = set(futures)
-            while running:
+            left = iter(items)
+            while True:
+                # No more than the processes: a pool would begin another item after one that failed.
+                new = {pool.submit(_do, item): item for item in islice(left, workers - len(running))}
+                futures |= new
+                running |= new.keys()
+                if not running:
+                    break
                 ended, running = wait(running, _SECONDS, "FIRST_COMPLETED")
                 for future in ended:
                     future.result()

@@ -79,8 +79,6 @@ def _locked(uds: str | None) -> Iterator[None]:
             lock_file(file)
         except BlockingIOError:
             raise _taken(path) from None
-        except OSError:  # a file system without locks
-            pass
         yield
 
 

@@ -293,15 +293,22 @@ class DriftMonitor:
         mean, covariance = self.output_moments()
         inverse = np.linalg.pinv(self._weight)
         raw_mean = mean @ inverse + self._mean @ self._weight @ inverse
-        raw, refitted, whitening = inverse.T @ covariance @ inverse, None, self.manifest.whitening
-        assert whitening is not None
-        if whitening.alignment is not None and whitening.method != "none" and not whitening.common_components:
-            corpus = Moments.of_covariance(whitening.n_samples, self._map.corpus_mean, self._map.covariance)
-            seen, kept = mean @ inverse + self._mean, len(mean) if len(mean) < len(self._mean) else None
-            both = corpus.merge(Moments.of_covariance(self._moments.n, seen, raw))
-            fitted = fit_map(both, WhiteningSpec(whitening.method, kept, whitening.beta, whitening.shrinkage))
-            refitted = Spread.of((seen - fitted.mean) @ fitted.weight, fitted.weight.T @ raw @ fitted.weight)
+        raw = inverse.T @ covariance @ inverse
+        refitted = self._refitted(mean @ inverse + self._mean, raw)
         return Spread.of(raw_mean, raw), Spread.of(mean, covariance), refitted
+
+    def _refitted(self, mean: Float64Array, covariance: Float64Array) -> Spread | None:
+        """Return the spread of vectors of these moments under a map that is fitted on the corpus and on them."""
+        whitening = self.manifest.whitening
+        assert whitening is not None
+        if whitening.alignment is None or whitening.method == "none" or whitening.common_components:
+            return None
+        kept = self._weight.shape[1]
+        dimension = None if kept == len(self._mean) else kept
+        corpus = Moments.of_covariance(whitening.n_samples, self._map.corpus_mean, self._map.covariance)
+        both = corpus.merge(Moments.of_covariance(self._moments.n, mean, covariance))
+        fitted = fit_map(both, WhiteningSpec(whitening.method, dimension, whitening.beta, whitening.shrinkage))
+        return Spread.of((mean - fitted.mean) @ fitted.weight, fitted.weight.T @ covariance @ fitted.weight)
 
 
 def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:

@@ -139,10 +139,10 @@ def publish_new(file: BinaryIO, temporary: Path, target: Path) -> bool:
 
 def delete_abandoned(target: Path) -> None:
     """Delete hidden files that killed processes left beside a file: those that no process has locked."""
-    for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*") if fcntl else ():
+    for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
         with suppress(OSError), found.open("rb") as file:
-            lock_file(file)
-            found.unlink()
+            if lock_file(file):
+                found.unlink()
 
 
 def flush(file: BinaryIO) -> None:
@@ -172,21 +172,26 @@ def _open(target: Path) -> tuple[BinaryIO, Path]:
         temporary = target.with_name(f".{target.name}{PARTIAL}{secrets.token_hex(4)}")
         file = temporary.open("xb")
         with suppress(BlockingIOError):  # another process has locked it first, to delete it
-            try:
-                lock_file(file)
-            except BlockingIOError:
-                raise
-            except OSError:  # a file system without locks
-                return file, temporary
-            if temporary.exists():
+            if not lock_file(file) or temporary.exists():
                 return file, temporary
         file.close()
 
 
-def lock_file(file: IO[bytes]) -> None:
-    """Lock an open file until it is closed, where the system has locks; BlockingIOError if it is locked already."""
-    if fcntl:
+def lock_file(file: IO[bytes]) -> bool:
+    """Lock an open file until it is closed, and return whether system and file system have locks.
+
+    Raises:
+        BlockingIOError: another process has locked it.
+    """
+    if not fcntl:
+        return False
+    try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def check_file_place(path: Path, elsewhere: str = "another place") -> None:
