@@ -1,0 +1,125 @@
+"""Compare the figures of speed and memory in README.md and in two pages with benchmarks/peers/table.md.
+
+A page may round a cell of the table, and may say nothing else. Looked at are, on the processor that the README names
+("2 threads of an AMD EPYC with VNNI"):
+
+- the numbers after "**Fast**" in the README, in this order: whiten in float32, in int8, sentence-transformers;
+- the numbers after "**Small**": the memory of whiten in float32, of sentence-transformers;
+- each row of a table of speed whose first cell is in `ENGINES` or `WHITEN`, by the heads of the columns in `COLUMNS`;
+- numbers in brackets after a name in `PEERS`, in this order: float32, int8.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = (ROOT / "benchmarks" / "peers" / "table.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+SPEED, ONE, MEMORY, START = "short texts/s", "one text, ms", "peak RSS, MB", "cold start, s"
+ENGINES = {
+    "whiten, int8": "whiten-int8",
+    "whiten, float32": "whiten-fp32",
+    "whiten, `--layers 0`": "whiten-layer0",
+    "model2vec, the same table": "model2vec-layer0",
+    "sentence-transformers, onnxruntime, int8": "st-onnx-int8",
+    "sentence-transformers, onnxruntime, float32": "st-onnx",
+    "sentence-transformers, PyTorch": "st-torch",
+    "sentence-transformers, PyTorch, float32": "st-torch",
+    "fastembed, float32": "fastembed-fp32",
+}
+WHITEN = {"all-MiniLM-L6-v2, int8": "whiten-int8", "all-MiniLM-L6-v2, float32": "whiten-fp32"}
+COLUMNS = {
+    "all-MiniLM-L6-v2": ("minilm", SPEED),
+    "texts/s": ("minilm", SPEED),
+    "one text": ("minilm", ONE),
+    "memory": ("minilm", MEMORY),
+    "first vector after": ("minilm", START),
+    "BERT-base": ("bert-base", SPEED),
+}
+OVER_PYTORCH = "over PyTorch"
+PEERS = {"OpenVINO": ("openvino-fp32",), "CTranslate2": ("ctranslate2-fp32", "ctranslate2-int8")}
+NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+
+Cells = dict[tuple[str, str, str], float]
+
+
+def rows_of(text: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of the tables of a page, by the heads of their columns."""
+    heads: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            heads = []
+        elif not heads:
+            heads = cells
+        elif not set(line) <= set("|-: "):
+            yield dict(zip(heads, cells, strict=True))
+
+
+def measured() -> Cells:
+    """Return the medians of the README's processor, by model, engine and column."""
+    named = re.search(r"2 threads of an? (.+?) with (\w+)", README)
+    assert named, "the README names the processor of its table: 2 threads of an AMD EPYC with VNNI"
+    (section,) = re.findall(rf"^## {named[1]}, {named[2].lower()}\n(.*?)(?=^## |\Z)", TABLE, re.DOTALL | re.MULTILINE)
+    cells: Cells = {}
+    for part in section.split("\n### ")[1:]:
+        model = part.splitlines()[0]
+        for row in rows_of(part):
+            for column, cell in row.items():
+                if "engine" in row and column != "engine" and cell:
+                    cells[model, row["engine"], column] = float(cell.split(" ")[0])
+    return cells
+
+
+CELLS = measured()
+
+
+def differing(shown: list[str], cells: list[float]) -> list[tuple[str, float]]:
+    """Return the figures of a page that are not their cell, rounded to the decimals that are shown."""
+    assert len(shown) == len(cells), f"{shown} beside {cells}"
+    pairs = zip(shown, cells, strict=True)
+    return [(figure, cell) for figure, cell in pairs if abs(value(figure) - cell) > half_a_unit(figure) * 1.001]
+
+
+def value(figure: str) -> float:
+    return float(figure.replace(",", ""))
+
+
+def half_a_unit(figure: str) -> float:
+    return 0.5 * 10.0 ** -len(figure.partition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("word", "engines", "column"),
+    [("Fast", ("whiten-fp32", "whiten-int8", "st-torch"), SPEED), ("Small", ("whiten-fp32", "st-torch"), MEMORY)],
+)
+def test_the_first_screen(word: str, engines: tuple[str, ...], column: str) -> None:
+    (line,) = re.findall(rf"^- \*\*{word}\*\*: (.+)$", README, re.MULTILINE)
+    assert differing(NUMBER.findall(line), [CELLS["minilm", engine, column] for engine in engines]) == []
+
+
+@pytest.mark.parametrize(("page", "count"), [("README.md", 4), ("docs/compare.md", 8), ("docs/howto/serverless.md", 2)])
+def test_tables_of_speed(page: str, count: int) -> None:
+    found = 0
+    for row in rows_of((ROOT / page).read_text("utf-8")):
+        engine = (ENGINES | WHITEN).get(next(iter(row.values())))
+        if engine is None:
+            continue
+        found += 1
+        for column in row.keys() & COLUMNS.keys():
+            model, measure = COLUMNS[column]
+            assert differing(NUMBER.findall(row[column]), [CELLS[model, engine, measure]]) == [], (page, engine, column)
+        if OVER_PYTORCH in row:
+            ratio = CELLS["minilm", engine, SPEED] / CELLS["minilm", "st-torch", SPEED]
+            assert differing([row[OVER_PYTORCH]], [ratio]) == [], (page, engine, OVER_PYTORCH)
+    assert found == count
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_below_the_table(name: str) -> None:
+    (inside,) = re.findall(rf"{name} \(([^)]+)\)", README)
+    cells = [CELLS["minilm", engine, SPEED] for engine in PEERS[name]]
+    assert differing(NUMBER.findall(inside.replace("float32", "").replace("int8", "")), cells) == []
