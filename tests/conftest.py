@@ -97,7 +97,7 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """The golden bundles of format 1, which the first version wrote, and the vectors that it gave."""
+    """The golden bundles of format 1, which 0.3.0 wrote, and the vectors that they have to give."""
     return Path(__file__).parent / "data"
 
 

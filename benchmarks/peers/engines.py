@@ -58,7 +58,7 @@ def _prepare_whiten(engine: str, checkpoint: Path, folder: Path) -> None:
     command = [str(Path(sys.executable).with_name("whiten-export")), str(checkpoint), "--layers", str(layer)]
     command += ["--whitening", "none", "--no-normalize", "--max-length", str(MAX_TOKENS), "--force"]
     command += ["--out", str(folder / "bundle")]
-    subprocess.run([*command, "--precision", "int8" if "int8" in engine else "fp32"], check=True, capture_output=True)
+    subprocess.run([*command, "--precision", "int8" if "int8" in engine else "fp32"], check=True, stdout=sys.stderr)
 
 
 def _load_whiten(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:

@@ -44,7 +44,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format_version: int
     name: str
     space: str | None = None
-    """Id of the space of the vectors; None in bundles that were made before it was stored (`space.space_of`)."""
+    """Id of the space of the vectors; None after an edit by hand (`space.space_of`)."""
     source: Source
     input: Input = "text"
     """Input of the graph: token ids of texts, or precomputed embeddings."""
@@ -90,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     target: Target = "cpu"
     """Target of the graph; for "cuda", operators are fused for NVIDIA GPUs, which needs onnxruntime's own operators."""
     quantization: QuantizationRecord | None = None
-    """Scales of an int8 graph; None for other precisions, and in bundles that were made before it was stored."""
+    """Scales of an int8 graph; None for other precisions."""
     opset: int
     versions: dict[str, str]
     parity: ParityRecord | None
@@ -182,7 +182,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_hash(path: Path, content: bytes, stated: object) -> None:
-    """Check the hash that a manifest states of its own bytes; older ones state none."""
+    """Check the hash that a manifest states of its own bytes; one that was edited by hand may state none."""
     if stated is None:
         return
     found = own_hash(content)

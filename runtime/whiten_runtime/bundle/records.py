@@ -195,8 +195,7 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_difference: float
     """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
     max_norm_error: float | None = None
-    """Largest |norm / norm of the reference vector - 1|; None for int8 vectors, which have no length, and in bundles
-    that were made before it was measured."""
+    """Largest |norm / norm of the reference vector - 1|; None for int8 vectors, which have no length."""
     mean_norm_error: float | None = None
     """Mean of the same; None where that is."""
     provider: str = "CPUExecutionProvider"
@@ -225,9 +224,9 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Cosines to the float32 graph on texts in other scripts, code, random and repeated tokens."""
     token_min_cosine: float
     """Worst cosine there if every activation had a scale for each token, and weights were rounded to the nearest."""
-    largest_pair: int | None = None
+    largest_pair: int
     """Largest sum of the magnitudes of weights 2i and 2i + 1 of a column that have one sign, over all products.
-    Up to `LARGEST_PAIR`, every kernel gives the same sums. None where it was not measured."""
+    Up to `LARGEST_PAIR`, every kernel gives the same sums."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from whiten_runtime.bundle.records import SPACE_DIGITS, CorpusRecord, FileRecord
 
 
 def space_of(manifest: Manifest) -> str:
-    """Return the id of the space of a bundle's vectors: the manifest's own, or for older bundles that of `space_id`."""
+    """Return the id of the space of a bundle's vectors: the manifest's own, or that of `space_id`."""
     return manifest.space or space_id(manifest)
 
 

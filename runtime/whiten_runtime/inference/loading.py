@@ -69,8 +69,7 @@ def load_graph(
 def may_saturate(manifest: Manifest) -> bool:
     """Return whether products of a bundle may saturate in kernels for processors without VNNI."""
     scales = manifest.quantization
-    pair = None if scales is None else scales.largest_pair
-    return manifest.precision == "int8" and (pair is None or pair > LARGEST_PAIR)
+    return manifest.precision == "int8" and (scales is None or scales.largest_pair > LARGEST_PAIR)
 
 
 def _check_outputs(bundle: Bundle, engine: Engine) -> None:
