@@ -1,4 +1,7 @@
-"""Test that bundles of format 1, written by the first version, stay readable and give the same vectors."""
+"""Test that bundles of format 1, written by 0.3.0, stay readable and give the stored vectors.
+
+PyTorch, sentence-transformers and numpy computed the stored vectors, but those of the int8 graph.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +16,7 @@ from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import GATES, gate_of
 from whiten_runtime.bundle.ranges import as_int8
 
-BUNDLES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors", "bundle-v1-vectors-int8")
+BUNDLES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-published", "bundle-v1-vectors", "bundle-v1-vectors-int8")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,13 @@ def test_int8_bundle_with_both_outputs_gives_the_stored_vectors(golden: Path, ex
         close(white, expected["bundle-v1-int8"], 0.05)
         close(raw, expected["bundle-v1-int8, before whitening"], 0.05)
         assert GATES["int8"].passes(encoder.verify())
+
+
+def test_published_model_gives_what_sentence_transformers_gave(golden: Path, expected: dict[str, Any]) -> None:
+    with Encoder(golden / "bundle-v1-published") as encoder:
+        close(encoder.encode(expected["texts"]), expected["bundle-v1-published"])
+        close(encoder.encode_query(expected["texts"]), expected["bundle-v1-published, query"])
+        assert GATES["fp32"].passes(encoder.verify())
 
 
 def test_bundle_of_vectors_gives_the_stored_vectors(golden: Path, expected: dict[str, Any]) -> None:
