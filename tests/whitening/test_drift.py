@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save
 
-from support.bundles import copy_bundle, edit_manifest, rewrite_file
+from support.bundles import change_bundle, copy_bundle, edit_manifest, rewrite_file
 from support.corpus import sentences
 from whiten import BundleError, DriftMonitor, Encoder, UsageError
 from whiten_export.commands.export import export
@@ -266,7 +266,7 @@ def test_bundles_whose_modules_change_the_width_can_drift(tiny: Encoder, tiny_bu
 
 def test_monitors_of_two_spaces_cannot_be_merged(tiny_bundle: Path, tmp_path: Path) -> None:
     copy = copy_bundle(tiny_bundle, tmp_path)
-    edit_manifest(copy, lambda m: m.update(layers=[0, 4]))
+    change_bundle(copy, layers=[0, 4])
     mine, other = DriftMonitor(tiny_bundle), DriftMonitor(copy)
     with pytest.raises(UsageError, match=f"in space {space_of(mine.manifest)}, .* in space {space_of(other.manifest)}"):
         mine.merge(other)

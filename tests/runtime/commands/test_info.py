@@ -37,7 +37,6 @@ def test_a_whitened_bundle_says_nothing_of_what_it_does_not_have(golden: Path, t
     assert found["max length"] == "48 tokens"
     for name in ("route", "modules", "prompt", "similarity", "may be cut to", ""):
         assert name not in found
-    assert "norm " not in found["parity"].replace("of the norm", "")
 
 
 def test_a_published_model_is_described_in_full(golden: Path, tmp_path: Path) -> None:
@@ -109,7 +108,13 @@ def test_json_gives_every_field(golden: Path, tmp_path: Path, side: str) -> None
 
 
 def test_scales_of_int8_are_described(golden: Path, tmp_path: Path) -> None:
-    scales = {"constant_scales": 18, "token_scales": 6, "far_min_cosine": 0.99476, "far_mean_cosine": 0.998}
+    scales = {
+        "constant_scales": 18,
+        "token_scales": 6,
+        "far_min_cosine": 0.99476,
+        "far_mean_cosine": 0.998,
+        "largest_pair": 128,
+    }
     found = rows(golden / "bundle-v1", tmp_path, precision="int8", quantization={**scales, "token_min_cosine": 0.9948})
     assert ("", "18 constant scales, 6 per token; cosine to float32 on unusual texts 0.9948 at worst") in found
 

@@ -14,6 +14,7 @@ from support.cli import invoke, ok
 from support.hub_cache import COMMIT
 from support.hub_server import READ_ONLY, Hub
 from whiten import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
+from whiten_runtime.bundle.files import with_own_hash
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub import locating
@@ -176,7 +177,7 @@ def test_errors_of_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     part = {name: text for name, text in content.items() if name != "tokenizer.json"}
-    evil = content[MANIFEST_FILE].replace(b'"tokenizer.json"', b'"../../x"')
+    evil = with_own_hash(content[MANIFEST_FILE].replace(b'"tokenizer.json"', b'"../../x"'))
     hub.repositories |= {ID: content, "org/gated": content, "org/private": content, "org/part": part}
     hub.repositories |= {"org/model": {"config.json": b"{}"}, "org/evil": {**content, MANIFEST_FILE: evil}}
     hub.private, hub.gated = {"org/private"}, {"org/gated"}
