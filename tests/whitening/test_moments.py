@@ -81,7 +81,13 @@ def test_moments_of_mapped_vectors_are_derived() -> None:
 def test_arrays_that_are_not_moments_are_refused() -> None:
     arrays = Moments.of(anisotropic(20, 4)).to_arrays()
     assert Moments.from_arrays(arrays).n == 20
-    for name, bad in (("mean", np.zeros(3)), ("scatter", np.full((4, 4), np.nan)), ("n", np.array([3, 4]))):
+    for name, bad in (
+        ("mean", np.zeros(3)),
+        ("scatter", np.full((4, 4), np.nan)),
+        ("n", np.array([3, 4])),
+        ("third", np.zeros(4, np.int32)),
+        ("n", np.array([20.0, 20.0])),
+    ):
         with pytest.raises(ValueError, match="moments"):
             Moments.from_arrays(arrays | {name: bad})
 

@@ -156,9 +156,10 @@ class Moments:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> "Moments":
         """Restore the moments that `to_arrays` returned."""
-        mean, scatter, third, directions, fourth = (
-            np.asarray(arrays[name], np.float64) for name in ("mean", "scatter", "third", "directions", "fourth")
-        )
+        names = ("mean", "scatter", "third", "directions", "fourth")
+        if odd := [name for name in ("n", *names) if arrays[name].dtype != (np.int64 if name == "n" else np.float64)]:
+            raise ValueError(f"moments whose {odd[0]} has the type {arrays[odd[0]].dtype}")
+        mean, scatter, third, directions, fourth = (np.asarray(arrays[name], np.float64) for name in names)
         counts = np.asarray(arrays["n"], np.int64)
         width = mean.size
         shapes = [array.shape for array in (mean, scatter, third, directions, fourth, counts)]

@@ -139,9 +139,11 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         moments = Moments.from_arrays(arrays)
         sample = Sample(arrays["sample.keys"], arrays["sample.vectors"])
+        if (sample.keys.dtype, sample.vectors.dtype) != (np.uint64, np.float32):
+            raise ValueError(f"a sample of {sample.keys.dtype} and {sample.vectors.dtype}")
         if sample.vectors.shape != (len(sample.keys), len(moments.mean)) or not np.isfinite(sample.vectors).all():
             raise ValueError("its sample does not fit its moments")
-    except (OSError, SafetensorError, msgspec.DecodeError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, msgspec.DecodeError, KeyError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: not a file of whiten fit ({error}); make it again") from None
     if header.format != FORMAT:
         raise DataError(f"{path}: statistics of format {header.format}; this version of whiten reads {FORMAT}")

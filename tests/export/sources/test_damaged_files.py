@@ -134,6 +134,22 @@ def test_it_is_named(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
+def test_whole_numbers_in_a_file_of_pytorch(
+    old: bool, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.onnx, "export", None)
+    folder = Path(shutil.copytree(whole, tmp_path / "model"))
+    state = {name: torch.from_numpy(array) for name, array in load((folder / WEIGHTS).read_bytes()).items()}
+    state[WEIGHT] = state[WEIGHT].to(torch.int8)
+    (folder / WEIGHTS).unlink()
+    torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not old)
+    result = invoke(export, folder, "--layers", 1, "--whitening", "none", "--out", tmp_path / "out")
+    assert result.exit_code == 1, result.stderr
+    assert result.stderr.splitlines()[-1].startswith(f"error: {folder / 'pytorch_model.bin'}: '{WEIGHT}' holds INT8; ")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_of_a_module(value: float, tmp_path: Path) -> None:
     from support.module_files import write_json

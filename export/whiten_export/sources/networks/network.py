@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -115,12 +114,11 @@ def keeps_nothing(network: nn.Module) -> bool:
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
 
-def load_state(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Load a file of PyTorch weights as float32, without running code of it."""
+def load_state(path: Path) -> dict[str, Tensor]:
+    """Load a file of PyTorch weights without their numbers, which leaves names and types; no code of it runs."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: tensor.float().numpy() for name, tensor in state.items()}
+            return dict(torch.load(path, map_location="meta", weights_only=True).items())
     except Exception as error:  # torch.load's exceptions share no base class
         raise WhitenError(f"{path}: {_refusal(error)}") from None
 
@@ -147,18 +145,29 @@ def _opened(path: Path) -> Any:
         raise WhitenError(f"{path}: is damaged, or no file of safetensors ({error}); copy the model again") from None
 
 
+def _kinds(path: Path) -> dict[str, str]:
+    """Return the type of every tensor in a file of weights, such as F32 and INT8; none for another file."""
+    if path.suffix == ".bin":
+        state = load_state(path)
+        tensors = {key: one for key, one in state.items() if isinstance(one, Tensor)}
+        return {key: str(one.dtype).removeprefix("torch.").upper() for key, one in tensors.items()}
+    if path.suffix != ".safetensors":
+        return {}
+    file = _opened(path)
+    return {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
+
+
 def check_numbers(network: nn.Module, files: Sequence[Path]) -> None:
     """Check that all weights are finite, and that none is stored as whole numbers, which loading converts."""
     parameters = dict(network.named_parameters())
     odd = next((name for name, parameter in parameters.items() if not parameter.isfinite().all()), None)
     at = f"{files[0] if len(files) == 1 else files[0].parent}: '{odd}'"
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
-    for file in (one for one in files if one.suffix == ".safetensors"):
-        stored = _opened(file)
-        for key in stored.keys():  # noqa: SIM118
+    for file in files:
+        for key, kind in _kinds(file).items():
             if (name := key.removeprefix(prefix)) == odd:
                 at = f"{file}: '{key}'"
-            elif name in parameters and (kind := stored.get_slice(key).get_dtype()).startswith(("I", "U", "BOOL")):
+            elif name in parameters and kind.startswith(("I", "U", "BOOL")):
                 raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
     if odd is not None:
         raise WhitenError(f"{at} holds NaN or infinity; copy the model again, or use another checkpoint of it")
