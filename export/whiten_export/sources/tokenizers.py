@@ -12,7 +12,6 @@ from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.inference.repetition import check_ends
 
 
 def lower_case(backend: Tokenizer) -> None:
@@ -94,7 +93,7 @@ def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
 
 
 def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: int) -> None:
-    """Check that the embeddings have a row for each id that texts have, and that tokenising a text ends.
+    """Check that the embeddings have a row for each id that texts have.
 
     Special tokens may be without a row: EmbeddingGemma's stand for images.
     """
@@ -106,7 +105,6 @@ def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: in
             f"'{checkpoint.model}': its tokenizer has ids up to {largest}, but the embeddings have {rows} rows; use "
             "the tokenizer that the model was trained with"
         )
-    check_ends(backend, f"'{checkpoint.model}'")
 
 
 def read_backend(path: Path) -> Tokenizer:
