@@ -18,7 +18,7 @@ except ImportError:  # Windows: what a killed process leaves stays until it is d
 
 
 _SPACE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)))
-_PERMISSION = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+_PERMISSION = frozenset((errno.EACCES, errno.EPERM))
 
 PARTIAL = ".partial-"
 """What follows the name of a file in the name of the hidden file that will replace it."""
@@ -64,6 +64,8 @@ def _advice(number: int | None) -> str:
         return "raise the limit of file sizes (ulimit -f)"
     if number in _PERMISSION:
         return "change its permissions"
+    if number == errno.EROFS:
+        return "mount it writable"
     if number == errno.EIO:
         return "check the disk"
     return "check space and permissions"

@@ -107,7 +107,7 @@ def test_a_disk_that_does_not_keep_a_name_is_an_error(tmp_path: Path, monkeypatc
         (errno.ENOSPC, "free some space"),
         (errno.EDQUOT, "free some space"),
         (errno.EACCES, "change its permissions"),
-        (errno.EROFS, "change its permissions"),
+        (errno.EROFS, "mount it writable"),
         (errno.EFBIG, "ulimit -f"),
         (errno.EIO, "check the disk"),
         (errno.ELOOP, "check space and permissions"),
