@@ -110,7 +110,7 @@ class Encoder(TextBundle):
         self,
         texts: Texts = ...,
         *,
-        precision: Literal["float32"] = ...,
+        precision: Literal["float32"] | None = ...,
         convert_to_numpy: Literal[True] = ...,
         convert_to_tensor: Literal[False] = ...,
         **options: Unpack[EncodeArguments],
@@ -120,7 +120,7 @@ class Encoder(TextBundle):
         self,
         texts: Texts = ...,
         *,
-        precision: VectorPrecision = ...,
+        precision: VectorPrecision | None = ...,
         convert_to_numpy: bool = ...,
         convert_to_tensor: bool = ...,
         **options: Unpack[EncodeArguments],
@@ -136,7 +136,7 @@ class Encoder(TextBundle):
         batch_size: int | None = None,
         show_progress_bar: bool | None = False,
         output_value: Literal["sentence_embedding"] = "sentence_embedding",
-        precision: VectorPrecision = "float32",
+        precision: VectorPrecision | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: object = None,
@@ -166,8 +166,8 @@ class Encoder(TextBundle):
             output_value: only "sentence_embedding": a bundle's graph gives no vectors of tokens.
             precision: "int8" and "uint8" divide the range of each coordinate into 255 steps, and clip what is outside;
                 "binary" (int8) and "ubinary" (uint8) keep whether a coordinate is positive, eight in a byte, with zeros
-                after the last one. Given the same ranges, results are those of `quantize_embeddings` of
-                sentence-transformers 6; but its `encode` takes ranges from the texts of the call.
+                after the last one; None is "float32". Given the same ranges, results are those of `quantize_embeddings`
+                of sentence-transformers 6; but its `encode` takes ranges from the texts of the call.
             convert_to_numpy: return an array; False without `convert_to_tensor` returns torch's tensors, one a text.
             convert_to_tensor: return one tensor of torch, on the CPU.
             device: None, or the encoder's own device, which was chosen when it was opened.
@@ -211,6 +211,8 @@ class Encoder(TextBundle):
             truncate=truncate,
             max_characters=max_characters,
         )
+        if precision is None:
+            precision = "float32"
         plain = precision == "float32" and ranges is None
         quantizer = None if plain else self._quantizer(precision, ranges, options)
         vectors: NDArray[Any] = self._embedder.embed_given(texts, options, bool(show_progress_bar))

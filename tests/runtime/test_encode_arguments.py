@@ -91,6 +91,7 @@ def test_what_cannot_be_done_is_one_line(tiny: Encoder, method: str, arguments: 
         {"show_progress_bar": None},
         {"convert_to_numpy": True, "convert_to_tensor": False},
         {"precision": "float32"},
+        {"precision": None},
     ],
 )
 def test_arguments_that_change_nothing(
