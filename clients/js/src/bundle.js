@@ -31,9 +31,8 @@ export class Bundle {
 
   /** Return the content of a file that the manifest lists. */
   async bytes(name) {
-    const record = this.#record(name);
-    const bytes = await this.source.read(name, record.bytes);
-    if (bytes.length !== record.bytes || (await sha256(bytes)) !== record.sha256) throw this.#altered(name);
+    const bytes = await this.source.read(name, this.#record(name).bytes);
+    this.#compare(name, await sha256(bytes));
     return bytes;
   }
 
@@ -44,19 +43,16 @@ export class Bundle {
 
   /** Compare a file that onnxruntime reads by itself. */
   async check(name) {
-    if ((await this.source.digest(name)) !== this.#record(name).sha256) throw this.#altered(name);
+    this.#compare(name, await this.source.digest(name));
   }
 
-  /** Return the arrays of float32 of a file of safetensors: { name: { shape, data } }. */
-  async arrays(name) {
-    const bytes = (await this.bytes(name)).slice(); // aligned
-    const size = Number(new DataView(bytes.buffer).getBigUint64(0, true));
-    const header = parsed(new TextDecoder().decode(bytes.subarray(8, 8 + size)), this.source.where(name));
-    const found = Object.entries(header).filter(([, { dtype }]) => dtype === 'F32' || dtype === 'F64');
-    return Object.fromEntries(found.map(([key, { dtype, shape, data_offsets: [start, end] }]) => {
-      const content = bytes.slice(8 + size + start, 8 + size + end).buffer;
-      return [key, { shape, data: dtype === 'F32' ? new Float32Array(content) : new Float64Array(content) }];
-    }));
+  /** Return an array of a file of safetensors, all of whose arrays are of float64. */
+  async array(name, key) {
+    const bytes = await this.bytes(name);
+    const size = 8 + Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+    const header = parsed(new TextDecoder().decode(bytes.subarray(8, size)), this.source.where(name));
+    const [start, end] = header[key].data_offsets;
+    return new Float64Array(bytes.slice(size + start, size + end).buffer);
   }
 
   #record(name) {
@@ -65,8 +61,8 @@ export class Bundle {
     return record;
   }
 
-  #altered(name) {
-    return new BundleError(`${this.source.where(name)}: size or SHA-256 differ from whiten.json; ${ALTERED}`);
+  #compare(name, digest) {
+    if (digest !== this.#record(name).sha256) throw new BundleError(`${this.source.where(name)}: its SHA-256 differs from whiten.json; ${ALTERED}`);
   }
 }
 

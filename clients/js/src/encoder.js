@@ -29,7 +29,8 @@ export async function openWith(host, location, options = {}) {
   const created = await ort.InferenceSession.create(graph ?? source.where(MODEL), { ...session, ...external, ...options.sessionOptions }).catch((error) => {
     throw new BundleError(`${source.where(MODEL)}: onnxruntime does not accept it (${oneLine(error)}); export the model again`);
   });
-  const encoder = new Encoder({ ort, session: created, bundle, tokenizer, alone: host.wasm && manifest.precision === 'int8' });
+  const alone = host.wasm && manifest.precision === 'int8' && `${manifest.layers}` !== '0'; // layer 0 only looks rows up
+  const encoder = new Encoder({ ort, session: created, bundle, tokenizer, alone });
   if (options.verify ?? true) await encoder.verify();
   return encoder;
 }
@@ -63,9 +64,9 @@ export class Encoder {
   async verify() {
     const { bundle, tokenizer } = this.#open();
     const { texts } = await bundle.json('probes.json');
-    const { embeddings } = await bundle.arrays('probes.safetensors');
+    const embeddings = await bundle.array('probes.safetensors', 'embeddings');
     const got = await this.#embed(tokenizer.encode(texts, (text) => text, true), 0);
-    const pairs = got.map((row, index) => compared(row, embeddings.data.subarray(index * this.dimension, (index + 1) * this.dimension)));
+    const pairs = got.map((row, index) => compared(row, embeddings.subarray(index * this.dimension, (index + 1) * this.dimension)));
     const mean = (name) => pairs.reduce((sum, pair) => sum + pair[name], 0) / pairs.length;
     const found = { vectors: pairs.length, minCosine: Math.min(...pairs.map(({ cosine }) => cosine)), meanCosine: mean('cosine'), maxDifference: Math.max(...pairs.map(({ difference }) => difference)) };
     const [gate, int8] = [GATES[this.manifest.precision], this.manifest.vectors === 'int8'];
@@ -105,12 +106,11 @@ export class Encoder {
 
   /** Embed token ids, longest first; in wasm, those of an int8 network alone, as its kernels round by the shape of a batch. */
   async #embed(ids, leftOut) {
-    const { alone, bundle } = this.#open();
-    const lookup = `${bundle.manifest.layers}` === '0';
+    const { alone } = this.#open();
     const order = ids.map((_, index) => index).sort((a, b) => ids[b].length - ids[a].length || a - b);
     const rows = new Array(ids.length);
     for (let start = 0; start < order.length; ) {
-      const count = alone && !lookup ? 1 : Math.max(1, Math.floor(TOKEN_BUDGET / Math.max(1, ids[order[start]].length)));
+      const count = alone ? 1 : Math.max(1, Math.floor(TOKEN_BUDGET / Math.max(1, ids[order[start]].length)));
       const batch = order.slice(start, (start += count));
       const found = await this.#run(batch.map((index) => ids[index]), leftOut);
       batch.forEach((index, place) => { rows[index] = found.subarray(place * this.dimension, (place + 1) * this.dimension); });
