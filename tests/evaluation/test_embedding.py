@@ -67,22 +67,6 @@ def test_whitening_that_is_fitted_is_named_in_full() -> None:
     assert WhiteningSource.parse("task", None, 1.0, "zca", "oas").spec == WhiteningSpec("zca", None, 1.0, "oas")
 
 
-@pytest.mark.parametrize("source", ["bundle", "none"])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "zca"}, "whitening zca is for --fit-on task"),
-        ({"shrinkage": 0.5}, "shrinkage 0.5 is for --fit-on task"),
-        ({"beta": 0.5}, "beta 0.5 is for --fit-on task"),
-    ],
-)
-def test_options_of_a_fit_are_refused_where_nothing_is_fitted(
-    source: Any, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        WhiteningSource.parse(source, None, **options)
-
-
 def test_too_few_sentences_are_enough_with_shrinkage() -> None:
     check_fit(20, 32, WhiteningSpec(shrinkage="oas"), "MR")
     with pytest.raises(UsageError, match=r"MR: 20 sentences cannot whiten 32 .* \(--shrinkage oas\), keep --dim 5 or"):

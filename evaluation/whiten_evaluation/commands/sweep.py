@@ -108,7 +108,6 @@ def sweep(
     for line in found.missing():
         reporter.warn(line)
     with needing("eval,export"):
-        from whiten_evaluation.sweep.figures import draw
         from whiten_evaluation.sweep.report import html, scores_csv, summary
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
@@ -122,7 +121,7 @@ def sweep(
     )
     result = run_sweep(plan, reporter)
     with staged(target, force, REPORT) as stage:
-        (stage / "report.html").write_text(html(result, draw(result), reporter.warnings), "utf-8")
+        (stage / "report.html").write_text(html(result, reporter.warnings), "utf-8")
         (stage / "scores.csv").write_text(scores_csv(result), "utf-8")
         (stage / REPORT.marker).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     console.say_written(str(target / "report.html"))
