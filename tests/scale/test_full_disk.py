@@ -4,18 +4,15 @@ import json
 import os
 import resource
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.cli import ok
+from support.clusters import EMBED, running
 
 pytestmark = pytest.mark.slow
-
-COMMAND = "from whiten_runtime.commands import console; from whiten_scale.commands.embed_many import embed_many; "
-COMMAND += "console.run(embed_many)"
 
 
 @pytest.fixture
@@ -30,25 +27,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def limit() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+def options(bundle: Path, source: Path, out: Path) -> tuple[object, ...]:
+    return (bundle, "--input", source, "--out", out, "--texts-per-shard", 64, "--workers", 1)
 
 
 def test_a_limit_of_file_sizes(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = [
-        str(tiny_bundle),
-        "--input",
-        str(filled),
-        "--out",
-        str(out),
-        "--texts-per-shard",
-        "64",
-        "--workers",
-        "1",
-    ]
-    command = [sys.executable, "-c", COMMAND, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    arguments = options(tiny_bundle, filled, out)
+    done = running(EMBED, *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)))
     assert done.returncode == 1
     message = "part-000000.parquet: cannot be written (File too large); raise the limit of file sizes (ulimit -f)"
     assert done.stderr == f"planning 4 files\nerror: {out}/{message}, or name another --out\n"
@@ -56,21 +42,10 @@ def test_a_limit_of_file_sizes(tiny_bundle: Path, filled: Path, tmp_path: Path) 
     assert json.loads(ok("embed-many", *arguments, "--check-output", "--json").stdout)["rows"] == 400
 
 
-def test_a_full_disk(tiny_bundle: Path, filled: Path, tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk(tiny_bundle: Path, filled: Path, small_disk: Path) -> None:
     out = small_disk / "out"
-    arguments = [
-        str(tiny_bundle),
-        "--input",
-        str(filled),
-        "--out",
-        str(out),
-        "--texts-per-shard",
-        "64",
-        "--workers",
-        "1",
-    ]
-    command = [sys.executable, "-c", COMMAND, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    arguments = options(tiny_bundle, filled, out)
+    done = running(EMBED, *arguments)
     assert done.returncode == 1
     assert "cannot be written (No space left on device); free some space, or name another --out" in done.stderr
     assert not list(out.glob(".*"))

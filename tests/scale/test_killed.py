@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from support.cli import ok
+from support.clusters import EMBED, command_line, descendants
 
-COMMAND = "from whiten_runtime.commands import console; from whiten_scale.commands.embed_many import embed_many; "
-COMMAND += "console.run(embed_many)"
 MOMENTS = 6
 LONGEST = 4.0
 """Seconds after which a process is killed, at most: the whole job takes longer."""
@@ -36,21 +34,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def options(bundle: Path, source: Path, out: Path, workers: int) -> list[str]:
-    found = [bundle, "--input", source, "--out", out, "--texts-per-shard", 2000, "--id", "id", "--workers", workers]
-    return list(map(str, found))
+def options(bundle: Path, source: Path, out: Path, workers: int) -> tuple[object, ...]:
+    return (bundle, "--input", source, "--out", out, "--texts-per-shard", 2000, "--id", "id", "--workers", workers)
 
 
-def workers_of(driver: int) -> list[int]:
-    """Return the children of a driver."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == driver:
-                found.append(int(path.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return sorted(found)
+def newest(driver: int) -> list[int]:
+    """Return the youngest child of a driver: a worker, as the resource tracker of multiprocessing is older."""
+    return sorted(descendants(driver)[1:])[-1:]
 
 
 def whole_files(out: Path) -> int:
@@ -69,13 +59,12 @@ def test_kills_lose_nothing(
     deadline = time.monotonic() + 600
     while killed < MOMENTS:
         assert time.monotonic() < deadline
-        driver = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *options(tiny_bundle, source, out, 2)], stderr=subprocess.DEVNULL
-        )
+        command = command_line(EMBED, *options(tiny_bundle, source, out, 2))
+        driver = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         until = time.monotonic() + moments.uniform(0.3, LONGEST)
         while time.monotonic() < until and driver.poll() is None:
             time.sleep(0.01)
-        victims = [driver.pid] if victim == "driver" else workers_of(driver.pid)[:1]
+        victims = [driver.pid] if victim == "driver" else newest(driver.pid)
         if driver.poll() is None and victims:
             os.kill(victims[0], signal.SIGKILL)
             killed += 1
@@ -83,7 +72,7 @@ def test_kills_lose_nothing(
         if victim == "worker":
             while driver.poll() is None and killed < MOMENTS and time.monotonic() < deadline:
                 time.sleep(moments.uniform(0.1, 1.0))
-                for one in workers_of(driver.pid)[:1]:
+                for one in newest(driver.pid):
                     os.kill(one, signal.SIGKILL)
                     killed += 1
         if victim == "driver" or killed == MOMENTS:

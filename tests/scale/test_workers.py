@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from support.cli import ok
+from support.clusters import descendants
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_scale.places import Folder
 from whiten_scale.plan import read_job
@@ -97,7 +98,7 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert driver.stdout is not None
     driver.stdout.readline()
-    workers = children(driver.pid)
+    workers = descendants(driver.pid)[1:]
     assert len(workers) >= 2
     driver.send_signal(number)
     driver.wait(60)
@@ -109,18 +110,6 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
     assert not list((tmp_path / "out").glob(".*.partial-*"))
     run_items(work, range(work.items), 2)
     assert rows(work) == 400
-
-
-def children(driver: int) -> list[int]:
-    """Return the children of a process."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(path.read_text().rpartition(")")[2].split()[1]) == driver:
-                found.append(int(path.parent.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 MEMORY = """

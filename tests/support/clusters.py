@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,16 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
 
 
-def running(code: str, *arguments: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of `whiten` in a process of its own."""
+def command_line(code: str, *arguments: object) -> list[str]:
+    """Return the command line of a command of `whiten`."""
     program = f"from whiten_runtime.commands import console; {code}; console.run(command)"
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=400)
+    return [sys.executable, "-c", program, *map(str, arguments)]
+
+
+def running(code: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command of `whiten` in a process of its own, with options of `subprocess.run`."""
+    command = command_line(code, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, **options)
 
 
 def free_port() -> int:
