@@ -4,15 +4,14 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import msgspec
 
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.records import Kind
 from whiten_runtime.files.texts import choose_column, import_parquet
 from whiten_scale.places import opened
-
-Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
 AT_ONCE = 4096
 """Records of a chunk."""
@@ -88,10 +87,6 @@ class WrongRow(msgspec.Struct, frozen=True):
             f"{self.file}: row {self.row} {self.reason}; correct it and name another --out, or leave it out by "
             "--on-error record of embed-many"
         )
-
-
-class WrongRowError(Exception):
-    """Raised for a record that holds no text; the message says what it holds."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from whiten_runtime.checks import encodable, needing
 from whiten_runtime.errors import DataError, UsageError, WhitenError
-from whiten_runtime.files.replacing import cannot_write, delete_abandoned, hidden_file, publish_new, replacing
+from whiten_runtime.files.replacing import cannot_write, replacing
 
 ELSEWHERE = "another --out"
 
@@ -74,8 +74,8 @@ def find(url: str) -> list[Entry]:
     system, path = file_system(url)
     with reaching(url):
         if "*" in path:
-            infos = [info for info in system.glob(path, detail=True).values() if info["type"] == "file"]
-            entries = [_entry(system, info, info["name"].rpartition("/")[2]) for info in infos]
+            infos = map(system.info, system.glob(path))  # those of glob do not follow links
+            entries = [_entry(system, one, one["name"].rpartition("/")[2]) for one in infos if one["type"] == "file"]
         elif system.isdir(path):
             found = _walk(path) if _is_local(system) else system.find(path)
             entries = [
@@ -198,27 +198,6 @@ class Folder:
         """Write a file as `writing` does."""
         with self.writing(name) as file:
             file.write(content)
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Write a file unless there is one of this name, and return whether it was written.
-
-        On a disk, one of several processes that do so at once writes it. On a store of objects, two that begin within
-        the same moment may both write it, the later over the earlier.
-        """
-        if self._local is None:
-            if self.has(name):
-                return False
-            self.write(name, content)
-            return True
-        self._make()
-        with hidden_file(self._local / name, ELSEWHERE) as (file, temporary):
-            file.write(content)
-            return publish_new(file, temporary, self._local / name)
-
-    def tidy(self, name: str) -> None:
-        """Delete what killed processes left beside a file that `create` wrote."""
-        if self._local is not None:
-            delete_abandoned(self._local / name)
 
     def lies_in(self, url: str) -> bool:
         """Return whether `find` would look for files here too: this is the other directory, or below it."""

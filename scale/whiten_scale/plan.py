@@ -7,15 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import BundleError, DataError, UsageError
+from whiten_runtime.files.records import Kind, kind_of, records_of
 from whiten_runtime.files.texts import import_parquet
 from whiten_scale import inputs, lines
-from whiten_scale.inputs import Chunk, ColumnChoice, Described, InputFile, Kind, Piece
+from whiten_scale.inputs import Chunk, ColumnChoice, Described, InputFile, Piece
 from whiten_scale.places import Entry, Folder, find, look_up, opened
 
 PLAN_FILE = "_plan.json"
@@ -103,32 +104,29 @@ def plan_job(
 ) -> Job:
     """Return the job that `_plan.json` of a folder holds, or make it and write it there, once.
 
-    Of processes that begin at the same time, one writes the plan; the others compare their own with it. Files whose
-    size and time are those of the plan are not read again. `per_shard` is None for that of the plan, or the default.
+    Files whose size and time are those of the plan are not read again. `per_shard` is None for that of the plan, or
+    the default.
     """
     entries, others = listed(given)
     if others:
         warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
     common = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle), "options": options}
-    while True:
-        found = read_job(folder)
-        if found is None:
-            _check_empty(folder)
-            say(f"planning {len(entries):,} file{'' if len(entries) == 1 else 's'}")
-        records = per_shard or (PER_SHARD if found is None else found.per_shard)
-        if found is not None and _looks_same(found, entries, choice, records):
-            job = msgspec.structs.replace(found, **common)
-        else:
-            job = make_job(common, entries, choice, records)
-        if found is None and folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n"):
-            return job
-        if found is not None and found.key != job.key:
-            raise UsageError(
-                f"{folder.place(PLAN_FILE)}: is of another job ({_difference(found, job)}); name another --out"
-            )
-        if found is not None:
-            folder.tidy(PLAN_FILE)
-            return job
+    found = read_job(folder)
+    if found is None:
+        _check_empty(folder)
+        say(f"planning {len(entries):,} file{'' if len(entries) == 1 else 's'}")
+    records = per_shard or (PER_SHARD if found is None else found.per_shard)
+    if found is not None and _looks_same(found, entries, choice, records):
+        job = msgspec.structs.replace(found, **common)
+    else:
+        job = make_job(common, entries, choice, records)
+    found = found or read_job(folder)  # another process may have planned meanwhile
+    if found is None:
+        folder.write(PLAN_FILE, msgspec.json.encode(job) + b"\n")
+    elif found.key != job.key:
+        place = folder.place(PLAN_FILE)
+        raise UsageError(f"{place}: is of another job ({_difference(found, job)}); name another --out")
+    return job
 
 
 def read_job(folder: Folder) -> Job | None:
@@ -154,10 +152,7 @@ def _looks_same(job: Job, entries: Sequence[Entry], choice: ColumnChoice, per_sh
 
 
 def _check_empty(folder: Folder) -> None:
-    names = folder.names()
-    if PLAN_FILE in names:  # another process has just written it
-        return
-    if files := sorted(name for name in names if not name.startswith(".")):
+    if files := sorted(name for name in folder.names() - {PLAN_FILE} if not name.startswith(".")):
         raise UsageError(f"{folder.place(files[0])}: is there, but no {PLAN_FILE}; name an empty or new --out")
 
 
@@ -188,7 +183,7 @@ def listed(given: Sequence[str]) -> tuple[list[Entry], list[str]]:
     found, others = [], []
     for one in given:
         for entry in find(one):
-            if kind_of(entry.name) is not None:
+            if kind_of(entry.name) not in (None, ("parquet", True)):
                 found.append(entry)
             elif entry.name == one.rstrip("/").rpartition("/")[2]:
                 raise UsageError(f"'{one}': unknown kind of file; wanted {', '.join(get_args(Kind))}, or one with .gz")
@@ -200,16 +195,6 @@ def listed(given: Sequence[str]) -> tuple[list[Entry], list[str]]:
     if not found:
         raise UsageError(f"'{given[0]}' holds no file of texts; wanted {', '.join(get_args(Kind))}")
     return found, others
-
-
-def kind_of(name: str) -> tuple[Kind, bool] | None:
-    """Return the kind of a file, and whether it is compressed; None for another kind."""
-    parts = name.rpartition("/")[2].lower().split(".")
-    compressed = parts[-1] == "gz"
-    kind = parts[-2 if compressed and len(parts) > 2 else -1] if len(parts) > 1 else ""
-    if kind not in get_args(Kind) or (compressed and kind == "parquet"):
-        return None
-    return cast(Kind, kind), compressed
 
 
 def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnChoice, per_shard: int) -> Job:
@@ -237,7 +222,7 @@ def _cut(entry: Entry, choice: ColumnChoice, per_shard: int) -> Cut:
         with lines.content_of(entry.url, compressed) as stream:
             described = lines.describe(stream, entry.url, kind, choice)
             stream.seek(described.start)
-            records = lines.records_of(stream, entry.url, kind, described.row)
+            records = records_of(stream, entry.url, kind, described.row)
             pieces, digest = lines.cut(records, described.start, None if compressed else per_shard)
     found = InputFile(
         name=entry.name,

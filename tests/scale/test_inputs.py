@@ -1,6 +1,8 @@
 """Test that pieces of files hold the texts that `whiten embed` reads, each once, wherever the files are cut."""
 
+import csv
 import gzip
+import io
 import json
 import os
 import tempfile
@@ -15,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files import records
 from whiten_runtime.files.texts import read_texts
-from whiten_scale import lines
 from whiten_scale.inputs import Chunk, ColumnChoice, cut_parquet
 from whiten_scale.places import Folder, find
 from whiten_scale.plan import Job, make_job, read_job
@@ -56,10 +58,11 @@ def quoted(rows_of_fields: Sequence[tuple[str, str]], end: str) -> str:
     return "".join(f"{written(a)},{written(b)}{end}" for a, b in [("n", "text"), *rows_of_fields])
 
 
-def same_as_embed(content: str | bytes, name: str, size: int) -> None:
+def check_texts(content: str, name: str, size: int, wanted: list[str]) -> None:
+    """Check that a file has these texts for `whiten embed`, and for a plan of shards of `size` records."""
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), name, content)
-        wanted = list(read_texts(path))
+        assert list(read_texts(path)) == wanted
         if not wanted:
             return
         job = planned(path, size)
@@ -71,7 +74,8 @@ def same_as_embed(content: str | bytes, name: str, size: int) -> None:
 @given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"]), st.integers(1, 5))
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_quoted_ends_of_lines_are_never_cut(name: str, table: list[tuple[str, str]], end: str, size: int) -> None:
-    same_as_embed(quoted(table, end), name, size)
+    content = quoted(table, end)
+    check_texts(content, name, size, [row["text"] for row in csv.DictReader(io.StringIO(content, newline=""))])
 
 
 LINE = st.text(st.sampled_from('a"é日\r\x85 '), max_size=9)
@@ -79,10 +83,11 @@ LINE = st.text(st.sampled_from('a"é日\r\x85 '), max_size=9)
 
 @given(st.lists(LINE, min_size=1), st.integers(1, 5), st.booleans())
 def test_lines(found: list[str], size: int, ended: bool) -> None:
-    same_as_embed("\n".join(found) + ("\n" if ended else ""), "a.txt", size)
-    same_as_embed("\n".join(json.dumps(one) if one else "" for one in found), "a.jsonl", size)
+    lines = found if ended or found[-1] else found[:-1]
+    check_texts("\n".join(found) + ("\n" if ended else ""), "a.txt", size, [one.rstrip("\r") for one in lines])
+    check_texts("\n".join(json.dumps(one) if one else "" for one in found), "a.jsonl", size, list(filter(None, found)))
     fields = [one.replace("\r", "") or "b" for one in found]
-    same_as_embed("n\ttext\n" + "".join(f"{index}\t{one}\n" for index, one in enumerate(fields)), "a.tsv", size)
+    check_texts("n\ttext\n" + "".join(f"{index}\t{one}\n" for index, one in enumerate(fields)), "a.tsv", size, fields)
 
 
 def test_rows_are_lines_and_ids_and_columns_are_carried(tmp_path: Path) -> None:
@@ -134,8 +139,8 @@ def test_a_wrong_row_is_told_with_its_line(tmp_path: Path, name: str, line: byte
 
 
 REFUSED = [
-    ("a.csv", 'n,text\n1,"open\n', {}, "row 2: unexpected end of data; correct its quotes"),
-    ("a.csv", 'n,text\n1,"a"b\n', {}, "row 2: ',' expected after '\"'; correct its quotes"),
+    ("a.csv", 'n,text\n1,"open\n', {}, "line 2: unexpected end of data; correct its quotes"),
+    ("a.csv", 'n,text\n1,"a"b\n', {}, "line 2: ',' expected after '\"'; correct its quotes"),
     ("a.csv", b"n,te\xff\n1,b\n", {}, "its header is not UTF-8 (byte 0xff); correct it"),
     ("a.csv", "n,t\n1,b\n", {}, "has the columns 'n', 't'; choose one with --column"),
     ("a.csv", "n,text\n1,b\n", {"id": "key"}, "has no column 'key', only 'n', 'text'"),
@@ -172,8 +177,8 @@ def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path, name: str) ->
 
 
 def test_a_field_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST", 20)
-    with pytest.raises(DataError, match=r"row 3 is in a field of more than 0 MiB; close its quotes"):
+    monkeypatch.setattr(records, "LONGEST", 20)
+    with pytest.raises(DataError, match=r"line 3 is in a field of more than 0 MiB; close its quotes"):
         planned(write(tmp_path, "a.csv", 'n,text\n1,"12345678\n12345678\n12345678\n'))
 
 

@@ -122,23 +122,6 @@ def publish(file: BinaryIO, temporary: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def publish_new(file: BinaryIO, temporary: Path, target: Path) -> bool:
-    """Flush an open file to disk, and give it its name unless another file has it; return whether it got it.
-
-    Of several processes that do so at once, one gets the name. Where a file system has no links, the last does.
-    """
-    flush(file)
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
-    except OSError:
-        publish(file, temporary, target)
-        return True
-    sync_folder(target.parent)
-    return True
-
-
 def delete_abandoned(target: Path) -> None:
     """Delete hidden files that killed processes left beside a file: those that no process has locked."""
     for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):

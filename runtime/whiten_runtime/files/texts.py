@@ -1,26 +1,36 @@
 """Read texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz."""
 
-import csv
 import gzip
 import io
-import json
 import sys
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, get_args
 
 from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import DataError, MissingPackageError, UsageError
-from whiten_runtime.ort.process import allow_long_csv_fields
+from whiten_runtime.files.records import (
+    LOOKED_AT,
+    Kind,
+    Record,
+    WrongRowError,
+    check_width,
+    content_of,
+    decoded,
+    fields_of,
+    keys_of,
+    kind_of,
+    records_of,
+    text_at,
+    value_of,
+    values_of,
+)
+
+T = TypeVar("T")
 
 USUAL_COLUMNS = ("text", "sentence")
 """Columns that are taken when the caller names none."""
-
-_LONGEST_LINE = 64 << 20
-"""Bytes of the longest line that is read: a file without ends of lines would be read into memory as a whole."""
-
-allow_long_csv_fields()
 
 
 def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
@@ -34,100 +44,73 @@ def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
             raise UsageError(f"standard input is plain text and has no column '{column}'; leave the column out")
         if sys.stdin is None:
             raise UsageError("standard input is closed; name a file")
-        yield from _lines(sys.stdin.buffer, "standard input")
+        yield from _read_txt(sys.stdin.buffer, "standard input", "txt", None)
         return
     file = Path(path)
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    compressed = suffixes[-1:] == [".gz"]
-    kind = (suffixes[:-1] if compressed else suffixes)[-1:]
-    read = _READERS.get(kind[0] if kind else "")
-    if read is None:
-        raise UsageError(f"'{file}': unknown kind of file; wanted {', '.join(_READERS)}, or one of them with .gz")
+    found = kind_of(file.name)
+    if found is None:
+        kinds = ", ".join(f".{kind}" for kind in get_args(Kind))
+        raise UsageError(f"'{file}': unknown kind of file; wanted {kinds}, or one of them with .gz")
+    kind, compressed = found
     if file.is_dir():
         raise UsageError(f"'{file}' is a directory; name a file")
     try:
-        with file.open("rb") as raw:
-            # GzipFile is a BinaryIO in all but name.
-            stream: BinaryIO = gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[assignment]
-            yield from read(stream, str(file), column)
+        with file.open("rb") as raw, content_of(raw, str(file), compressed) as stream:
+            yield from _READERS[kind](stream, str(file), kind, column)
     except FileNotFoundError:
         raise UsageError(f"'{file}' does not exist; check the path") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{file}: not a complete gzip file ({error})") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
 
 
-def _lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), b""), 1):
-        if len(line) > _LONGEST_LINE:
-            raise DataError(
-                f"{name}: line {number} is longer than {_LONGEST_LINE >> 20} MiB; give one text a line, or shorten it"
-            )
-        if b"\0" in line:
-            raise DataError(f"{name}: line {number} holds a NUL byte, so this is not a text file; give UTF-8 text")
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}: line {number} is not UTF-8 (byte 0x{line[error.start]:02x}); convert the file to UTF-8"
-            ) from None
-        yield text.rstrip("\r\n")
-
-
-def _read_txt(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
+def _read_txt(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
     if column is not None:
         raise UsageError(f"'{name}' is plain text and has no column '{column}'; leave the column out")
-    return _lines(stream, name)
+    return _each(records_of(stream, name, kind), name, lambda row, lines: decoded(lines[0], row))
 
 
-def _read_jsonl(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
-    key, lone = column, False
-    for number, line in enumerate(_lines(stream, name), 1):
-        if not line.strip():
-            continue
+def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
+    records = records_of(stream, name, kind)
+    first = list(islice(records, LOOKED_AT))
+    keys = keys_of(values_of(first))
+    chosen = choose_column(column, keys, name) if keys else column or USUAL_COLUMNS[0]
+
+    def read(row: int, lines: list[bytes]) -> str | None:
+        value = value_of(lines[0], row)
+        return None if value is None else text_at(value, chosen)
+
+    return _each(chain(first, records), name, read)
+
+
+def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
+    records = records_of(stream, name, kind)
+    first = next(records, None)
+    if first is None:
+        return
+    (header,) = _each([first], name, lambda row, lines: fields_of(lines, row, kind))
+    index = header.index(choose_column(column, header, name))
+
+    def read(row: int, lines: list[bytes]) -> str | None:
+        fields = fields_of(lines, row, kind)
+        if fields:
+            check_width(fields, len(header))
+        return fields[index] if fields else None
+
+    yield from _each(records, name, read)
+
+
+def _each(records: Iterable[Record], name: str, read: Callable[[int, list[bytes]], T | None]) -> Iterator[T]:
+    """Yield what a function reads of records; those of which it reads None are blank."""
+    for row, lines in records:
         try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(f"{name}: line {number} is not JSON ({error})") from None
-        if isinstance(row, dict):
-            if key is None and len(row) == 1:
-                lone = not row.keys() & set(USUAL_COLUMNS)
-            elif lone and len(row) > 1:  # the first line lacked keys, perhaps that of the text
-                raise UsageError(
-                    f"'{name}' has only '{key}' in its first line and {_quoted(list(row))} in line {number}; choose "
-                    "one with --column"
-                )
-            key = choose_column(key, list(row), name)
-            row = row[key]
-        if not isinstance(row, str):
-            raise DataError(f"{name}: line {number} holds a {type(row).__name__}; wanted a string")
-        yield row
+            found = read(row, lines)
+        except WrongRowError as error:
+            raise DataError(f"{name}: line {row} {error}; correct it") from None
+        if found is not None:
+            yield found
 
 
-def _read_delimited(delimiter: str, quoting: Any) -> Callable[[BinaryIO, str, str | None], Iterator[str]]:
-    def read(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
-        try:
-            rows = csv.reader(
-                (f"{line}\n" for line in _lines(stream, name)), delimiter=delimiter, quoting=quoting, strict=True
-            )
-            header = next(rows, None)
-            if header is None:
-                return
-            index = header.index(choose_column(column, header, name))
-            for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise DataError(f"{name}: line {rows.line_num} has {len(row)} columns; wanted {len(header)}")
-                yield row[index]
-        except csv.Error as error:
-            raise DataError(f"{name}: line {rows.line_num}: {error}") from None
-
-    return read
-
-
-def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[str]:
+def _read_parquet(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
     pyarrow, parquet = import_parquet()
     try:
         source = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
@@ -173,10 +156,10 @@ def _quoted(names: list[str]) -> str:
     return ", ".join(shown) + (", ..." if len(names) > 12 else "")
 
 
-_READERS: dict[str, Callable[[BinaryIO, str, str | None], Iterator[str]]] = {
-    ".txt": _read_txt,
-    ".jsonl": _read_jsonl,
-    ".csv": _read_delimited(",", csv.QUOTE_MINIMAL),
-    ".tsv": _read_delimited("\t", csv.QUOTE_NONE),
-    ".parquet": _read_parquet,
+_READERS: dict[Kind, Callable[[BinaryIO, str, Kind, str | None], Iterator[str]]] = {
+    "txt": _read_txt,
+    "jsonl": _read_jsonl,
+    "csv": _read_delimited,
+    "tsv": _read_delimited,
+    "parquet": _read_parquet,
 }

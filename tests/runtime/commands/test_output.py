@@ -68,7 +68,7 @@ def test_bytes_that_are_not_utf8_are_refused(tiny_bundle: Path, locale: dict[str
     assert done.stderr == b"error: '--prompt': '\\udce9' is not UTF-8; wanted UTF-8, so convert it\n"
     done = whiten("embed", tiny_bundle, "-", locale=locale, stdin=b"fine\nh\xe9llo\n")
     assert done.returncode == 1
-    assert b"standard input: line 2 is not UTF-8 (byte 0xe9); convert" in done.stderr
+    assert b"standard input: line 2 is not UTF-8 (byte 0xe9); correct" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,12 @@ import signal
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.files.replacing import cannot_write, hidden_file, publish_new, replace_file, replacing, sync_folder
+from whiten_runtime.files.replacing import cannot_write, replace_file, replacing, sync_folder
 
 _KILLED = """
 import os, signal, sys
@@ -143,36 +142,3 @@ def test_a_limit_of_file_sizes_is_named(tiny_bundle: Path, tmp_path: Path) -> No
         "another --out\n"
     )
     assert list(tmp_path.iterdir()) == []
-
-
-def write_new(target: Path, content: bytes) -> bool:
-    with hidden_file(target) as (file, temporary):
-        file.write(content)
-        return publish_new(file, temporary, target)
-
-
-def test_a_new_file_is_written_once(tmp_path: Path) -> None:
-    target = tmp_path / "plan.json"
-    assert write_new(target, b"first")
-    assert not write_new(target, b"second")
-    assert target.read_bytes() == b"first"
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_one_of_many_that_write_a_new_file_at_once_does(tmp_path: Path) -> None:
-    target = tmp_path / "plan.json"
-    with ThreadPoolExecutor(8) as executor:
-        written = list(executor.map(lambda number: write_new(target, b"%d" % number), range(40)))
-    assert written.count(True) == 1
-    assert target.read_bytes() == b"%d" % written.index(True)
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_new_file_is_written_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", refuse)
-    assert write_new(tmp_path / "plan.json", b"content")
-    assert (tmp_path / "plan.json").read_bytes() == b"content"
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whiten import DataError, UsageError
-from whiten_runtime.files import texts
+from whiten_runtime.files import records
 from whiten_runtime.files.texts import read_texts
 
 TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
@@ -94,8 +94,8 @@ def _damaged_gzip() -> bytes:
         ("a.txt.gz", b"not gzip", DataError, "not a complete gzip file"),
         ("a.txt.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-20], DataError, "not a complete gzip file"),
         ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2 is not JSON"),
-        ("a.jsonl", b'{"text": 7}\n', DataError, "line 1 holds a int"),
-        ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', UsageError, "has no column 'text', only 'body'"),
+        ("a.jsonl", b'{"text": 7}\n', DataError, "line 1 holds the number 7 at 'text'; wanted a string; correct it"),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', DataError, "line 2 has no key 'text'"),
         ("a.csv", b"a,b\n1,2\n", UsageError, "choose one with --column"),
         ("a.csv", b"id,text\n1,x\n2\n", DataError, "line 3 has 1 columns"),
         ("a.csv", b"text\nHello, world\n", DataError, "line 2 has 2 columns; wanted 1"),
@@ -175,7 +175,7 @@ def test_standard_input_has_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_line_without_an_end_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "_LONGEST_LINE", 10)
+    monkeypatch.setattr(records, "LONGEST", 10)
     (tmp_path / "a.txt").write_text("123456789\n12345678901\n", "utf-8")
     stream = read_texts(tmp_path / "a.txt")
     assert next(stream) == "123456789"
@@ -183,6 +183,6 @@ def test_line_without_an_end_is_not_read_as_a_whole(tmp_path: Path, monkeypatch:
         next(stream)
     (tmp_path / "sparse.txt").touch()
     os.truncate(tmp_path / "sparse.txt", 1 << 30)
-    monkeypatch.setattr(texts, "_LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(records, "LONGEST", 1 << 20)
     with pytest.raises(DataError, match="line 1 is longer than 1 MiB"):
         list(read_texts(tmp_path / "sparse.txt"))
