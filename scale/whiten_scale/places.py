@@ -39,6 +39,9 @@ def file_system(url: str) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path in it."""
     with needing("scale"):
         from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+    if "://" not in url:  # a path, which url_to_fs would cut at ::
+        return LocalFileSystem(), str(LocalFileSystem._strip_protocol(url))
     try:
         found, path = url_to_fs(url)
     except ImportError as error:

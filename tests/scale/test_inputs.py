@@ -102,6 +102,12 @@ def test_rows_are_lines_and_ids_and_columns_are_carried(tmp_path: Path) -> None:
     assert not job.carried.field("id").nullable
 
 
+@pytest.mark.parametrize("name", ["std::vector.txt", "a b[1]?.txt", "ü%20#.txt", "http:.txt"])
+def test_names_of_files_are_paths(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name, "one\n")
+    assert column(planned(tmp_path), 1) == [name]
+
+
 def test_types_of_json_are_those_of_the_first_values(tmp_path: Path) -> None:
     row = '{"text": "a", "n": null, "x": 1.5, "b": true}\n{"text": "b", "n": 3, "x": 2, "b": false}\n'
     job = planned(write(tmp_path, "a.jsonl", row + '{"text": "c", "n": 1.5}\n'), keep=("n", "x", "b"))

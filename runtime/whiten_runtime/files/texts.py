@@ -72,7 +72,10 @@ def _read_txt(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> It
 def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
     records = records_of(stream, name, kind)
     first = list(islice(records, LOOKED_AT))
-    keys = keys_of(values_of(first))
+    values = values_of(first)
+    keys = keys_of(values)
+    if values and not keys and column not in (None, USUAL_COLUMNS[0]):
+        raise UsageError(f"'{name}' has strings on its lines and no column '{column}'; leave the column out")
     chosen = choose_column(column, keys, name) if keys else column or USUAL_COLUMNS[0]
 
     def read(row: int, lines: list[bytes]) -> str | None:

@@ -69,6 +69,8 @@ def test_lines_of_jsonl_may_be_strings(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('"one"\n\n"two"\n', "utf-8")
     assert list(read_texts(path)) == ["one", "two"]
+    with pytest.raises(UsageError, match="has strings on its lines and no column 'body'"):
+        list(read_texts(path, "body"))
 
 
 def test_byte_order_mark_and_windows_newlines_are_removed(tmp_path: Path) -> None:
