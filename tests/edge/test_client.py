@@ -105,8 +105,8 @@ def with_other_ids(bundle: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "altered graph": (partial(altered, name="onnx/model.onnx"), "BundleError", "size or SHA-256 differ"),
-    "altered tokenizer": (partial(altered, name="tokenizer.json"), "BundleError", "size or SHA-256 differ"),
+    "altered graph": (partial(altered, name="onnx/model.onnx"), "BundleError", "its SHA-256 differs"),
+    "altered tokenizer": (partial(altered, name="tokenizer.json"), "BundleError", "its SHA-256 differs"),
     "missing graph": (lambda b: (b / "onnx" / "model.onnx").unlink(), "BundleError", "model.onnx: missing"),
     "no manifest": (lambda b: (b / "whiten.json").unlink(), "BundleError", "is not a whiten bundle"),
     "manifest cut": (lambda b: write(b, "whiten.json", b'{"format_version": 1,'), "BundleError", "not JSON"),

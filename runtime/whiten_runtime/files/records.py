@@ -98,18 +98,23 @@ def _plain(line: bytes) -> str:
 
 
 def decoded(line: bytes, row: int) -> str:
-    """Return the text of a line without its end; the first line of a file may begin with a byte order mark."""
+    """Return the text of a line without its end."""
+    return _whole(line, row).rstrip("\r\n")
+
+
+def _whole(line: bytes, row: int) -> str:
+    """Return the text of a line with its end; the first line of a file may begin with a byte order mark."""
     if b"\0" in line:
         raise WrongRowError("holds a NUL byte; wanted UTF-8 text")
     try:
-        return line.decode("utf-8-sig" if row == 1 else "utf-8").rstrip("\r\n")
+        return line.decode("utf-8-sig" if row == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise WrongRowError(f"is not UTF-8 (byte 0x{line[error.start]:02x})") from None
 
 
 def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
     """Return the fields of a record of a .csv or .tsv file; none of a blank one."""
-    texts = [f"{decoded(line, number)}\n" for number, line in enumerate(lines, row)]
+    texts = [_whole(line, number) for number, line in enumerate(lines, row)]
     try:
         return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
     except csv.Error as error:
