@@ -19,6 +19,12 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
+LONG = {"docs/architecture.md", "docs/bundle-format.md"}
+"""Pages that are looked up, not read."""
+
+LISTS = {"README.md", *(f"docs/{name}.md" for name in ("README", "reference/api", "reference/commands", "releasing"))}
+"""Pages that lead everywhere, or nowhere."""
+
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENDS = ("|", "||", ">", "&&", "&")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -44,8 +50,14 @@ def test_every_page_with_commands_is_run() -> None:
     assert found - INPUTS.keys() - ELSEWHERE.keys() == set()
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text("utf-8").split()) <= 800
+def test_pages_are_short_and_lead_to_others() -> None:
+    texts = {name_of(page): page.read_text("utf-8") for page in [README, *(ROOT / "docs").rglob("*.md")]}
+    words = {name: len(text.split()) for name, text in texts.items()}
+    assert words["README.md"] <= 800
+    assert {name for name, count in words.items() if count > 900} - LONG == set()
+    assert sum(words.values()) <= 40_000
+    last = {name: text.rpartition("\n## ")[2].partition("\n")[0] for name, text in texts.items()}
+    assert {name for name, heading in last.items() if heading != "Next"} - LONG - LISTS == set()
 
 
 def test_one_sentence_says_what_whiten_is() -> None:

@@ -1,4 +1,4 @@
-"""Test what docs/scale.md says: its commands exist, and its adapter for Spark gives the vectors of `encode`."""
+"""Test what the pages on scale say: their commands exist, and the adapter for Spark gives the vectors of `encode`."""
 
 import re
 import shlex
@@ -12,8 +12,8 @@ from support.cli import invoke
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 
-GUIDE = Path(__file__).parents[2] / "docs" / "scale.md"
-TEXT = GUIDE.read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "".join((DOCS / name).read_text("utf-8") for name in ("scale.md", "guides/clusters.md"))
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 COMMANDS = [
     line.partition("  #")[0]
@@ -39,7 +39,7 @@ def test_the_adapter_for_spark(tiny: Encoder, tiny_bundle: Path) -> None:
     (code,) = [code for code in PYTHON if "mapInPandas" in code]
     assert len(code.strip().splitlines()) <= 30
     names: dict[str, Any] = {}
-    exec(compile(code, str(GUIDE), "exec"), names)
+    exec(compile(code, "clusters.md", "exec"), names)
     names["BUNDLE"] = str(tiny_bundle)
     texts = [f"Text number {number}." for number in range(10)]
     frames = [

@@ -85,6 +85,69 @@ def codes(folder: Path, hub: Path) -> None:
     write_lines(folder / "texts.txt", everyday(600))
 
 
+def embedding_models(folder: Path, hub: Path) -> None:
+    """Write a published model, a model of the reader, titles, and the files of the STS tasks."""
+    from support.sts import write_paper_layout
+    from whiten_evaluation.tasks.sts_files import SUBSETS
+
+    published_model(folder, hub)
+    save_own_model(folder / "my-finetuned-model")
+    write_lines(folder / "titles.txt", everyday(50))
+    write_paper_layout(folder / "sts", tuple(SUBSETS), 20)
+
+
+def save_own_model(folder: Path) -> None:
+    """Write a model of sentence-transformers with 256 dimensions."""
+    from sentence_transformers.base.modules import Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    from support.checkpoints import save_checkpoint
+    from support.published import save
+
+    network = Transformer(str(save_checkpoint("bert", folder.with_suffix(".network"), widened=8)), max_seq_length=40)
+    save([network, Pooling(256, "mean"), Normalize()], folder)
+
+
+def kept_and_refused(folder: Path, hub: Path) -> None:
+    """Write a published model and a Router."""
+    from support.published import save_published
+
+    published_model(folder, hub)
+    save_published("router", folder / "my-router")
+
+
+def exporting(folder: Path, hub: Path) -> None:
+    """Write a BERT of 256 dimensions in the hub's cache, texts and pairs, and a model of each kind."""
+    import pyarrow
+    import pyarrow.parquet
+
+    from support.adapters import save_adapter
+    from support.checkpoints import save_checkpoint
+    from support.onnx_folders import rename_last, save_encoder
+    from support.sizes import LAYERS
+    from support.word_vectors import write_word_vectors
+
+    save_checkpoint("bert", make_snapshot(hub, "bert-base"), num_hidden_layers=12, widened=8)
+    write_table(folder / "mine.csv", "body", everyday(1500))
+    choose_layers(folder, hub)
+    plain = save_checkpoint("bert", folder / "my-checkpoint")
+    save_adapter(plain, folder / "my-lora", "AutoModel", "FEATURE_EXTRACTION")
+    save_encoder(plain, folder / "onnx-dir", (LAYERS,), rename_last)
+    write_word_vectors(folder / "glove.6B.300d.txt", everyday(2000), 300)
+    vectors = anisotropic(2000, 64).astype(np.float32)
+    pyarrow.parquet.write_table(pyarrow.table({"vector": list(vectors)}), folder / "vectors.parquet")
+
+
+def texts(folder: Path, hub: Path) -> None:
+    """Write texts of the reader: all, in two parts, and others of today."""
+    lines = everyday(1600)
+    write_lines(folder / "texts.txt", lines[:200])
+    write_lines(folder / "mine.txt", lines)
+    write_lines(folder / "part1.txt", lines[:800])
+    write_lines(folder / "part2.txt", lines[800:])
+    write_lines(folder / "today.txt", everyday(300, 1))
+
+
 def browser(folder: Path, hub: Path) -> None:
     """Copy what the guide uses of a clone."""
     left_out = shutil.ignore_patterns("node_modules", "package-lock.json", "__pycache__")
@@ -98,6 +161,14 @@ def nothing(folder: Path, hub: Path) -> None:
 
 INPUTS: Mapping[str, Callable[[Path, Path], None]] = {
     "guides/embedding": nothing,
+    "guides/embedding-models": embedding_models,
+    "guides/exporting": exporting,
+    "guides/kept-and-refused": kept_and_refused,
+    "guides/precision": texts,
+    "guides/refit": texts,
+    "guides/speed": nothing,
+    "guides/whitening": texts,
+    "guides/whitening-methods": choose_layers,
     "howto/api-vectors": api_vectors,
     "howto/bert-on-my-corpus": bert_on_my_corpus,
     "howto/browser": browser,
@@ -124,24 +195,24 @@ ELSEWHERE: Mapping[str, str] = {
     "edge": "tests/edge, tests/examples",
     "evaluation": "commands of other pages, on data of their reader",
     "reference/commands": "settings of shells",
-    "guides/embedding-models": "needs models of the hub; tests/export/sources, tests/models",
-    "guides/exporting": "needs models and files of the reader; tests/export",
+    "guides/clusters": "tests/scale/test_guide.py",
     "guides/http": "tests/serving/http/test_guide.py",
     "guides/hub": "needs a repository of the reader; tests/runtime/hub",
     "guides/integrations": "tests/clients",
     "guides/javascript": "tests/edge",
     "guides/search": "tests/examples",
     "guides/services": "tests/serving/test_guide.py",
-    "guides/speed": "measures for a minute, and needs OpenVINO; tests/runtime/commands/test_tune.py, tests/runtime/ort",
-    "guides/whitening": "on bundles and texts of the reader; tests/export/pipeline, tests/evaluation, tests/whitening",
     "install": "makes an environment, as .ci/run",
     "releasing": "publishes",
+    "layers": "commands of other pages, on data of their reader",
     "scale": "tests/scale/test_guide.py",
 }
 """Pages whose commands are not run as they are written, and where they are tested or why they are not."""
 
 BUNDLES: Mapping[str, tuple[str, ...]] = {
     "guides/embedding": ("minilm-l0-l1",),
+    "guides/refit": ("minilm-l0-l1",),
+    "guides/speed": ("minilm-l0-l1",),
     "howto/long-documents": ("minilm-l0-l1",),
     "howto/smaller-vectors": ("minilm-l0-l1",),
     "howto/million-documents": ("minilm-l0-l1",),

@@ -12,36 +12,18 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import transformers
 
 from support.cli import invoke
+from support.onnx_folders import rename_last, save_encoder
 from support.sizes import LAYERS, WIDTH
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.networks.pytorch import PyTorchModel
 from whiten_runtime.bundle.parity import GATES
 
 pytestmark = pytest.mark.slow
 
 run = partial(invoke, export)
-
-
-def save_encoder(
-    checkpoint: Path, folder: Path, layers: tuple[int, ...], change: Callable[[ir.Model], object] = lambda model: None
-) -> Path:
-    """Write a directory as optimum does, with hidden states as outputs."""
-    folder.mkdir()
-    shutil.copy(checkpoint / "config.json", folder)
-    transformers.AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
-    model = PyTorchModel(resolve(str(checkpoint)), False, "cpu").hidden_states(layers, "mean").model
-    change(model)
-    ir.save(model, folder / "model.onnx")
-    return folder
-
-
-def rename_last(model: ir.Model) -> None:
-    model.graph.outputs[-1].name = "last_hidden_state"
 
 
 def add_inputs(model: ir.Model) -> None:

@@ -1,4 +1,4 @@
-"""docs/guides/http.md: its examples work, and its tables are complete."""
+"""docs/guides/http.md and http-errors.md: the examples work, and the tables are complete."""
 
 import re
 import shlex
@@ -13,7 +13,8 @@ from whiten_serving.http.app import ENDPOINTS
 from whiten_serving.http.errors import PROBLEMS
 from whiten_serving.settings import AppSettings
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "http.md").read_text("utf-8")
+GUIDES = Path(__file__).parents[3] / "docs" / "guides"
+GUIDE = "".join((GUIDES / name).read_text("utf-8") for name in ("http.md", "http-errors.md"))
 CALLS = [line for line in GUIDE.splitlines() if line.startswith("curl ")]
 
 
