@@ -117,7 +117,7 @@ def kept_and_refused(folder: Path, hub: Path) -> None:
 
 
 def exporting(folder: Path, hub: Path) -> None:
-    """Write a BERT of 256 dimensions in the hub's cache, texts and pairs, and a model of each kind."""
+    """Write a BERT of 64 dimensions in the hub's cache, texts and pairs, and a model of each kind."""
     import pyarrow
     import pyarrow.parquet
 
@@ -127,7 +127,7 @@ def exporting(folder: Path, hub: Path) -> None:
     from support.sizes import LAYERS
     from support.word_vectors import write_word_vectors
 
-    save_checkpoint("bert", make_snapshot(hub, "bert-base"), num_hidden_layers=12, widened=8)
+    save_checkpoint("bert", make_snapshot(hub, "bert-base"), num_hidden_layers=12, widened=2)
     write_table(folder / "mine.csv", "body", everyday(1500))
     choose_layers(folder, hub)
     plain = save_checkpoint("bert", folder / "my-checkpoint")
