@@ -142,16 +142,16 @@ def choose_column(
     column: str | None, available: list[str], name: str, usual_columns: tuple[str, ...] = USUAL_COLUMNS
 ) -> str:
     """Return the column that is asked for, else the only one, else a usual one."""
-    if column is not None:
-        if column in available:
-            return column
+    if column is not None and column not in available:
         raise UsageError(f"'{name}' has no column '{column}', only {_quoted(available)}")
-    if len(available) == 1:
-        return available[0]
-    for usual in usual_columns:
-        if usual in available:
-            return usual
-    raise UsageError(f"'{name}' has the columns {_quoted(available)}; choose one with --column")
+    chosen = available[0] if len(available) == 1 else column
+    if chosen is None:
+        chosen = next((usual for usual in usual_columns if usual in available), None)
+    if chosen is None:
+        raise UsageError(f"'{name}' has the columns {_quoted(available)}; choose one with --column")
+    if available.count(chosen) > 1:
+        raise UsageError(f"'{name}' has the column '{chosen}' twice; rename one of them")
+    return chosen
 
 
 def _quoted(names: list[str]) -> str:
