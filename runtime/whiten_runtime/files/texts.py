@@ -144,6 +144,11 @@ def choose_column(
     """Return the column that is asked for, else the only one, else a usual one."""
     if column is not None and column not in available:
         raise UsageError(f"'{name}' has no column '{column}', only {_quoted(available)}")
+    if column is None and len(available) == 1 and {";", "\t"} & set(available[0]):
+        raise UsageError(
+            f"'{name}' has one column, {_quoted(available)}; columns of .csv files end at commas, of .tsv files at "
+            "tabs: convert it, or name the column with --column"
+        )
     chosen = available[0] if len(available) == 1 else column
     if chosen is None:
         chosen = next((usual for usual in usual_columns if usual in available), None)

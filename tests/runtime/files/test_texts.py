@@ -100,6 +100,7 @@ def _damaged_gzip() -> bytes:
         ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', DataError, "line 2 has no key 'text'"),
         ("a.csv", b"a,b\n1,2\n", UsageError, "choose one with --column"),
         ("a.csv", b"text,id,text\na,1,b\n", UsageError, "has the column 'text' twice; rename one of them"),
+        ("a.csv", b"id;text\n1;x\n", UsageError, "has one column, 'id;text'; columns of .csv files end at commas"),
         ("a.csv", b"id,text\n1,x\n2\n", DataError, "line 3 has 1 columns"),
         ("a.csv", b"text\nHello, world\n", DataError, "line 2 has 2 columns; wanted 1"),
         ("a.csv", b'text\n"never closed\nnext\n', DataError, "unexpected end of data"),
