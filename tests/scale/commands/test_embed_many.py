@@ -226,23 +226,6 @@ def test_an_output_may_lie_in_the_input_where_nothing_is_read(
     assert (again["resumed"], again["key"]) == (first["planned"], first["key"])
 
 
-@pytest.mark.parametrize(
-    "options", [("--share", "1/2"), ("--workers", 2), ("--ray", "auto"), ("--on-error", "record"), ("--check-output",)]
-)
-def test_a_plan_does_not_keep_options_of_runs(
-    tiny_bundle: Path, filled: Path, tmp_path: Path, options: tuple[object, ...]
-) -> None:
-    code, said = refused(
-        "embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--plan-only", *options
-    )
-    assert (code, f"{options[0]}" in said, "is not kept in a plan; leave it out of --plan-only" in said) == (
-        2,
-        True,
-        True,
-    )
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.usefixtures("in_process")
 def test_a_share_that_gets_nothing_says_why(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     arguments = ("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 64, "--out", tmp_path / "out")
@@ -250,12 +233,6 @@ def test_a_share_that_gets_nothing_says_why(tiny_bundle: Path, filled: Path, tmp
     assert "--share 11/11 gets nothing: there are 10 shards in all, for as many machines at most" in said
     said = ok("fit-many", tiny_bundle, "--corpus", filled, "--out", tmp_path / "a.stats", "--share", "2/2").stderr
     assert "--share 2/2 gets nothing: there are 1 ranges in all" in said
-
-
-@pytest.mark.parametrize("out", ["", " "])
-def test_an_empty_output_is_refused(tiny_bundle: Path, filled: Path, out: str) -> None:
-    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
-    assert (code, "--out is empty" in said) == (2, True)
 
 
 def test_the_second_of_two_jobs_that_start_at_once_is_refused(
@@ -337,6 +314,12 @@ REFUSED = [
     (("--share", "0/3"), "--share is '0/3'; wanted K/N, with K from 1 to N"),
     (("--workers", "99999"), "--workers is 99999; wanted a whole number from 1 to "),
     (("--share", "4/3"), "--share is '4/3'; wanted K/N, with K from 1 to N"),
+    (("--out", " "), "--out is empty"),
+    *(
+        (("--plan-only", *run), f"{run[0]} is not kept in a plan; leave it out of --plan-only")
+        for run in (("--share", "1/2"), ("--workers", "2"), ("--ray", "auto"), ("--check-output",))
+    ),
+    (("--plan-only", "--on-error", "record"), "--on-error record is not kept in a plan"),
     (("--prompt", "a", "--prompt-name", "b"), "exclude each other"),
     (("--bytes", "2"), "--bytes is for --vector-type codes, not float32"),
     (("--vector-type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
