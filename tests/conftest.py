@@ -11,7 +11,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processor
 import gc
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,23 @@ def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     """Return a function that makes a name's repository in the hub's cache, and returns the folder for its files."""
     from huggingface_hub import constants
 
-    from support.hub_cache import make_snapshot
+    from support.hub import make_snapshot
+    from whiten_models.catalogue import find
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
-    return lambda name: make_snapshot(tmp_path / "hub", name)
+    return lambda name: make_snapshot(tmp_path / "hub", find(name).checkpoint)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Serve a hub without repositories to this process, which has an empty cache and a token, in an empty folder."""
+    from support.hub import serving_hub
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with serving_hub(monkeypatch, tmp_path / "cache") as served:
+        yield served
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,7 @@ from click.testing import CliRunner
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.machine import machine
-from support.adapters import change_config, save_adapter
-from support.checkpoints import save_checkpoint
+from support.checkpoints import change_config, save_adapter, save_checkpoint
 from support.corpus import sentences
 from support.published import save_published
 from support.traces import remembering

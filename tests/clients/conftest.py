@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.environments import PIP, kept
+from support.once import PIP, kept
 
 HERE = Path(__file__).parent
 WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("", "runtime", "whitening"))

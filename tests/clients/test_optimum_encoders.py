@@ -10,9 +10,8 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from support.corpus import sentences
-from support.nasty_texts import NASTY
-from support.sizes import LAYERS
+from support.corpus import NASTY, sentences
+from support.families import LAYERS
 from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from support.corpus import sentences
-from support.edge import Call
 from support.once import once
 
 HERE = Path(__file__).parent
@@ -63,7 +62,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def node(workspace: Path) -> Call:
+def node(workspace: Path) -> Callable[..., Any]:
     """Returns what a program of the workspace prints, as JSON, for an input of JSON."""
 
     def run(script: str, given: Any, *flags: str) -> Any:
@@ -79,7 +78,7 @@ def node(workspace: Path) -> Call:
 
 
 @pytest.fixture(scope="session")
-def client(node: Call) -> Call:
+def client(node: Callable[..., Any]) -> Callable[..., Any]:
     """Opens a bundle in Node, and returns the result of each call: a value, or {"error": ..., "message": ...}."""
 
     def run(bundle: Path | str, *calls: Sequence[Any], **options: Any) -> list[Any]:
@@ -94,7 +93,7 @@ def recipes(
 ) -> Mapping[str, Any]:
     """Recipes of small bundles by name."""
     from support.published import save_published
-    from support.word_vectors import write_word_vectors
+    from support.vectors import write_word_vectors
     from whiten_export.pipeline.recipe import Recipe
 
     corpus = (str(corpus_file),)

@@ -6,7 +6,7 @@ WHITEN_SCREENSHOT=docs/images/browser.png writes the picture of the page that th
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.edge import Call
 from support.once import once
 from whiten import Encoder
 
@@ -56,7 +55,9 @@ def address(lookup: Path, workspace: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def visited(address: str, chromium: str, node: Call, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def visited(
+    address: str, chromium: str, node: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     profile = tmp_path_factory.mktemp("chromium")
     picture = os.environ.get("WHITEN_SCREENSHOT") or str(profile / "page.png")
     given = {"page": address, "chromium": chromium, "profile": str(profile), "question": QUESTION}

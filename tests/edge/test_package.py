@@ -4,11 +4,11 @@ import gzip
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from support.edge import Call
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_every_name_of_the_module_has_a_type(workspace: Path) -> None:
         assert set(json.loads(done.stdout)) - {"webFiles"} == types
 
 
-def test_wasm_gives_nearly_the_same_vectors(golden: Path, node: Call) -> None:
+def test_wasm_gives_nearly_the_same_vectors(golden: Path, node: Callable[..., Any]) -> None:
     """Run onnxruntime-web in Node, with the bundle's files from memory."""
     for name, least in (("bundle-v1", 0.999999), ("bundle-v1-int8", 0.98)):
         texts = ["A heron waits for a fish.", "one", "a longer text about birds " * 5]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.environments import installed_packages
+from support.once import installed_packages
 
 ROOT = Path(__file__).parents[2]
 HOMES = ("export", "models", "runtime", "whitening")

@@ -12,9 +12,9 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke
-from support.hub_cache import COMMIT
+from support.families import LAYERS
+from support.hub import COMMIT
 from support.published import save_published
-from support.sizes import LAYERS
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find

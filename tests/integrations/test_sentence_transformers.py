@@ -13,8 +13,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from support.bundles import change_bundle, copy_bundle
-from support.corpus import sentences
-from support.nasty_texts import NASTY
+from support.corpus import NASTY, sentences
 from support.vectors import ROUNDING, worst
 from whiten import BundleError, Encoder, TextError, UsageError, WhitenError
 from whiten.integrations.sentence_transformers import BundleModule, load

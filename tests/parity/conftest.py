@@ -1,10 +1,47 @@
-"""Tests of exports use a bundle that was exported now."""
+"""Tests of exports use a bundle that was exported now, and compare it with sentence-transformers."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+from whiten import Encoder
+from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.inference.embedder import DOCUMENT
 
 
 @pytest.fixture(scope="session")
 def tiny_bundle(fresh_bundle: Path) -> Path:
     return fresh_bundle
+
+
+@pytest.fixture(scope="session")
+def check_published() -> Callable[..., None]:
+    """Return a function that compares vectors with those of the model that sentence-transformers opened."""
+    return check
+
+
+def check(encoder: Encoder, model: Any, texts: Sequence[str], **task: str) -> None:
+    """Compare vectors without a prompt, with each prompt by its name, of queries, and of one text and several."""
+    plain = model.encode(texts, batch_size=1, **task)
+    got = encoder.encode(texts)
+    agreement = compare(got, plain)
+    assert GATES["fp32"].passes(agreement), agreement
+    assert GATES["fp32"].passes(compare(np.stack([encoder.encode(text) for text in texts]), plain))
+    padded = model.encode(texts, batch_size=len(texts), **task)  # on the side that the checkpoint says
+    assert GATES["fp32"].passes(compare(got, padded))
+    assert encoder.prompts.items() >= {key: text for key, text in model.prompts.items() if text}.items()
+    for key in encoder.prompts:
+        if key in model.prompts:
+            want = model.encode(texts, prompt_name=key, batch_size=1, **task)
+            assert GATES["fp32"].passes(compare(encoder.encode(texts, prompt_name=key), want)), key
+    if not task:
+        want = model.encode_query(texts, batch_size=1)
+        assert GATES["fp32"].passes(compare(encoder.encode_query(texts), want))
+        document = next((key for key in DOCUMENT if key in encoder.prompts), None)
+        want = model.encode(texts, prompt=encoder.prompts.get(document or "", ""), batch_size=1)
+        assert GATES["fp32"].passes(compare(encoder.encode_document(texts), want))
+    scores = model.similarity(plain, plain).numpy()
+    np.testing.assert_allclose(encoder.similarity(got, got), scores, rtol=1e-3, atol=1e-3 * np.abs(scores).max())

@@ -7,8 +7,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from support.checkpoints import FAMILIES, random_network
-from support.sizes import LAYERS
+from support.checkpoints import random_network
+from support.families import FAMILIES, LAYERS
 from whiten_export.sources.families import family_of
 from whiten_export.sources.networks.pytorch import _hidden_states as hidden_states
 

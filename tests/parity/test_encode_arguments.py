@@ -13,7 +13,7 @@ from sentence_transformers.base.modules import InputModule
 
 from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
-from support.sizes import WIDTH
+from support.families import WIDTH
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 

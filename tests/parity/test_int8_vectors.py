@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke, ok
 from support.corpus import sentences
-from support.default_sessions import default_session
+from support.graphs import default_session
 from support.once import once
 from support.published import save_published
 from whiten import Encoder

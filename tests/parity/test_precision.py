@@ -9,13 +9,13 @@ import pytest
 from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
-from support.bundles import graph_bytes
 from support.corpus import sentences
 from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, WHITENING_FILE
 from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Precision
 
@@ -47,6 +47,11 @@ def test_int8_of_the_real_checkpoint(minilm: Opened) -> None:
 @pytest.mark.slow
 def test_float16_of_the_real_checkpoint(minilm: Opened) -> None:
     check_size_and_agreement(minilm, "fp16", 0.52, 0.9999)
+
+
+def graph_bytes(manifest: Manifest) -> int:
+    """Bytes of the graph and its weights."""
+    return sum(record.bytes for name, record in manifest.files.items() if name.startswith("onnx/"))
 
 
 def check_size_and_agreement(minilm: Opened, precision: Precision, most: float, least: float) -> None:

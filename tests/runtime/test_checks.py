@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.sizes import WIDTH
+from support.families import WIDTH
 from whiten import Encoder, TextError
 from whiten_runtime.checks import checked_texts, described
 

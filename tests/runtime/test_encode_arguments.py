@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
-from support.sizes import WIDTH
+from support.families import WIDTH
 from whiten import Encoder, MissingPackageError, TextError, UsageError
 from whiten_runtime.encoder import EncodeArguments, check_arguments
 from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of

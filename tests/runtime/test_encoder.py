@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from support.bundles import copy_bundle
 from support.corpus import sentences
-from support.sizes import MAX_LENGTH, WIDTH
+from support.families import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.parity import GATES

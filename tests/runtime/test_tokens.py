@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.nasty_texts import NASTY
+from support.corpus import NASTY
 from whiten import Encoder
 from whiten_runtime.errors import UsageError
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.corpus import sentences
-from support.nasty_texts import NASTY
+from support.corpus import NASTY, sentences
 from support.runners import FakeRunner
 from support.vectors import worst
 from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 
 from support.bundles import change_bundle, copy_bundle
-from support.corpus import sentences
-from support.nasty_texts import NASTY
-from support.runners import FakeRunner, until
+from support.corpus import NASTY, sentences
+from support.runners import FakeRunner
+from support.server import until
 from support.vectors import worst
 from whiten import Encoder, TextError, UsageError, WhitenError
 from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError, OverloadedError

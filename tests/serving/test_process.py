@@ -1,14 +1,13 @@
 """The process of `whiten serve`: where it listens, what it says, how it drains and ends."""
 
-import asyncio
 import json
 import os
 import shutil
 import signal
 import socket
 import stat
-import threading
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,8 +15,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, rewrite_file
-from support.http_load import Load, closed_loop
-from support.server import RunningServer, received, request, run, until
+from support.server import Load, RunningServer, run, until
 from whiten import Encoder, WhitenError
 from whiten_serving import process
 from whiten_serving.settings import Settings
@@ -25,6 +23,18 @@ from whiten_serving.settings import Settings
 TEXT = "A man is playing a guitar."
 
 with_tiktoken = pytest.mark.skipif(find_spec("tiktoken") is None, reason="needs the extra test-all")
+
+
+def request(method: str, path: str, body: object) -> bytes:
+    """Return the bytes of a request."""
+    data = json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+
+
+def received(sock: socket.socket) -> bytes:
+    """Return all that arrives until the other side closes."""
+    return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
 def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: Encoder) -> None:
@@ -210,30 +220,22 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 @pytest.mark.slow
 def test_nothing_is_lost_while_it_drains(tiny_bundle: Path) -> None:
     with RunningServer(tiny_bundle, "--drain", "2s", "--no-access-log") as server:
-        loads: list[Load] = []
-        stop = threading.Event()
-
-        def send() -> None:
-            body = {"input": ["Sentence that is not long."]}
-            loads.append(asyncio.run(closed_loop(server.address, 24, lambda number: ("", body), stop.is_set)))
-
-        sender = threading.Thread(target=send)
-        sender.start()
-        time.sleep(1)
+        load = Load(server.address, 24, {"input": ["Sentence that is not long."]})
+        until(lambda: len(load.answers) > 24)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        sender.join(60)
-    assert loads[0].lost == []
-    assert set(loads[0].answers) == {200}
-    assert loads[0].answers[200] > 24
-    assert loads[0].refused
+        until(lambda: load.refused)
+        load.stop()
+    assert load.lost == []
+    assert {answer.status_code for answer in load.answers} == {200}
 
 
 @pytest.mark.slow
 def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_others(tiny_bundle: Path) -> None:
     whole = request("POST", "/v1/embeddings", {"input": "a"})
     with RunningServer(tiny_bundle, "--drain", 0, "--grace", "3s") as server:
-        with server.connect() as slow, server.connect() as stuck:
+        connect = partial(socket.create_connection, server.address, 60)
+        with connect() as slow, connect() as stuck:
             slow.sendall(whole[:-5])
             stuck.sendall(whole[:-5])
             time.sleep(0.5)
@@ -246,7 +248,7 @@ def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_o
             assert server.wait() == 0
         assert time.monotonic() - begin < 10
         with pytest.raises(ConnectionRefusedError):
-            server.connect()
+            connect()
     assert not any("Traceback" in line for line in server.lines)
 
 
@@ -262,7 +264,7 @@ def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_o
 )
 def test_what_is_no_http_ends_its_connection_alone(tiny_bundle: Path, bad: bytes) -> None:
     with RunningServer(tiny_bundle) as server:
-        with server.connect() as sock:
+        with socket.create_connection(server.address, 60) as sock:
             sock.sendall(bad)
             sock.shutdown(socket.SHUT_WR)
             answer = received(sock)

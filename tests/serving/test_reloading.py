@@ -1,9 +1,7 @@
 """SIGHUP: bundles that were replaced are opened, proven and swapped, and no request sees two."""
 
-import asyncio
 import shutil
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -11,8 +9,7 @@ import numpy as np
 import pytest
 
 from support.bundles import edit_manifest
-from support.http_load import Load, closed_loop
-from support.server import RunningServer
+from support.server import Load, RunningServer, until
 from whiten import Encoder
 
 pytestmark = pytest.mark.slow
@@ -47,29 +44,21 @@ def test_every_answer_is_of_one_bundle(place: Path, golden: Path) -> None:
     first, second = vectors(golden / "bundle-v1"), vectors(golden / "bundle-v1-int8")
     assert first.shape != second.shape
     with RunningServer(place, "--drain", 0, "--no-access-log") as server:
-        stop, found = threading.Event(), []
-
-        def send() -> None:
-            load = closed_loop(server.address, 8, lambda n: ("", {"input": TEXTS}), stop.is_set, keep=True)
-            found.append(asyncio.run(load))
-
-        thread = threading.Thread(target=send)
-        thread.start()
+        load = Load(server.address, 8, {"input": TEXTS})
         for bundle in ("bundle-v1-int8", "bundle-v1", "bundle-v1-int8"):
             seen = len(server.lines)
             swap(place, golden / bundle)
             server.signal(signal.SIGHUP)
             server.message("model: reloaded", after=seen)
-            time.sleep(0.3)
-        stop.set()
-        thread.join(60)
-        load: Load = found[0]
+            answered = len(load.answers)
+            until(lambda: len(load.answers) > answered + 8)  # noqa: B023
+        load.stop()
         assert load.lost == []
-        assert set(load.answers) == {200}
+        assert {answer.status_code for answer in load.answers} == {200}
         used = set()
-        for _, body in load.bodies:
-            expected = first if of(body).shape == first.shape else second
-            assert np.allclose(of(body), expected, atol=1e-5)
+        for answer in load.answers:
+            expected = first if of(answer.json()).shape == first.shape else second
+            assert np.allclose(of(answer.json()), expected, atol=1e-5)
             used.add(expected.shape)
         assert used == {first.shape, second.shape}
         assert np.allclose(of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json()), second, atol=1e-5)

@@ -3,18 +3,48 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support.runners import LOST, POISON, Ended, FakeRunner, request_of, until, vectors_of
+from support.runners import LOST, POISON, FakeRunner, vectors_of
+from support.server import until
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
+from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_serving.scheduler import BatchRun, DeadlineExceededError, OverloadedError, Request, Scheduler
 
 Opened = Callable[..., Scheduler]
+
+
+class Ended:
+    """Collects the requests that have their outcomes."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, ended: Request) -> None:
+        with self._changed:
+            self.requests.append(ended)
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.requests) >= count, 60), len(self.requests)
+
+
+def request_of(
+    runner: TokenRunner,
+    *ids: Sequence[int],
+    prompt_tokens: int = 0,
+    deadline: float = np.inf,
+    done: Ended | None = None,
+) -> Request:
+    texts = TokenizedTexts([list(row) for row in ids], prompt_tokens)
+    return Request(runner, texts, lambda vectors: vectors, done or Ended(), deadline)
 
 
 @pytest.fixture

@@ -9,17 +9,12 @@ from typing import Any
 
 from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, WHITENING_FILE
 from whiten_runtime.bundle.files import HASH_FIELD, with_own_hash
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 
 
 def copy_bundle(bundle: Path, target: Path) -> Path:
     return Path(shutil.copytree(bundle, target / "copy"))
-
-
-def graph_bytes(manifest: Manifest) -> int:
-    """Bytes of the graph and its weights."""
-    return sum(record.bytes for name, record in manifest.files.items() if name.startswith("onnx/"))
 
 
 def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -93,3 +88,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     """Return the content of every file below a folder, by its POSIX path."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+
+
+def contained(old: object, new: object) -> bool:
+    """Return whether every field of an older manifest, as read from JSON, has the same value in a newer one."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(key in new and contained(value, new[key]) for key, value in old.items())
+    return old == new

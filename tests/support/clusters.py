@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.environments import installed_packages
+from support.once import installed_packages
 
 HERE = Path(__file__).parents[1] / "scale" / "clusters"
 

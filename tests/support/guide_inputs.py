@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from support.hub_cache import make_snapshot
+from support.hub import make_snapshot
 from support.sts import rows
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten_runtime.files.corpus import builtin_sentences
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def bert_on_my_corpus(folder: Path, hub: Path) -> None:
     """Write texts from before and after the export, and a small random BERT of twelve blocks in the hub's cache."""
     from support.checkpoints import save_checkpoint
 
-    save_checkpoint("bert", make_snapshot(hub, "bert-base"), num_hidden_layers=12)
+    save_checkpoint("bert", make_snapshot(hub, "google-bert/bert-base-uncased"), num_hidden_layers=12)
     write_table(folder / "mine.csv", "body", everyday(1000))
     write_table(folder / "later.csv", "body", everyday(300, 1))
 
@@ -46,7 +46,7 @@ def published_model(folder: Path, hub: Path) -> None:
     """Write texts, and a small random folder laid out as BGE's in the hub's cache."""
     from support.published import save_published
 
-    save_published("bge-small", make_snapshot(hub, "bge-small"))
+    save_published("bge-small", make_snapshot(hub, "BAAI/bge-small-en-v1.5"))
     write_lines(folder / "texts.txt", everyday(200))
 
 
@@ -110,10 +110,16 @@ def save_own_model(folder: Path) -> None:
 
 def kept_and_refused(folder: Path, hub: Path) -> None:
     """Write a published model and a Router."""
-    from support.published import save_published
+    from sentence_transformers.base.modules import Dense, Normalize, Router
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    from support.published import SIZE, save, transformer
 
     published_model(folder, hub)
-    save_published("router", folder / "my-router")
+    query = [transformer("bert"), Pooling(SIZE, "cls"), Normalize()]
+    document = [transformer("bert"), Pooling(SIZE, "mean"), Dense(SIZE, SIZE // 2)]
+    routes = Router({"query": query, "document": document}, default_route="document")
+    save([routes], folder / "my-router", prompts={"query": "query: ", "document": ""})
 
 
 def exporting(folder: Path, hub: Path) -> None:
@@ -121,13 +127,12 @@ def exporting(folder: Path, hub: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    from support.adapters import save_adapter
-    from support.checkpoints import save_checkpoint
+    from support.checkpoints import save_adapter, save_checkpoint
+    from support.families import LAYERS
     from support.onnx_folders import rename_last, save_encoder
-    from support.sizes import LAYERS
-    from support.word_vectors import write_word_vectors
+    from support.vectors import write_word_vectors
 
-    save_checkpoint("bert", make_snapshot(hub, "bert-base"), num_hidden_layers=12, widened=2)
+    save_checkpoint("bert", make_snapshot(hub, "google-bert/bert-base-uncased"), num_hidden_layers=12, widened=2)
     write_table(folder / "mine.csv", "body", everyday(1500))
     choose_layers(folder, hub)
     plain = save_checkpoint("bert", folder / "my-checkpoint")

@@ -21,17 +21,11 @@ _FIGURE = re.compile(r"\b[0-9a-f]{16,64}\b|-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?:
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block.
+    """A fenced block."""
 
-    Attributes:
-        language: after the opening fence: "bash", "python", "text" or another.
-        content: the lines between the fences.
-        not_run: the reason in a comment before the block why a test does not run it; None if there is none.
-    """
-
-    language: str
-    content: str
-    not_run: str | None = None
+    language: str  # "bash", "python", "text" or another
+    content: str  # the lines between the fences
+    not_run: str | None = None  # the reason in a comment before the block why a test does not run it
 
 
 def fences_of(text: str) -> list[Fence]:
@@ -59,14 +53,7 @@ def expected_of(fences: Sequence[Fence]) -> Iterator[tuple[int, str]]:
 def run_fences(
     fences: Sequence[Fence], folder: Path, scratch: Path, variables: Mapping[str, str]
 ) -> tuple[int, list[str]]:
-    """Run blocks one after the other in one shell; return its exit code, and what each block printed.
-
-    Args:
-        fences: blocks of `commands_of`.
-        folder: where the shell is.
-        scratch: folder for the script and what it prints.
-        variables: environment variables besides this process's.
-    """
+    """Run blocks in one shell that is in a folder; return its exit code, and what each block printed."""
     scratch.mkdir(parents=True, exist_ok=True)
     script, output = scratch / "script", scratch / "output"
     script.write_text(_script(fences, scratch), "utf-8")

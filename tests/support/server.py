@@ -3,14 +3,14 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -34,41 +34,20 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class RunningServer:
-    """Runs `whiten serve` until the block ends.
-
-    Args:
-        arguments: its arguments; a port is added if they name no place to listen on.
-        variables: environment variables.
-        fds: file descriptors that it inherits.
-    """
+    """Runs `whiten serve` until the block ends, on a free port if its arguments name no place to listen on."""
 
     def __init__(self, *arguments: object, variables: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> None:
         words = [str(word) for word in arguments]
         if not {"--uds", "--fd", "--port"} & set(words):
             words += ["--port", "0"]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lines are read after the block too)
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *words],
-            stderr=subprocess.PIPE,
-            text=True,
+            stderr=self._log,
             env=environment(**(variables or {})),
             pass_fds=fds,
             cwd=ROOT,
         )
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self._ended = False
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._changed:
-                self.lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        self.process.stderr.close()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
 
     def __enter__(self) -> Self:
         self.ready = self.message("ready")
@@ -82,42 +61,37 @@ class RunningServer:
         self.address = (host.strip("[]"), int(port)) if port.isdigit() else name
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.client.close()
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait(PATIENCE)
 
-    def message(self, beginning: str, after: int = 0, seconds: float = PATIENCE) -> dict[str, Any]:
+    @property
+    def lines(self) -> list[str]:
+        """Return the whole lines of the log; the place in the file is the process's."""
+        content = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
+        return content.decode().rpartition("\n")[0].splitlines()
+
+    def message(self, beginning: str, after: int = 0) -> dict[str, Any]:
         """Wait for a message of the log that begins so, among the lines from `after` on, and return it."""
-        found: dict[str, Any] | None = None
+        found: list[dict[str, Any]] = []
 
         def there() -> bool:
-            nonlocal found
+            ended = self.process.poll() is not None
             messages = map(_parsed, self.lines[after:])
-            found = next((one for one in messages if str(one.get("message", "")).startswith(beginning)), None)
-            return found is not None or self._ended
+            found.extend(one for one in messages if str(one.get("message", "")).startswith(beginning))
+            assert found or not ended, f"no message {beginning!r}: {self.lines[-20:]}"
+            return bool(found)
 
-        with self._changed:
-            self._changed.wait_for(there, seconds)
-        assert found is not None, f"no message {beginning!r}: {self.lines[-20:]}"
-        return found
+        until(there)
+        return found[0]
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def wait(self) -> int:
         """Wait for the end, and return the exit code."""
-        code = self.process.wait(PATIENCE)
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended, PATIENCE)
-        return code
-
-    def connect(self) -> socket.socket:
-        """Open a connection."""
-        return socket.create_connection(self.address, PATIENCE)
+        return self.process.wait(PATIENCE)
 
     def call(self, method: str, path: str, body: object = None, headers: Any = None) -> httpx.Response:
         """Send one request."""
@@ -128,6 +102,36 @@ class RunningServer:
         """Embed a text by the route of OpenAI."""
         body = {"input": text} | ({"model": model} if model else {})
         return self.call("POST", "/v1/embeddings", body, headers)
+
+
+class Load:
+    """Clients that post one request after another to /v1/embeddings, until `stop` or until nothing listens any more."""
+
+    def __init__(self, address: tuple[str, int], clients: int, body: object) -> None:
+        self.answers: list[httpx.Response] = []
+        self.lost: list[str] = []  # requests that were sent and not answered
+        self.refused = 0  # connections, because nothing listens any more
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(clients)
+        url = f"http://{address[0]}:{address[1]}/v1/embeddings"
+        self._clients = [self._pool.submit(self._send, url, body) for _ in range(clients)]
+
+    def _send(self, url: str, body: object) -> None:
+        with httpx.Client(timeout=PATIENCE) as client:
+            while not self._stop.is_set() and not self.refused:
+                try:
+                    self.answers.append(client.post(url, json=body))
+                except httpx.ConnectError:
+                    self.refused += 1
+                except httpx.TransportError as error:
+                    self.lost.append(repr(error))
+
+    def stop(self) -> None:
+        """Let every client end after its request."""
+        self._stop.set()
+        self._pool.shutdown()
+        for client in self._clients:
+            client.result()
 
 
 def run(*arguments: object, variables: dict[str, str] | None = None) -> tuple[int, str]:
@@ -144,33 +148,12 @@ def run(*arguments: object, variables: dict[str, str] | None = None) -> tuple[in
     return done.returncode, done.stderr
 
 
-def request(method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> bytes:
-    """Return the bytes of a request."""
-    data = b"" if body is None else json.dumps(body).encode()
-    lines = [
-        f"{method} {path} HTTP/1.1",
-        "host: test",
-        *(f"{name}: {value}" for name, value in (headers or {}).items()),
-    ]
-    if body is not None:
-        lines += ["content-type: application/json", f"content-length: {len(data)}"]
-    return "\r\n".join([*lines, "", ""]).encode() + data
-
-
-def received(sock: socket.socket) -> bytes:
-    """Return all that arrives until the other side closes."""
-    parts = []
-    while part := sock.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def _parsed(line: str) -> dict[str, Any]:

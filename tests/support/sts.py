@@ -7,8 +7,7 @@ import numpy as np
 from support.corpus import sentences
 from whiten_evaluation.tasks.sts_files import SUBSETS
 
-_SEEN = 12
-"""Words that are within the length of any model here."""
+_SEEN = 12  # words that are within the length of any model here
 
 Rows = list[tuple[str, str, float]]
 

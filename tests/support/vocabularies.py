@@ -110,11 +110,8 @@ def write_sentencepiece(
 ) -> Vocabulary:
     """Train and write a SentencePiece model.
 
-    Args:
-        file: its name.
-        first: tokens to which transformers gives the first ids, in place of the `skipped` first pieces.
-        last: tokens to which it gives the last ids.
-        options: of the trainer.
+    transformers gives the first ids to the tokens `first`, in place of the `skipped` first pieces, and the last ids to
+    the tokens `last`.
     """
     model = _sentencepiece_model(tuple(sorted(options.items())))
     (directory / file).write_bytes(model)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
 
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten import UsageError
 from whiten_whitening.alignment import align, fidelity
 from whiten_whitening.maps import WhiteningSpec, fit_map

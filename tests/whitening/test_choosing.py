@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten_whitening.choosing import (
     COMPARED,
     SETTLED,

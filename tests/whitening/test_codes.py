@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import integrate, stats
 
 from support.bundles import copy_bundle, edit_manifest
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten import BundleError, Coder, Codes, DataError, Encoder, IntegrityError, UsageError
 from whiten_whitening.codes import coder as coder_module
 from whiten_whitening.codes.levels import Bits, levels, nearest_levels, pack, rotation, unpack

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten import UsageError, WhitenError, Whitening
 
 

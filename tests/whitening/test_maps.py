@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.covariance import ledoit_wolf, oas
 from sklearn.decomposition import PCA
 
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten import UsageError
 from whiten_whitening.maps import (
     Method,

@@ -3,26 +3,20 @@
 import json
 from pathlib import Path
 
-import pytest
-
+from support.bundles import contents
 from support.cli import ok
 from support.corpus import sentences
-from support.hub_server import connect, serving
+from support.hub import Hub
 from whiten_whitening.codes.coder import Coder
 
 
-def test_bundles_of_the_hub_are_evaluated_under_their_names(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = (path for path in tiny_bundle.rglob("*") if path.is_file())
-    content = {path.relative_to(tiny_bundle).as_posix(): path.read_bytes() for path in files}
+def test_bundles_of_the_hub_are_evaluated_under_their_names(hub: Hub, tiny_bundle: Path, tmp_path: Path) -> None:
+    hub.repositories["org/tiny"] = contents(tiny_bundle)
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(sentences(400)) + "\n")
-    with serving({"org/tiny": content}) as served:
-        connect(monkeypatch, served, tmp_path / "cache")
-        result = ok("eval", "isotropy", "hf://org/tiny", tiny_bundle, "--input", texts, "--json")
-        drifts = [ok("drift", bundle, "--input", texts, "--json").stdout for bundle in (tiny_bundle, "org/tiny")]
-        assert Coder.of("hf://org/tiny").id == Coder.of(tiny_bundle).id
+    result = ok("eval", "isotropy", "hf://org/tiny", tiny_bundle, "--input", texts, "--json")
+    drifts = [ok("drift", bundle, "--input", texts, "--json").stdout for bundle in (tiny_bundle, "org/tiny")]
+    assert Coder.of("hf://org/tiny").id == Coder.of(tiny_bundle).id
     first, second = json.loads(result.stdout)["bundles"]
     assert (first.pop("bundle"), second.pop("bundle")) == ("hf://org/tiny", str(tiny_bundle))
     assert first == second

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.sizes import WIDTH
+from support.families import WIDTH
 from support.sts import write_paper_layout
 from whiten import DataError, ParityError, UsageError, WhitenError
 from whiten_evaluation.sweep import layers as layers_of_models

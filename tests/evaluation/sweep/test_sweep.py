@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from support.cli import invoke as invoke_command
-from support.sizes import LAYERS
+from support.families import LAYERS
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
 from whiten_evaluation.embedding import WhiteningSource, embed_texts

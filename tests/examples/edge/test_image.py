@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from support.corpus import sentences
-from support.environments import installed_packages
+from support.once import installed_packages
 from whiten import Encoder
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.environments import installed_packages
+from support.once import installed_packages
 from support.server import RunningServer
 from whiten_serving.commands.serve import SECONDS, serve
 

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import pytest
 
-from support.environments import installed_packages
+from support.once import installed_packages
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from support.corpus import sentences
-from support.sizes import WIDTH
+from support.families import WIDTH
 from whiten import Encoder, IntegrityError
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.manifest import read_manifest

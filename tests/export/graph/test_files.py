@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from support.sizes import LAYERS, WIDTH
+from support.families import LAYERS, WIDTH
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.proof.reference import Composition

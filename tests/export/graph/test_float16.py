@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from support.linear_graphs import WIDTH, linear_graph, run
+from support.graphs import WIDTH, linear_graph, run
 from whiten_export.graph.float16 import halve_weights
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.linear_graphs import INNER, WIDTH, count, run
+from support.graphs import INNER, WIDTH, count, run
 from whiten_export.graph.int8.linear import activations, shares_weights
 from whiten_export.graph.products import plain_products
 

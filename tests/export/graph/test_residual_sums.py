@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.default_sessions import additions_before_norms, default_session, fused
+from support.graphs import additions_before_norms, default_session, fused
 from whiten_export.graph.products import sum_residuals
 from whiten_runtime.ort.session import SessionOptions, create_session
 

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from support.cli import invoke, ok
 from support.corpus import sentences
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten import DataError, Encoder, UsageError
 from whiten_export.commands.export import export
 from whiten_export.pipeline.choose_whitening import report_kinds

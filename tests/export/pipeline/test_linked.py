@@ -1,14 +1,15 @@
 """Test fits and refits of a snapshot in the hub's cache, as the real client makes it: all files are links to blobs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.bundles import contents
 from support.cli import invoke as run
 from support.cli import ok
-from support.hub_server import Hub, connect, serving
+from support.hub import Hub
 from whiten import BundleError, Encoder
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
@@ -20,17 +21,6 @@ from whiten_runtime.ort.session import weights_place
 pytestmark = pytest.mark.slow
 
 TEXTS = ["A man is eating.", "Someone plays a guitar on the street, and people listen."]
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with serving({}) as served:
-        connect(monkeypatch, served, tmp_path / "cache")
-        yield served
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +45,7 @@ def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
     hub: Hub, bundles: Mapping[str, Path], other_file: Path, tmp_path: Path, precision: str
 ) -> None:
     local = bundles[precision]
-    hub.repositories["org/wide"] = files_below(local)
+    hub.repositories["org/wide"] = contents(local)
     spec = ("--whitening", "pca", "--dim", 16, "--shrinkage", "oas")
     for number, bundle in enumerate((local, "org/wide")):
         made = tmp_path / str(number)
@@ -68,7 +58,7 @@ def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
     assert load_statistics(tmp_path / "0" / "stats")[1] == load_statistics(tmp_path / "1" / "stats")[1]
     for name in ("new", "aligned"):
         assert not any(path.is_symlink() for path in (tmp_path / "1" / name).rglob("*"))
-        want, got = (files_below(tmp_path / number / name) for number in ("0", "1"))
+        want, got = (contents(tmp_path / number / name) for number in ("0", "1"))
         assert want == got
         with Encoder(tmp_path / "1" / name) as encoder:
             assert encoder.encode(TEXTS).shape == (2, 16)
@@ -77,7 +67,7 @@ def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
 def test_the_new_map_of_a_snapshot_is_the_one_that_was_asked_for(
     hub: Hub, bundles: Mapping[str, Path], corpus_file: Path, tmp_path: Path
 ) -> None:
-    hub.repositories["org/wide"] = files_below(bundles["fp32"])
+    hub.repositories["org/wide"] = contents(bundles["fp32"])
     ok("refit", "org/wide", "--corpus", corpus_file, "--whitening", "pca", "--dim", 16, "--out", tmp_path / "again")
     with Encoder(bundles["fp32"]) as old, Encoder(tmp_path / "again") as new:
         want = old.encode(TEXTS)
@@ -85,7 +75,7 @@ def test_the_new_map_of_a_snapshot_is_the_one_that_was_asked_for(
 
 
 def test_drift_of_a_snapshot(hub: Hub, bundles: Mapping[str, Path], corpus_file: Path) -> None:
-    hub.repositories["org/wide"] = files_below(bundles["fp32"])
+    hub.repositories["org/wide"] = contents(bundles["fp32"])
     assert ok("drift", "org/wide", "--input", corpus_file).stderr
 
 

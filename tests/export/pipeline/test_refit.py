@@ -16,8 +16,8 @@ from support.bundles import copy_bundle
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
-from support.sizes import WIDTH
-from support.word_vectors import write_word_vectors
+from support.families import WIDTH
+from support.vectors import write_word_vectors
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline.fit import fit_bundle

@@ -11,7 +11,7 @@ from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
-from support.word_vectors import write_word_vectors
+from support.vectors import write_word_vectors
 from whiten import BundleError
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.bundle import open_bundle

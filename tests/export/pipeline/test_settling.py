@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.cli import invoke
-from support.word_vectors import write_word_vectors
+from support.vectors import write_word_vectors
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.manifest import read_manifest

@@ -9,7 +9,7 @@ import pytest
 from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
-from support.vector_sets import anisotropic
+from support.vectors import anisotropic
 from whiten import Encoder, VectorWhitener
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.manifest import read_manifest

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="session")
 def bert_adapter(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save an adapter of the small BERT."""
-    from support.adapters import save_adapter
+    from support.checkpoints import save_adapter
 
     folder = tmp_path_factory.mktemp("adapters") / "bert-adapter"
     return save_adapter(checkpoint("bert"), folder, "AutoModel", "FEATURE_EXTRACTION")

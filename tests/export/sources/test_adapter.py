@@ -12,10 +12,10 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from support.adapters import change_config, save_adapter
+from support.checkpoints import change_config, save_adapter
 from support.cli import invoke
 from support.corpus import sentences
-from support.sizes import LAYERS, MAX_LENGTH
+from support.families import LAYERS, MAX_LENGTH
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.sources.checkpoints import checkpoint as checkpoints

@@ -13,8 +13,7 @@ import transformers
 from click.testing import Result
 from safetensors.numpy import load_file, save_file
 
-from support.adapters import change_config
-from support.checkpoints import save_checkpoint
+from support.checkpoints import change_config, save_checkpoint
 from support.cli import invoke
 from whiten_export.commands.export import export
 

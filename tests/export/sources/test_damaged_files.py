@@ -14,7 +14,7 @@ import transformers
 from safetensors.numpy import load, save
 
 from support.cli import invoke
-from support.sizes import WIDTH
+from support.families import WIDTH
 from whiten_export.commands.export import export
 
 WEIGHT = "encoder.layer.1.attention.self.query.weight"
@@ -152,7 +152,7 @@ def test_whole_numbers_in_a_file_of_pytorch(
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_of_a_module(value: float, tmp_path: Path) -> None:
-    from support.module_files import write_json
+    from support.checkpoints import write_json
     from whiten_export.sources.networks.sentence_transformers import load_module
     from whiten_runtime.errors import WhitenError
 

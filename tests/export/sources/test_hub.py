@@ -2,13 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from support.hub_cache import COMMIT
-from support.hub_server import Hub, connect, serving
+from support.hub import COMMIT, Hub, commit_of, make_snapshot
 from whiten import UsageError, WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.checkpoints.hub import download
@@ -82,11 +81,10 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(hub: Hub) -> Hub:
     """Serve the repositories to this process, which has an empty cache."""
-    with serving(REPOSITORIES) as served:
-        connect(monkeypatch, served, tmp_path)
-        yield served
+    hub.repositories |= REPOSITORIES
+    return hub
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 )
 def test_weights_of_all_modules_are_downloaded_and_nothing_else(hub: Hub, name: str, fetched: set[str]) -> None:
     folder = download(f"some/{name}", None, False, None)
-    assert folder.name == COMMIT
+    assert folder.name == commit_of(hub.repositories[f"some/{name}"])
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == fetched
     assert sorted(hub.fetched) == sorted(fetched)  # each once
@@ -118,7 +116,8 @@ def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pyte
 
     folder = download("some/dense", None, False, None)
     hub.fetched.clear()
-    assert download("some/dense", "main", False, None) == download("some/dense", COMMIT, False, None) == folder
+    commit = commit_of(hub.repositories["some/dense"])
+    assert download("some/dense", "main", False, None) == download("some/dense", commit, False, None) == folder
     assert hub.fetched == []
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert download("some/dense", None, False, None) == folder
@@ -163,14 +162,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Map
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
     def put(hub_id: str, files: Mapping[str, bytes]) -> Path:
-        repository = tmp_path / "hub" / f"models--{hub_id.replace('/', '--')}"
+        folder = make_snapshot(tmp_path / "hub", hub_id)
         for name, content in files.items():
-            path = repository / "snapshots" / COMMIT / name
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        (repository / "refs").mkdir()
-        (repository / "refs" / "main").write_text(COMMIT)
-        return repository / "snapshots" / COMMIT
+        return folder
 
     return put
 

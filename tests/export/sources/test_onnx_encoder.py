@@ -14,8 +14,8 @@ import onnx_ir as ir
 import pytest
 
 from support.cli import invoke
+from support.families import LAYERS, WIDTH
 from support.onnx_folders import rename_last, save_encoder
-from support.sizes import LAYERS, WIDTH
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.sources.checkpoints.checkpoint import resolve

@@ -18,8 +18,7 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from torch import nn
 
-from support.adapters import save_adapter
-from support.module_files import OLD, write_json, write_modules, write_tensors
+from support.checkpoints import OLD, save_adapter, write_json, write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import UsageError, WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve

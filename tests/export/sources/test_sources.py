@@ -14,7 +14,7 @@ import transformers
 from support.checkpoints import save_checkpoint
 from support.cli import invoke
 from support.corpus import sentences
-from support.sizes import MAX_LENGTH
+from support.families import MAX_LENGTH
 from whiten import Encoder, ParityError
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle

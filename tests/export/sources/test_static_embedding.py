@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from support.module_files import write_modules, write_tensors
+from support.checkpoints import write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import WhitenError
 from whiten_export.sources.checkpoints.checkpoint import resolve

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from sklearn.decomposition import TruncatedSVD
 
 from support.cli import invoke
-from support.corpus import sentences
-from support.nasty_texts import NASTY
+from support.corpus import NASTY, sentences
 from whiten import DataError, Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from support.bundles import copy_bundle, edit_manifest, rewrite_file
-from support.manifests import contained
+from support.bundles import contained, copy_bundle, edit_manifest, rewrite_file
 from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError
 from whiten_runtime.bundle.bundle import (
     CLIENT_FILES,

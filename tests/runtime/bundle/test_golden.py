@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.manifests import contained
+from support.bundles import contained
 from whiten import Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import GATES, gate_of

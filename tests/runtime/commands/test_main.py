@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from support.bundles import copy_bundle, rewrite_file
+from support.bundles import contained, copy_bundle, rewrite_file
 from support.cli import invoke
-from support.manifests import contained
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 

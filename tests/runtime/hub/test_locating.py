@@ -4,15 +4,14 @@ import json
 import pickle
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.bundles import contents
 from support.cli import invoke, ok
-from support.hub_cache import COMMIT
-from support.hub_server import READ_ONLY, Hub
+from support.hub import READ_ONLY, Hub, commit_of
 from whiten import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.files import with_own_hash
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
@@ -33,8 +32,9 @@ def test_only_the_files_of_the_bundle_are_downloaded(hub: Hub, content: Mapping[
     listed = set(json.loads(content[MANIFEST_FILE])["files"])
     assert sorted(hub.fetched) == sorted({MANIFEST_FILE, *listed})
     hub.asked.clear()
-    assert locate_bundle(ID) == locate_bundle(f"hf://{ID}") == locate_bundle(f"hf://{ID}@{COMMIT}")
-    assert locate_bundle(ID, COMMIT).name == COMMIT
+    commit = commit_of(content)
+    assert locate_bundle(ID) == locate_bundle(f"hf://{ID}") == locate_bundle(f"hf://{ID}@{commit}")
+    assert locate_bundle(ID, commit).name == commit
     assert hub.asked == []  # a whole snapshot needs no network
 
 
@@ -47,7 +47,7 @@ def test_a_directory_goes_before_the_hub(hub: Hub, content: Mapping[str, bytes],
     with pytest.raises(UsageError, match=f"revision 'v1' is for the hub, but '{ID}' is a local path; leave it out"):
         Encoder(ID, revision="v1")
     assert hub.asked == []
-    assert locate_bundle(f"hf://{ID}").name == COMMIT
+    assert locate_bundle(f"hf://{ID}").name == commit_of(content)
 
 
 def test_a_name_that_is_missing_in_a_directory_is_not_looked_for_on_the_hub(
@@ -85,9 +85,7 @@ def test_a_copy_by_pickle_opens_the_same_snapshot(hub: Hub, content: Mapping[str
 
 def test_a_bundle_of_vectors(hub: Hub, golden: Path) -> None:
     folder = golden / "bundle-v1-vectors"
-    hub.repositories[ID] = {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
+    hub.repositories[ID] = contents(folder)
     with VectorWhitener(ID) as whitener, VectorWhitener(folder) as local:
         rows = np.eye(whitener.width, dtype=np.float32)
         np.testing.assert_array_equal(whitener.transform(rows), local.transform(rows))
@@ -97,17 +95,17 @@ def test_a_bundle_of_vectors(hub: Hub, golden: Path) -> None:
 
 def test_revisions(hub: Hub, content: Mapping[str, bytes]) -> None:
     hub.repositories[ID] = content
-    hub.commits["a" * 40] = content
-    hub.branches[ID, "v1"] = "a" * 40
-    assert locate_bundle(ID, "v1").name == locate_bundle(f"hf://{ID}@v1").name == "a" * 40
-    assert locate_bundle(ID).name == COMMIT
+    hub.branches[ID, "v1"] = {**content, "README.md": b"# Another commit"}
+    commit = commit_of(hub.branches[ID, "v1"])
+    assert locate_bundle(ID, "v1").name == locate_bundle(f"hf://{ID}@v1").name == commit
+    assert locate_bundle(ID).name == commit_of(content)
 
 
 @pytest.mark.parametrize("revision", ["../../outside", "", "a\nb"])
 def test_a_revision_is_never_a_path(hub: Hub, content: Mapping[str, bytes], tmp_path: Path, revision: str) -> None:
     hub.repositories[ID] = content
     locate_bundle(ID)
-    (tmp_path / "cache" / "outside").write_text(COMMIT)
+    (tmp_path / "cache" / "outside").write_text(commit_of(content))
     hub.asked.clear()
     with pytest.raises(UsageError, match="; wanted the name of a branch or tag, or a commit") as caught:
         Encoder(ID, revision=revision)
@@ -128,17 +126,13 @@ def test_an_interrupted_download_goes_on(
     folder = locate_bundle(ID)
     (folder / "onnx/model.onnx").unlink()  # as after an interruption: the manifest is there, and not all files
     hub.fetched.clear()
-    hub.breaks = "onnx/model.onnx"
     blob = hub.repositories[ID]["onnx/model.onnx"]
     for file in (folder.parents[1] / "blobs").iterdir():
         if file.read_bytes() == blob:
             file.unlink()
-    with suppress(WhitenError):  # older clients give up here, newer ones ask for the rest themselves
-        locate_bundle(ID)
     assert locate_bundle(ID) == folder
     assert (folder / "onnx/model.onnx").read_bytes() == blob
     assert set(hub.fetched) == {"onnx/model.onnx"}
-    assert hub.breaks is None
 
 
 def _break_off(*arguments: object, **options: object) -> None:
@@ -195,7 +189,7 @@ def test_a_private_repository_opens_with_the_token(
 ) -> None:
     hub.repositories[ID], hub.private = content, {ID}
     monkeypatch.setenv("HF_TOKEN", READ_ONLY)
-    assert locate_bundle(ID).name == COMMIT
+    assert locate_bundle(ID).name == commit_of(content)
 
 
 def test_offline(hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +259,7 @@ def test_a_choice_of_tune_leaves_the_cache_whole(hub: Hub, content: Mapping[str,
     hub.repositories[ID] = content
     folder = locate_bundle(ID)
     place = choice_path(folder)
-    assert place == (tmp_path / "cache" / "models--org--tiny" / f"{COMMIT}.tuned.json").resolve()
+    assert place == (tmp_path / "cache" / "models--org--tiny" / f"{commit_of(content)}.tuned.json").resolve()
     with pytest.raises(UsageError, match=f"does not exist; run whiten tune {folder}, or leave tuned out"):
         Encoder(ID, tuned=True)
     ok("tune", ID, "--seconds", "0.1")

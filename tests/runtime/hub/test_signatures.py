@@ -8,7 +8,7 @@ pytest.importorskip("model_signing", reason="needs whiten[sign]")
 
 from support.bundles import copy_bundle
 from support.cli import invoke, ok
-from support.hub_server import Hub
+from support.hub import Hub
 from support.keys import KeyPair, key_pair
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten

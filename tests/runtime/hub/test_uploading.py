@@ -11,18 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle, rewrite_file
+from support.bundles import contents, copy_bundle, rewrite_file
 from support.cli import invoke, ok
-from support.hub_server import READ_ONLY, TOKEN, Hub
+from support.hub import READ_ONLY, TOKEN, Hub, commit_of
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
 
 ID = "org/new"
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def writes(hub: Hub) -> list[str]:
@@ -42,12 +38,12 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["bundle-v1", "bundle-v1-int8", "bundle-v1-vectors"])
 def test_what_was_uploaded_opens_from_an_empty_cache(hub: Hub, golden: Path, name: str) -> None:
-    local, before = golden / name, files_below(golden / name)
+    local, before = golden / name, contents(golden / name)
     result = ok("push", local, ID)
-    assert result.stdout == f"{hub.url}/{ID}/commit/{hub.branches[ID, 'main']}\n"
+    assert result.stdout == f"{hub.url}/{ID}/commit/{commit_of(hub.repositories[ID])}\n"
     assert f"uploaded {len(before)} files" in result.stderr
     assert {**before, ".gitattributes": b""} == hub.repositories[ID]
-    assert files_below(local) == before
+    assert contents(local) == before
     assert f"{ID}: equal to" in ok("verify", ID).stderr
     if name != "bundle-v1-vectors":
         with Encoder(ID) as there, Encoder(local) as here:
@@ -67,14 +63,13 @@ def test_an_older_bundle_is_replaced(hub: Hub, bundle: Path) -> None:
     rewrite_file(older, "onnx/model.onnx_data", b"old")
     ok("push", older, ID)
     hub.repositories[ID] = {**hub.repositories[ID], "LICENSE": b"mine", "vocab.txt": b"mine too"}
-    hub.commits[hub.branches[ID, "main"]] = hub.repositories[ID]
-    before = files_below(bundle.parent)
+    before = contents(bundle.parent)
     result = ok("push", bundle, ID)
     assert "removed files of an older bundle: onnx/model.onnx_data\n" in result.stderr
     assert "onnx/model.onnx_data" not in hub.repositories[ID]
     assert hub.repositories[ID]["LICENSE"] == b"mine"
     assert hub.repositories[ID]["vocab.txt"] == b"mine too"
-    assert files_below(bundle.parent) == before  # nothing is written on this machine
+    assert contents(bundle.parent) == before  # nothing is written on this machine
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "modeling.py", "model.ORT"])
@@ -82,7 +77,6 @@ def test_weights_and_code_of_other_programs_are_not_mixed_with_a_bundle(hub: Hub
     """The whole repository, fetched by another program, would be refused as a bundle."""
     ok("push", bundle, ID)
     hub.repositories[ID] = {**hub.repositories[ID], name: b"mine"}
-    hub.commits[hub.branches[ID, "main"]] = hub.repositories[ID]
     result = invoke(whiten, "push", bundle, ID)
     assert result.exit_code == 2
     assert f"'{ID}' holds {name}, which no bundle there lists" in result.stderr
@@ -151,8 +145,7 @@ def test_another_models_repository_is_left_alone(hub: Hub, bundle: Path) -> None
 def test_a_branch_is_looked_at_by_itself(hub: Hub, bundle: Path) -> None:
     """Weights in the main branch do not matter to a branch without them."""
     hub.repositories[ID] = {"model.safetensors": b"weights"}
-    hub.commits["b" * 40] = {".gitattributes": b""}
-    hub.branches[ID, "mine"] = "b" * 40
+    hub.branches[ID, "mine"] = {".gitattributes": b""}
     ok("push", bundle, ID, "--branch", "mine")
     Encoder(ID, revision="mine").close()
     assert hub.repositories[ID] == {"model.safetensors": b"weights"}
@@ -234,7 +227,9 @@ def test_other_processes_use_the_hub_by_their_environment(hub: Hub, golden: Path
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     pushed = whiten_in_a_process("push", golden / "bundle-v1-int8", ID)
-    assert (pushed.returncode, pushed.stdout) == (0, f"{hub.url}/{ID}/commit/{hub.branches[ID, 'main']}\n"), pushed
+    assert (pushed.returncode, pushed.stdout) == (0, f"{hub.url}/{ID}/commit/{commit_of(hub.repositories[ID])}\n"), (
+        pushed
+    )
     verified = whiten_in_a_process("verify", f"hf://{ID}")
     assert (verified.returncode, f"hf://{ID}: equal to" in verified.stderr) == (0, True), verified
     assert (tmp_path / "home" / "hub" / "models--org--new").is_dir()

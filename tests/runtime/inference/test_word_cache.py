@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from support.nasty_texts import NASTY
+from support.corpus import NASTY
 from support.vocabularies import byte_bpe, wordpiece
 from whiten_runtime.inference import tokenizer as word_cache
 from whiten_runtime.inference.tokenizer import Tokenizer as OurTokenizer

@@ -12,16 +12,38 @@ pytest.importorskip("model_signing", reason="needs whiten[sign]")
 pytest.importorskip("onnx", reason="a graph is edited with it")
 
 
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from safetensors.numpy import load_file, save
+
 from support.bundles import contents, rewrite_file
 from support.cli import invoke, ok
-from support.forging import forge
 from support.keys import KeyPair, key_pair
+from whiten import Encoder
+from whiten_runtime.bundle.probes import read_probes
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError, SignatureError, UsageError
 from whiten_runtime.signing import sign_bundle, verify_signature
 
 GOLDEN = Path(__file__).parents[2] / "data"
 NAMES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors", "bundle-v1-vectors-int8")
+
+
+def forge(bundle: Path) -> None:
+    """Reverse the rows of a bundle's word embeddings, compute its probes anew, and write their hashes."""
+    model = onnx.load(bundle / "onnx/model.onnx")
+    table = max((one for one in model.graph.initializer if len(one.dims) == 2), key=lambda one: one.dims[0])
+    rows = numpy_helper.to_array(table)
+    table.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(rows[::-1]), table.name))
+    rewrite_file(bundle, "onnx/model.onnx", model.SerializeToString())
+    probes = load_file(bundle / "probes.safetensors")
+    with Encoder(bundle, threads=1) as encoder:
+        texts = read_probes(encoder._bundle).texts
+        vectors = encoder.encode(list(texts), prompt="")
+    assert np.abs(vectors - probes["embeddings"]).max() > 0.1, "the vectors are others"
+    probes["embeddings"] = vectors.astype(np.float64)
+    rewrite_file(bundle, "probes.safetensors", save(probes))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from support.corpus import sentences
-from support.environments import PIP, kept
+from support.once import PIP, kept
 from support.server import RunningServer
 from whiten import Encoder
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.asgi import ask, asked
-from support.nasty_texts import NASTY
+from support.corpus import NASTY
 from whiten_serving.http.app import ENDPOINTS
 
 EMBEDDINGS = "/v1/embeddings"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.asgi import ask, asked, assert_near
+from support.asgi import ask, asked
+from support.vectors import assert_near
 from whiten import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder

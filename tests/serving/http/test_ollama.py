@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from support.asgi import asked, assert_near
+from support.asgi import asked
+from support.vectors import assert_near
 from whiten import Encoder
 
 TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]

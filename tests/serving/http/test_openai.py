@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.asgi import asked, assert_near
+from support.asgi import asked
+from support.vectors import assert_near
 from whiten import Encoder
 from whiten_serving import AsyncEncoder
 

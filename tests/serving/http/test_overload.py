@@ -3,18 +3,38 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support.asgi import ask, assert_near, leave
+from support.asgi import ask
+from support.vectors import assert_near
 from whiten import Encoder
 from whiten_serving import AsyncEncoder
 
 TEXT = "word " * 40
 ROUTES = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
+
+
+async def leave(app: Callable[..., Any], path: str, parts: Iterable[bytes], after: float) -> list[Any]:
+    """Send a request, and go some seconds after its body; return what the application sent all the same."""
+    left, sent = list(parts), []
+
+    async def receive() -> dict[str, Any]:
+        if left:
+            body = left.pop(0)
+            return {"type": "http.request", "body": body, "more_body": bool(left)}
+        await asyncio.sleep(after)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+    return sent
 
 
 class Gate:

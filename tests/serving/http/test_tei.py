@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from support.asgi import asked, assert_near
+from support.asgi import asked
+from support.vectors import assert_near
 from whiten import Encoder
 
 TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]

@@ -1,16 +1,77 @@
-"""Test what is folded into the weights before an attention, and what is left alone, on a small attention."""
+"""Test int8 on a graph of one attention: what is folded into weights, what is left alone, and a whole conversion."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.attention_graph import HEADS, WIDTH, attention
-from support.default_sessions import default_session
-from whiten_export.graph.builder import constant
-from whiten_export.graph.int8.convert import narrow_masks
+from support.graphs import default_session
+from whiten_export.graph.builder import constant, reopen_graph, save_graph
+from whiten_export.graph.int8 import convert, rewrite
+from whiten_export.graph.int8.convert import convert_to_int8, narrow_masks
 from whiten_export.graph.int8.linear import activations, score_scales, value_product
 from whiten_export.graph.int8.rewrite import Quantized, quantize_int8
-from whiten_export.graph.int8.scales import SYMMETRIC, Scale
+from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale
+from whiten_runtime.bundle.graph import OUTPUT
+from whiten_runtime.inference.engine import Engine
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+
+WIDTH, HEADS = 64, 4
+
+
+def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)", shared: str = "") -> ir.Model:
+    """Return an attention with bias, mask and scale as PyTorch's exporter writes it."""
+    model = ir.from_onnx_text(f"""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (int64[b, n] input_ids, int64[b, n] attention_mask) => (float[b, n, {WIDTH}] y)
+    {{ x = Gather(table, input_ids)
+       qp = MatMul(x, wq)
+       qb = Add(qp, bq)
+       qr = Reshape(qb, split)
+       q = Transpose<perm=[0,2,1,3]>(qr)
+       kp = MatMul(x, wk)
+       kr = Reshape(kp, split)
+       k = Transpose<perm=[0,2,3,1]>(kr)
+       vp = MatMul(x, wv)
+       vb = Add(vp, bv)
+       vr = Reshape(vb, split)
+       v = Transpose<perm=[0,2,1,3]>(vr)
+       s = MatMul(q, k)
+       {scores}
+       f = Cast<to=1>(attention_mask)
+       inverse = Sub(one, f)
+       pad0 = Unsqueeze(inverse, axes)
+       length = Shape<start=1, end=2>(attention_mask)
+       tall = Concat<axis=0>(ones1, ones1, length, ones1)
+       pad = Expand(pad0, tall)
+       {mask}
+       a = Add(c, m)
+       p = Softmax<axis=-1>(a)
+       o = MatMul(p, v)
+       t = Transpose<perm=[0,2,1,3]>(o)
+       context = Reshape(t, merge)
+       z = MatMul(context, wo)
+       y = Add(z, bo) {shared} }}
+    """)
+    generator = np.random.default_rng(0)
+    weights = {name: generator.normal(size=(WIDTH, WIDTH)) / 8 for name in ("wq", "wk", "wv", "wo")}
+    weights |= {name: generator.normal(size=WIDTH) for name in ("bq", "bv", "bo")}
+    weights["table"] = generator.normal(size=(50, WIDTH))
+    arrays = {name: array.astype(np.float32) for name, array in weights.items()}
+    arrays |= {"scale": np.float32(4 if "Div" in scores else 0.25), "one": np.float32(1), "low": np.float32(-1e4)}
+    whole = {"split": [0, 0, HEADS, WIDTH // HEADS], "merge": [0, 0, WIDTH], "axes": [1, 2], "ones1": [1], "last": [2]}
+    arrays |= {name: np.array(value, np.int64) for name, value in whole.items()}
+    for name, array in arrays.items():
+        users = [
+            (node, i) for node in model.graph for i, v in enumerate(node.inputs) if v is not None and v.name == name
+        ]
+        for node, index in users:
+            node.replace_input_with(index, constant(model.graph, name, array))
+    return model
 
 
 def run(model: ir.Model) -> np.ndarray:
@@ -114,3 +175,60 @@ def test_mask_of_a_window_is_left_alone() -> None:
             node.replace_input_with(1, constant(model.graph, "reach", np.array(20, np.int64)))
     assert narrow_masks(model, 64) == 0
     assert narrow_masks(attention(), 8192) == 0
+
+
+POOLED = """
+       f3 = Unsqueeze(f, last)
+       kept = Mul(y, f3)
+       sentence_embedding = ReduceSum<keepdims=0>(kept, ones1)"""
+
+
+def texts(seed: int) -> list[list[int]]:
+    generator = np.random.default_rng(seed)
+    return [generator.integers(1, 50, length).tolist() for length in range(2, 30)]
+
+
+def pooled(folder: Path) -> ir.Model:
+    model = attention(shared=POOLED)
+    (vectors,) = [value for node in model.graph for value in node.outputs if value.name == OUTPUT]
+    vectors.shape, vectors.type = ir.Shape(["batch_size", WIDTH]), ir.TensorType(ir.DataType.FLOAT)
+    model.graph.outputs[:] = [vectors]
+    return reopen_graph(model, folder / "model.onnx")
+
+
+def converted(folder: Path) -> tuple[ir.Model, Any]:
+    calibration = CalibrationTexts(texts(0), texts(1), 0)
+    return convert_to_int8(pooled(folder), calibration, texts(2), 64, folder, SessionOptions(), Reporter())
+
+
+def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
+    model, scales = converted(tmp_path)
+    assert (scales.constant_scales, scales.token_scales) == (2, 0)
+    assert 0.999 < scales.far_min_cosine < 1
+    save_graph(model, tmp_path / "int8" / "model.onnx")
+    exact, got = (Engine(tmp_path / name, 0) for name in ("float32.onnx", "int8/model.onnx"))
+    rows = texts(3)
+    want = exact.vectors(rows)
+    error = np.linalg.norm(got.vectors(rows) - want, axis=1) / np.linalg.norm(want, axis=1)
+    assert 0 < error.max() < 0.05
+    alone = np.concatenate([got.vectors([row]) for row in rows])
+    np.testing.assert_allclose(got.vectors(rows), alone, rtol=1e-5, atol=1e-5)
+
+
+def test_scales_per_token_are_taken_where_constants_lose_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Sequence[str | None]] = []
+    real = rewrite.measure_ranges
+
+    def watched(model: ir.Model, values: Sequence[ir.Value], *rest: Any) -> Any:
+        measured.append([value.name for value in values])
+        return real(model, values, *rest)
+
+    monkeypatch.setattr(rewrite, "measure_ranges", watched)
+    monkeypatch.setattr(convert, "_WORSE", -1.0)  # nothing is good enough
+    _, scales = converted(tmp_path)
+    assert (scales.constant_scales, scales.token_scales) == (0, 2)
+    names = [value.name for value in activations(attention())]
+    assert measured[0] == measured[-1] == names
+    assert sum(map(len, measured)) == 2 * len(names), "a scale that stays is not measured again"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.linear_graphs import INNER, WIDTH, count, linear_graph, run
+from support.graphs import INNER, WIDTH, count, linear_graph, run
 from whiten_export.graph.int8.linear import activations
 from whiten_export.graph.int8.rewrite import Quantized, quantize_int8
 from whiten_export.graph.int8.rounding import quantize_weights

@@ -1,11 +1,39 @@
-"""Make small graphs of products with constant weights, and run them."""
+"""Small graphs of products, and runs as other programs do: by onnxruntime with its default options."""
+
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
-
-from support.default_sessions import default_session
+import onnxruntime
 
 WIDTH, INNER = 96, 64
+
+
+def default_session(model: Path | bytes, optimized: Path | None = None) -> onnxruntime.InferenceSession:
+    """Create a session with onnxruntime's default options; it can write the graph that it made of it to a file."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+    graph = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def fused(model: Path, folder: Path) -> Counter[str]:
+    """Return how many nodes of each kind a graph has after onnxruntime's default optimisations."""
+    default_session(model, folder / "optimized.onnx")
+    optimized = onnx.load(folder / "optimized.onnx", load_external_data=False)
+    return Counter(node.op_type for node in optimized.graph.node)
+
+
+def additions_before_norms(model: Path) -> list[str]:
+    """Return the names of the results of Add that a normalisation reads, whole or in its older form."""
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    read = {node.input[0] for node in nodes if "LayerNormalization" in node.op_type}
+    means, less = ({node.input[0] for node in nodes if node.op_type == kind} for kind in ("ReduceMean", "Sub"))
+    return [node.output[0] for node in nodes if node.op_type == "Add" and node.output[0] in read | (means & less)]
 
 
 def linear_graph(generator: np.random.Generator) -> tuple[ir.Model, dict[str, np.ndarray]]:
