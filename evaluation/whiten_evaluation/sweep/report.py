@@ -142,8 +142,8 @@ def text_of(layers: tuple[int, ...]) -> str:
 
 
 def _how(score: Score) -> str:
-    fitted = "" if score.whitening == "none" else f", whitened on the {score.whitening}"
-    return f"{score.pooling} pooling{fitted}"
+    fitted = "not whitened" if score.whitening == "none" else f"whitened on the {score.whitening}"
+    return f"{score.pooling} pooling, {fitted}"
 
 
 def _named(layers: tuple[int, ...]) -> str:

@@ -48,13 +48,13 @@ def test_result_is_told_in_plain_words() -> None:
     single = (score((5,), 66.52, "task"), score((0,), 61.0), score((6,), 82.0))
     best = (score((0, 6), 82.41), 0.0)
     assert summary(made(best, (score((5,), 66.52), -9.0), scores=single)) == [
-        "Layers 0,6 are best: 82.4 (mean pooling).",
+        "Layers 0,6 are best: 82.4 (mean pooling, not whitened).",
         "Layer 5 alone gives 66.5 at 1.2 × the speed (mean pooling, whitened on the task).",
     ]
     alike = made((score((1, 2), 82.41, "corpus"), 0.0), (score((1,), 82.0), 0.4), scores=(score((0,), 61.0),))
     assert summary(alike) == [
         "Layers 1,2 are best: 82.4 (mean pooling, whitened on the corpus).",
-        "Layer 0 alone gives 61.0 without running any block (mean pooling).",
+        "Layer 0 alone gives 61.0 without running any block (mean pooling, not whitened).",
         "On these pairs, layer 1 (82.0) cannot be told from the best.",
     ]
     assert summary(made(scores=(score((0,), None),)))[0].startswith("Nothing could be scored")
