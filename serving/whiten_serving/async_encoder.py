@@ -16,7 +16,8 @@ from whiten_runtime.checks import as_iterable, needing
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving.batcher import Batcher
-from whiten_serving.scheduler import MAX_QUEUE_TOKENS, DeadlineExceededError, Request, Scheduler, Stats, moment_in
+from whiten_serving.queue import Request, Stats
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS, DeadlineExceededError, Scheduler, moment_in
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -89,9 +90,10 @@ class AsyncEncoder:
             UsageError: an option cannot be used as given.
             WhitenError: the batcher or the encoder is closed.
         """
+        until = moment_in("timeout", timeout)
+        self.batcher.scheduler.check_room()
         request = await self.request(
             texts,
-            timeout=timeout,
             prompt_name=prompt_name,
             prompt=prompt,
             truncate=truncate,
@@ -99,20 +101,16 @@ class AsyncEncoder:
             normalize_embeddings=normalize_embeddings,
             precision=precision,
         )
+        request.deadline = until
         return await self.answer(request)
 
-    async def request(self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any) -> Request:
+    async def request(self, texts: str | Iterable[str], **options: Any) -> Request:
         """Tokenise texts with the options of `encode`, in another thread if they are long, and return a request."""
-        self.batcher.scheduler.check_room()
         if not isinstance(texts, str):
             texts = list(as_iterable(texts))
-        until = moment_in("timeout", timeout)
         if _characters(texts, options.get("prompt")) <= _AT_ONCE:
-            request = self.batcher.request(texts, timeout=None, **options)
-        else:
-            request = await asyncio.to_thread(self.batcher.request, texts, timeout=None, **options)
-        request.deadline = until
-        return request
+            return self.batcher.request(texts, **options)
+        return await asyncio.to_thread(self.batcher.request, texts, **options)
 
     async def answer(self, request: Request, timed: bool = True) -> NDArray[Any]:
         """Queue a request and wait for its vectors, until its deadline if the caller has no timer of its own."""
@@ -126,7 +124,8 @@ class AsyncEncoder:
         seconds = request.deadline - time.monotonic()
         timer = None if seconds == math.inf or not timed else loop.call_later(seconds, _end, answered)
         try:
-            self.batcher.queue(request, done)
+            self.batcher.queue(request, done, wake=False)
+            loop.call_soon(self.batcher.scheduler.wake)  # after other tasks that are ready: their texts share a batch
             await answered
         except TimeoutError:
             raise DeadlineExceededError(f"not computed within {max(seconds, 0):.3g} s") from None

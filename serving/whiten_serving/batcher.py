@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
-from whiten_serving.scheduler import MAX_QUEUE_TOKENS, Finish, Request, Scheduler, Stats, moment_in
+from whiten_serving.queue import Finish, Request, Stats
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS, Scheduler, moment_in
 
 _FINISHERS = 256
 """Number of different options that are remembered."""
@@ -67,7 +69,7 @@ class Batcher:
                 self.encoder.close()
             raise
         self._shares = scheduler is not None
-        self._finishers: dict[tuple[object, ...], Finish] = {}
+        self._finish = lru_cache(_FINISHERS, typed=True)(self._finisher)  # checking options takes its time
 
     def submit(
         self,
@@ -105,11 +107,11 @@ class Batcher:
             UsageError: an option cannot be used as given.
             WhitenError: the batcher or the encoder is closed.
         """
+        until = moment_in("timeout", timeout)
         self.scheduler.check_room()
         future: Future[NDArray[Any]] = Future()
         request = self.request(
             texts,
-            timeout=timeout,
             prompt_name=prompt_name,
             prompt=prompt,
             truncate=truncate,
@@ -117,6 +119,7 @@ class Batcher:
             normalize_embeddings=normalize_embeddings,
             precision=precision,
         )
+        request.deadline = until
         self.queue(request, lambda done: _settle(future, done))
         future.add_done_callback(lambda done: self._depart(done, request))
         return future
@@ -125,22 +128,23 @@ class Batcher:
         self,
         texts: str | Iterable[str],
         *,
-        timeout: float | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncate: bool = True,
-        truncate_dim: int | None = None,
-        normalize_embeddings: bool = False,
-        precision: VectorPrecision = "float32",
+        **finishing: Any,
     ) -> Request:
-        """Tokenise texts and return a request to `queue`, which tells its tokens and, once computed, its times."""
-        until = moment_in("timeout", timeout)
-        finish = self._finish(truncate_dim, normalize_embeddings, precision, isinstance(texts, str))
+        """Tokenise texts, by the options of `submit`, and return a request to `queue`."""
+        try:
+            finish = self._finish(isinstance(texts, str), **finishing)
+        except TypeError:  # an option cannot be hashed: it is refused
+            finish = self._finisher(isinstance(texts, str), **finishing)
         tokenized = self.encoder.tokenized(texts, prompt_name=prompt_name, prompt=prompt, truncate=truncate)
-        return Request(self.runner, tokenized, finish, _nothing, until)
+        return Request(self.runner, tokenized, finish, _nothing)
 
-    def queue(self, request: Request, done: Callable[[Request], object]) -> None:
+    def queue(self, request: Request, done: Callable[[Request], object], wake: bool = True) -> None:
         """Queue a request of `request`, and have a function called in a lane when it has its outcome.
+
+        Without `wake`, call `wake` of the scheduler afterwards.
 
         Raises:
             OverloadedError: too much work waits already.
@@ -148,23 +152,16 @@ class Batcher:
         """
         if request.texts.ids:
             request.done = done
-            self.scheduler.submit(request)
+            self.scheduler.submit(request, wake)
         else:
             self.scheduler.check_open(request.runner)
             request.result = request.finish(np.empty((0, self.encoder.dimension), np.float32))
             done(request)
 
-    def _finish(self, truncate_dim: int | None, normalize: bool, precision: VectorPrecision, single: bool) -> Finish:
-        """Return what makes a caller's vectors; the same for the same options, since checking them takes its time."""
-        key = type(truncate_dim), truncate_dim, bool(normalize), precision, single
-        simple = isinstance(truncate_dim, int | None) and isinstance(precision, str)
-        found = self._finishers.get(key) if simple else None
-        if found is None:
-            made = self.encoder.finisher(truncate_dim=truncate_dim, normalize_embeddings=normalize, precision=precision)
-            found = (lambda vectors: made(vectors)[0]) if single else made
-            if simple and len(self._finishers) < _FINISHERS:
-                self._finishers[key] = found
-        return found
+    def _finisher(self, single: bool, **options: Any) -> Finish:
+        """Return what makes a caller's vectors of those of the graph."""
+        made = self.encoder.finisher(**options)
+        return (lambda vectors: made(vectors)[0]) if single else made
 
     def _depart(self, future: "Future[NDArray[Any]]", request: Request) -> None:
         """Keep a request from being computed if its future was cancelled, and tell who waits for that future."""

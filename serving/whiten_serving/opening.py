@@ -1,8 +1,13 @@
-"""Open the bundles that are served, prove their parity on this machine, and watch the drift of their texts."""
+"""Open what is served: bundles, whose parity is proven on this machine, and the socket; watch the drift of texts."""
 
 import copy
+import os
+import socket
+import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -12,16 +17,21 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import Agreement, gate_here
 from whiten_runtime.encoder import Encoder
-from whiten_runtime.errors import IntegrityError, ParityError, UsageError
+from whiten_runtime.errors import IntegrityError, ParityError, UsageError, WhitenError
+from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.engine import TokenRunner
 from whiten_serving.async_encoder import AsyncEncoder
 from whiten_serving.http.models import ServedModel
-from whiten_serving.scheduler import BatchRun, Scheduler
+from whiten_serving.queue import BatchRun
+from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import ModelChoice, Settings
 
 if TYPE_CHECKING:  # the mathematics of whitening, which is needed where drift is measured only
     from whiten_whitening.drift import Drift, DriftMonitor
+
+_OWNER_AND_GROUP = 0o660
+"""Who may connect to a Unix socket."""
 
 DRIFT_WINDOW = 5000
 """Vectors after which a window of the traffic is complete. The last complete one and the present one are reported."""
@@ -86,6 +96,103 @@ def served(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, s
 def is_replaced(choice: ModelChoice, digest: str) -> bool:
     """Return whether a bundle on the disk is another than the one with this hash of its manifest."""
     return sha256(read_manifest(locate_bundle(choice.bundle)).to_json()).hexdigest() != digest
+
+
+def described(model: ServedModel) -> str:
+    """Return one line about a model: dimension, precision, space, parity."""
+    manifest, encoder = model.manifest, model.encoder
+    parity = "parity not checked"
+    if model.parity is not None:
+        parity = f"parity proven on {encoder.providers[0]}: worst cosine {model.parity:.7f}"
+    return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
+
+
+@contextmanager
+def locked(uds: str | None) -> Iterator[None]:
+    """Lock the path of a Unix socket: until the socket listens, nothing else shows that it is of a running process."""
+    if uds is None:
+        yield
+        return
+    path = Path(uds)
+    try:
+        file = path.with_name(f".{path.name}.lock").open("ab")
+    except OSError as error:
+        raise _no_socket(path, error) from None
+    with file:
+        try:
+            lock_file(file)
+        except BlockingIOError:
+            raise _taken(path) from None
+        yield
+
+
+def bind(settings: Settings) -> tuple[socket.socket, str]:
+    """Return the socket that the settings name, and its address. It does not listen yet: a client is refused."""
+    if settings.fd is not None:
+        try:
+            inherited = socket.socket(fileno=settings.fd)
+        except OSError as error:
+            message = f"--fd is {settings.fd}, which is no socket: {error.strerror}; 3 is systemd's first"
+            raise UsageError(message) from None
+        return inherited, _written(inherited)
+    if settings.uds is not None:
+        sock = _unix(Path(settings.uds))
+        return sock, f"unix:{settings.uds}"
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise UsageError(f"--host is '{settings.host}', which has no address; wanted a name or an address") from None
+    family, _, _, _, place = found[0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # on Windows it would let two processes share the port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(place)
+    except OSError as error:
+        sock.close()
+        raise refused(error, f"{settings.host}:{settings.port}") from None
+    return sock, _written(sock)
+
+
+def _written(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    return f"[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+
+
+def _unix(path: Path) -> socket.socket:
+    """Return a Unix socket, in the place of one whose process has ended."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists():
+            if not stat.S_ISSOCK(path.stat().st_mode):
+                raise WhitenError(f"{path}: exists and is no socket; choose another path (--uds)")
+            if sock.connect_ex(str(path)) == 0:
+                raise _taken(path)
+            path.unlink()
+        sock.bind(str(path))
+        path.chmod(_OWNER_AND_GROUP)
+    except OSError as error:
+        sock.close()
+        raise _no_socket(path, error) from None
+    except WhitenError:
+        sock.close()
+        raise
+    return sock
+
+
+def _no_socket(path: Path, error: OSError) -> WhitenError:
+    return WhitenError(f"{path}: cannot make a Unix socket there: {error.strerror or error}")
+
+
+def _taken(path: Path) -> WhitenError:
+    return WhitenError(f"{path}: another process listens there; stop it, or choose another path (--uds)")
+
+
+def refused(error: OSError, address: str) -> WhitenError:
+    """Return the error of an address that cannot be listened on."""
+    return WhitenError(f"{address} cannot be used: {error.strerror}; choose another port (--port) or address (--host)")
 
 
 class DriftWatch:

@@ -8,11 +8,10 @@ import math
 import os
 import signal
 import socket
-import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,19 +20,23 @@ from typing import Any
 import prometheus_client
 import uvicorn
 
-from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.files.replacing import lock_file
+from whiten_runtime.errors import WhitenError
 from whiten_serving.http.app import make_app
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
     DriftWatch,
+    bind,
+    described,
     is_replaced,
+    locked,
     make_scheduler,
     open_encoder,
+    refused,
     served,
 )
-from whiten_serving.scheduler import BatchRun, Scheduler
+from whiten_serving.queue import BatchRun
+from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import ModelChoice, Settings
 
 _SWITCH = 0.001
@@ -44,14 +47,13 @@ batches that requests for layer 0, whose network costs nothing, take a fifth mor
 _SETTLING = 0.3
 """Seconds in which connections that were made, and requests that were sent, before the end of the drain are read."""
 
-_OWNER_AND_GROUP = 0o660
 _LOG = logging.getLogger("whiten.serving")
 
 
 def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
     """Serve bundles until SIGTERM or SIGINT has been obeyed."""
     set_up_logs(settings.log)
-    with _locked(settings.uds):
+    with locked(settings.uds):
         listener, address = bind(settings)
         try:
             process = opened(settings, choices)
@@ -61,25 +63,6 @@ def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
             listener.close()
             if settings.uds is not None:
                 Path(settings.uds).unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(uds: str | None) -> Iterator[None]:
-    """Lock the path of a Unix socket: until the socket listens, nothing else shows that it is of a running process."""
-    if uds is None:
-        yield
-        return
-    path = Path(uds)
-    try:
-        file = path.with_name(f".{path.name}.lock").open("ab")
-    except OSError as error:
-        raise _no_socket(path, error) from None
-    with file:
-        try:
-            lock_file(file)
-        except BlockingIOError:
-            raise _taken(path) from None
-        yield
 
 
 @dataclass
@@ -125,7 +108,7 @@ class Process:
                 self._say_ready(address)
             await serving
         except OSError as error:
-            raise _refused(error, address) from None
+            raise refused(error, address) from None
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -251,83 +234,6 @@ def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
 
 def _both(first: Callable[[BatchRun], object], second: Callable[[BatchRun], object]) -> Callable[[BatchRun], object]:
     return lambda run: (first(run), second(run))
-
-
-def described(model: ServedModel) -> str:
-    """Return one line about a model: dimension, precision, space, parity."""
-    manifest, encoder = model.manifest, model.encoder
-    parity = "parity not checked"
-    if model.parity is not None:
-        parity = f"parity proven on {encoder.providers[0]}: worst cosine {model.parity:.7f}"
-    return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
-
-
-def bind(settings: Settings) -> tuple[socket.socket, str]:
-    """Return the socket that the settings name, and its address. It does not listen yet: a client is refused."""
-    if settings.fd is not None:
-        try:
-            inherited = socket.socket(fileno=settings.fd)
-        except OSError as error:
-            message = f"--fd is {settings.fd}, which is no socket: {error.strerror}; 3 is systemd's first"
-            raise UsageError(message) from None
-        return inherited, _written(inherited)
-    if settings.uds is not None:
-        sock = _unix(Path(settings.uds))
-        return sock, f"unix:{settings.uds}"
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, UnicodeError):
-        raise UsageError(f"--host is '{settings.host}', which has no address; wanted a name or an address") from None
-    family, _, _, _, place = found[0]
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if os.name == "posix":  # on Windows it would let two processes share the port
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(place)
-    except OSError as error:
-        sock.close()
-        raise _refused(error, f"{settings.host}:{settings.port}") from None
-    return sock, _written(sock)
-
-
-def _written(sock: socket.socket) -> str:
-    name = sock.getsockname()
-    if isinstance(name, str):
-        return f"unix:{name}"
-    return f"[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
-
-
-def _unix(path: Path) -> socket.socket:
-    """Return a Unix socket, in the place of one whose process has ended."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.exists():
-            if not stat.S_ISSOCK(path.stat().st_mode):
-                raise WhitenError(f"{path}: exists and is no socket; choose another path (--uds)")
-            if sock.connect_ex(str(path)) == 0:
-                raise _taken(path)
-            path.unlink()
-        sock.bind(str(path))
-        path.chmod(_OWNER_AND_GROUP)
-    except OSError as error:
-        sock.close()
-        raise _no_socket(path, error) from None
-    except WhitenError:
-        sock.close()
-        raise
-    return sock
-
-
-def _no_socket(path: Path, error: OSError) -> WhitenError:
-    return WhitenError(f"{path}: cannot make a Unix socket there: {error.strerror or error}")
-
-
-def _taken(path: Path) -> WhitenError:
-    return WhitenError(f"{path}: another process listens there; stop it, or choose another path (--uds)")
-
-
-def _refused(error: OSError, address: str) -> WhitenError:
-    return WhitenError(f"{address} cannot be used: {error.strerror}; choose another port (--port) or address (--host)")
 
 
 def set_up_logs(form: str) -> None:

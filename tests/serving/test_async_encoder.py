@@ -5,16 +5,15 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support.corpus import NASTY, sentences
+from support.corpus import sentences
 from support.runners import FakeRunner
 from support.vectors import worst
-from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten import Encoder, WhitenError
 from whiten_serving import AsyncEncoder, DeadlineExceededError, OverloadedError
 
 CLOSE = 1e-5
@@ -54,24 +53,6 @@ async def waiting(encoder: AsyncEncoder, requests: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_vectors_are_those_of_encode(golden: Path) -> None:
-    texts = [*NASTY, *sentences(200)]
-
-    async def main() -> None:
-        async with AsyncEncoder(golden / "bundle-v1-int8") as encoder:
-            want = encoder.batcher.encoder.encode(texts)
-            got = await asyncio.gather(*map(encoder.encode, texts), encoder.encode(texts), encoder.encode(texts[:3]))
-            assert worst(np.stack(got[:-2]), want) <= 1e-6
-            assert worst(got[-2], want) <= 1e-6
-            assert worst(got[-1], want[:3]) <= 1e-6
-            unit = encoder.batcher.encoder.encode(texts, normalize_embeddings=True, truncate_dim=5)
-            assert worst(await encoder.encode(texts, normalize_embeddings=True, truncate_dim=5), unit) <= 1e-6
-            assert (await encoder.encode(iter(texts))).shape == want.shape
-            assert (await encoder.encode("a", precision="binary")).dtype == np.int8
-
-    run(main())
-
-
 @pytest.mark.parametrize("texts", [[], (), iter([])])
 def test_no_texts_give_no_vectors_at_once(tiny: Encoder, texts: Any) -> None:
     async def main() -> None:
@@ -79,28 +60,6 @@ def test_no_texts_give_no_vectors_at_once(tiny: Encoder, texts: Any) -> None:
             assert (await encoder.encode(texts, truncate_dim=3)).shape == (0, 3)
         with pytest.raises(WhitenError, match="the batcher is closed"):
             await encoder.encode(texts)
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("texts", "options", "error"),
-    [
-        (["a", 3], {}, TextError),
-        (7, {}, TextError),
-        (["a"], {"truncate_dim": 99}, UsageError),
-        (["a"], {"prompt_name": "none"}, UsageError),
-        (["a"], {"timeout": "soon"}, UsageError),
-        (["long " * 99], {"truncate": False}, TooLongError),
-        (["long " * 9999], {"truncate": False}, TooLongError),
-    ],
-)
-def test_what_cannot_be_computed_is_refused(tiny: Encoder, texts: Any, options: Any, error: type[Exception]) -> None:
-    async def main() -> None:
-        async with AsyncEncoder(tiny) as encoder:
-            with pytest.raises(error):
-                await encoder.encode(texts, **options)
-            assert (await encoder.encode("a")).shape == (32,)
 
     run(main())
 
@@ -160,27 +119,6 @@ def test_the_time_that_tokenising_takes_is_part_of_the_timeout(tiny: Encoder, mo
             with pytest.raises(DeadlineExceededError):
                 await encoder.encode("a " * 5000, timeout=0.1)
         assert runner.texts == 0
-
-    run(main())
-
-
-def test_cancelled_tasks_cost_at_most_the_batch_that_runs(tiny: Encoder) -> None:
-    async def main() -> None:
-        runner = FakeRunner(held=True)
-        async with with_runner(tiny, runner) as encoder:
-            first = await begun(runner, asyncio.create_task(encoder.encode("first")))
-            tasks = [asyncio.create_task(encoder.encode(["a", "b"])) for _ in range(60)]
-            await waiting(encoder, 60)
-            for task in tasks[:50]:
-                task.cancel()
-            found = await asyncio.gather(*tasks[:50], return_exceptions=True)
-            assert {type(error) for error in found} == {asyncio.CancelledError}
-            assert encoder.stats().queue_requests == 10
-            runner.open.set()
-            assert {each.shape for each in await asyncio.gather(*tasks[50:])} == {(2, 3)}
-            await first
-            assert runner.texts == 21
-            assert encoder.stats().counted.departed == 50
 
     run(main())
 
@@ -248,7 +186,7 @@ def test_a_loop_that_is_closed_while_a_batch_runs_harms_nobody(tiny: Encoder) ->
 def test_a_request_tells_its_tokens_and_times(tiny: Encoder) -> None:
     async def main() -> None:
         async with AsyncEncoder(tiny) as encoder:
-            request = await encoder.request(["a", "long " * 99], timeout=30)
+            request = await encoder.request(["a", "long " * 99])
             assert request.tokens == sum(map(len, request.texts.ids))
             assert request.texts.truncated == 1
             assert (await encoder.answer(request)).shape == (2, 32)

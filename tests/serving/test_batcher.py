@@ -1,14 +1,17 @@
-"""Test `Batcher`: vectors are those of `Encoder.encode`, alone and under load; what it refuses, and how it ends."""
+"""Test `Batcher`, and what `AsyncEncoder` has in common with it: vectors of `Encoder.encode`, refusals, how it ends."""
 
+import asyncio
 import copy
 import gc
 import pickle
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import hypothesis.strategies as st
 import numpy as np
@@ -20,7 +23,8 @@ from support.corpus import NASTY, sentences
 from support.runners import FakeRunner
 from support.server import until
 from support.vectors import worst
-from whiten import Encoder, TextError, UsageError, WhitenError
+from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten_runtime.inference.engine import TokenRunner
 from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError, OverloadedError
 
 CLOSE = 1e-6
@@ -38,37 +42,78 @@ def encoder(request: pytest.FixtureRequest, golden: Path) -> Iterator[Encoder]:
         yield opened
 
 
-@pytest.fixture
-def batcher(encoder: Encoder) -> Iterator[Batcher]:
-    with Batcher(encoder) as opened:
-        yield opened
+class InLoop:
+    """Has the methods of a `Batcher`, and calls an `AsyncEncoder` in an event loop of another thread."""
+
+    def __init__(self, encoder: Encoder, **options: Any) -> None:
+        self._encoder, self._loop = AsyncEncoder(encoder, **options), asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.stats = self._encoder.stats
+
+    @property
+    def runner(self) -> TokenRunner:
+        return self._encoder.batcher.runner
+
+    @runner.setter
+    def runner(self, runner: TokenRunner) -> None:
+        self._encoder.batcher.runner = runner
+
+    def submit(self, texts: Any, **options: Any) -> "Future[Any]":
+        return asyncio.run_coroutine_threadsafe(self._encoder.encode(texts, **options), self._loop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._encoder.close(), self._loop).result(60)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture(params=[Batcher, InLoop])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Both ways to make batches: on threads, and in an event loop."""
+    return request.param
+
+
+@contextmanager
+def holding(made: Any) -> Iterator[tuple[Any, FakeRunner, "Future[Any]"]]:
+    """Let the runner of a batcher of one lane hold a first request until the block ends."""
+    runner = FakeRunner(held=True)
+    with made as batcher:
+        batcher.runner = runner
+        first = batcher.submit("first")
+        assert runner.begun.acquire(timeout=30)
+        try:
+            yield batcher, runner, first
+        finally:
+            runner.open.set()
 
 
 @pytest.fixture
 def held(tiny: Encoder) -> Iterator[tuple[Batcher, FakeRunner, "Future[Any]"]]:
     """A batcher of one lane, whose runner holds a first request."""
-    runner = FakeRunner(held=True)
-    batcher = Batcher(tiny, lanes=1)
-    batcher.runner = runner
-    first = batcher.submit("first")
-    assert runner.begun.acquire(timeout=30)
-    yield batcher, runner, first
-    runner.open.set()
-    batcher.close()
+    with holding(Batcher(tiny, lanes=1)) as found:
+        yield found
 
 
 def bound(encoder: Encoder) -> float:
     return SMALL if encoder.manifest.precision == "fp32" else CLOSE
 
 
-def test_vectors_are_those_of_encode_under_load(batcher: Batcher, encoder: Encoder) -> None:
+def test_vectors_are_those_of_encode_under_load(kind: Any, encoder: Encoder) -> None:
     texts = [*NASTY, *sentences(400)]
     alone = np.stack([encoder.encode(text) for text in texts])
-    futures = [batcher.submit(text) for text in texts] + [batcher.submit(texts[start::7]) for start in range(7)]
-    got = np.stack([future.result(60) for future in futures[: len(texts)]])
-    assert worst(got, alone) <= bound(encoder)
-    for start, future in enumerate(futures[len(texts) :]):
-        assert worst(future.result(60), alone[start::7]) <= bound(encoder)
+    with kind(encoder) as batcher:
+        futures = [batcher.submit(text) for text in texts] + [batcher.submit(texts[start::7]) for start in range(7)]
+        futures.append(batcher.submit(iter(texts)))
+        got = np.stack([future.result(60) for future in futures[: len(texts)]])
+        assert worst(got, alone) <= bound(encoder)
+        for start, future in enumerate(futures[len(texts) : -1]):
+            assert worst(future.result(60), alone[start::7]) <= bound(encoder)
+        assert worst(futures[-1].result(60), alone) <= bound(encoder)
 
 
 @given(texts=st.lists(st.text(max_size=60), max_size=12))
@@ -97,11 +142,13 @@ def test_any_texts(tiny: Encoder, texts: list[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("pooled", [True, False])
-def test_options_are_those_of_encode(options: dict[str, Any], pooled: bool, golden: Path, tmp_path: Path) -> None:
+def test_options_are_those_of_encode(
+    kind: Any, options: dict[str, Any], pooled: bool, golden: Path, tmp_path: Path
+) -> None:
     bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
     change_bundle(bundle, prompts=PROMPTS, include_prompt=pooled)
     texts = sentences(50)
-    with Encoder(bundle) as encoder, Batcher(encoder) as batcher:
+    with Encoder(bundle) as encoder, kind(encoder) as batcher:
         futures = [batcher.submit(texts[:7], **options), batcher.submit(texts), batcher.submit([], **options)]
         futures += [batcher.submit(text, **options) for text in texts]
         for future, want in zip(
@@ -150,9 +197,9 @@ def test_batchers_share_lanes(golden: Path, tmp_path: Path, bundle: str) -> None
         ({"a": 1}, "wanted a str, or a list or another iterable of str"),
     ],
 )
-def test_what_is_no_text_is_refused_at_once(tiny: Encoder, texts: Any, message: str) -> None:
-    with Batcher(tiny) as batcher, pytest.raises(TextError, match=message):
-        batcher.submit(texts)
+def test_what_is_no_text_is_refused(kind: Any, tiny: Encoder, texts: Any, message: str) -> None:
+    with kind(tiny) as batcher, pytest.raises(TextError, match=message):
+        batcher.submit(texts).result(60)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +215,14 @@ def test_what_is_no_text_is_refused_at_once(tiny: Encoder, texts: Any, message: 
         ({"timeout": float("nan")}, "timeout is nan"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused_at_once(tiny: Encoder, options: Any, message: str) -> None:
-    with Batcher(tiny) as batcher:
+def test_options_that_cannot_be_used_are_refused(kind: Any, tiny: Encoder, options: Any, message: str) -> None:
+    with kind(tiny) as batcher:
         for texts in ("a", ["a"], []):
             with pytest.raises(UsageError, match=message):
-                batcher.submit(texts, **options)
+                batcher.submit(texts, **options).result(60)
+        for long in ("long " * 99, "long " * 9999):
+            with pytest.raises(TooLongError):
+                batcher.submit(long, truncate=False).result(60)
         assert batcher.submit("a", truncate_dim=np.int64(3)).result(60).shape == (3,)
 
 
@@ -180,6 +230,8 @@ def test_options_that_cannot_be_used_are_refused_at_once(tiny: Encoder, options:
     ("options", "message"),
     [
         ({"lanes": 0}, "lanes is 0"),
+        ({"lanes": 1.5}, "lanes is 1.5"),
+        ({"lanes": 99999}, "lanes is 99999; wanted a whole number from 1 to"),
         ({"max_batch_tokens": 0}, "max_batch_tokens is 0"),
         ({"max_queue_tokens": 0}, "max_queue_tokens is 0"),
         ({"max_wait": 0}, "max_wait is 0"),
@@ -247,20 +299,20 @@ def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future
     assert runner.texts == 2
 
 
-def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(
-    held: tuple[Batcher, FakeRunner, "Future[Any]"],
-) -> None:
-    batcher, runner, first = held
-    futures = [batcher.submit(["a", "b"]) for _ in range(60)]
-    assert all(future.cancel() for future in futures[:50])
-    assert wait(futures[:50], timeout=30).not_done == set()
-    with pytest.raises(CancelledError):
-        futures[0].result(1)
-    assert first.cancel()  # it runs already: nobody gets its vector
-    runner.open.set()
-    assert all(future.result(60).shape == (2, 3) for future in futures[50:])
-    assert runner.texts == 1 + 20
-    assert not futures[50].cancel()
+def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(kind: Any, tiny: Encoder) -> None:
+    with holding(kind(tiny, lanes=1)) as (batcher, runner, first):
+        futures = [batcher.submit(["a", "b"]) for _ in range(60)]
+        until(lambda: batcher.stats().queue_requests == 60)
+        assert all(future.cancel() for future in futures[:50])
+        assert wait(futures[:50], timeout=30).not_done == set()
+        with pytest.raises(CancelledError):
+            futures[0].result(1)
+        until(lambda: batcher.stats().counted.departed == 50)
+        assert first.cancel()  # it runs already: nobody gets its vector
+        runner.open.set()
+        assert all(future.result(60).shape == (2, 3) for future in futures[50:])
+        assert runner.texts == 1 + 20
+        assert not futures[50].cancel()
 
 
 def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,16 +106,6 @@ def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
     assert f"127.0.0.1:{port} cannot be used: Address already in use; choose another port" in said
 
 
-@pytest.mark.slow
-def test_several_models_share_one_process(golden: Path) -> None:
-    with RunningServer(f"a={golden / 'bundle-v1'}", f"b={golden / 'bundle-v1-int8'}") as server:
-        for name, model in (("bundle-v1", "a"), ("bundle-v1-int8", "b")):
-            found = server.embed(TEXT, model).json()["data"][0]["embedding"]
-            with Encoder(golden / name) as encoder:
-                assert np.allclose(found, encoder.encode(TEXT), atol=1e-5)
-        assert server.embed(TEXT, "c").status_code == 404
-
-
 def test_the_second_of_two_on_one_socket_is_refused_while_the_first_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

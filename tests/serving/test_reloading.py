@@ -64,16 +64,6 @@ def test_every_answer_is_of_one_bundle(place: Path, golden: Path) -> None:
         assert np.allclose(of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json()), second, atol=1e-5)
 
 
-def test_a_bundle_that_is_replaced_without_a_signal_goes_on(place: Path, golden: Path) -> None:
-    """Nothing of the old files may be opened again, for texts of any length, alone or together."""
-    expected = vectors(place)
-    with RunningServer(place) as server:
-        swap(place, golden / "bundle-v1-int8")
-        for inputs in (TEXTS[:1], TEXTS, ["long " * 200]):
-            assert server.call("POST", "/v1/embeddings", {"input": inputs}).status_code == 200
-        assert np.allclose(of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json()), expected, atol=1e-5)
-
-
 def test_a_reload_that_fails_keeps_the_old_bundle_and_says_so(place: Path, golden: Path) -> None:
     expected = vectors(place)
     with RunningServer(place) as server:
@@ -92,12 +82,3 @@ def test_a_reload_that_fails_keeps_the_old_bundle_and_says_so(place: Path, golde
         server.message("model: reloaded", after=seen)
         second = vectors(golden / "bundle-v1-int8")
         assert np.allclose(of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json()), second, atol=1e-5)
-
-
-def test_an_unchanged_bundle_stays_open(place: Path) -> None:
-    with RunningServer(place) as server:
-        digest = server.call("GET", "/info").json()["model_sha"]
-        for _ in range(3):
-            server.signal(signal.SIGHUP)
-        server.message("model: unchanged")
-        assert server.call("GET", "/info").json()["model_sha"] == digest

@@ -14,7 +14,8 @@ from support.runners import LOST, POISON, FakeRunner, vectors_of
 from support.server import until
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
-from whiten_serving.scheduler import BatchRun, DeadlineExceededError, OverloadedError, Request, Scheduler
+from whiten_serving.queue import BatchRun, Request
+from whiten_serving.scheduler import DeadlineExceededError, OverloadedError, Scheduler
 
 Opened = Callable[..., Scheduler]
 
@@ -68,16 +69,6 @@ def held(opened: Opened, count: int = 1, **options: Any) -> tuple[Scheduler, Fak
         lanes.submit(request)
         assert runner.begun.acquire(timeout=30)
     return lanes, runner, ended, first
-
-
-@pytest.mark.parametrize("count", [0, -1, 1.5, True])
-def test_numbers_out_of_range_are_refused(count: Any) -> None:
-    with pytest.raises(UsageError, match="lanes is"):
-        Scheduler(count, 16)
-    with pytest.raises(UsageError, match="max_batch_tokens is"):
-        Scheduler(1, count)
-    with pytest.raises(UsageError, match="lanes is 99999; wanted a whole number from 1 to"):
-        Scheduler(99999, 16)
 
 
 def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> None:

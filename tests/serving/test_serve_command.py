@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -142,9 +141,3 @@ def test_keys(tmp_path: Path) -> None:
 def test_names_of_models(written: str, name: str) -> None:
     (found,) = model_choices([written])
     assert found.name == name
-
-
-def test_settings_of_another_kind_are_refused() -> None:
-    given: dict[str, Any] = {"uds": "a", "fd": 3}
-    with pytest.raises(UsageError, match="choose one place"):
-        Settings(**given)

@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from whiten_serving.http import info, ollama, openai, tei
 from whiten_serving.http.errors import ApiError, ClientGoneError
@@ -28,7 +28,6 @@ ACCESS = logging.getLogger("whiten.access")
 GONE = 499
 """Status, in logs and metrics, of requests whose caller had gone before the answer."""
 
-_CALL = "whiten.call"
 _EXPOSED = ("x-request-id", "x-whiten-truncated", "retry-after", "retry-after-ms")
 _VECTORS = "Vectors of texts"
 
@@ -96,7 +95,7 @@ def make_app(service: Service) -> Starlette:
     routes = [_route(service, endpoint, endpoint.path) for endpoint in (*ENDPOINTS, itself)]
     below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
     routes += [_route(service, endpoint, f"/models/{{model}}{endpoint.path}".rstrip("/")) for endpoint in below]
-    middleware = [Middleware(Observed, service=service)]
+    middleware = []
     if service.settings.cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -105,15 +104,23 @@ def make_app(service: Service) -> Starlette:
             allow_headers=["*"],
             expose_headers=_EXPOSED,
         )
-        middleware.insert(0, cors)
-    handlers: dict[Any, Any] = {HTTPException: _not_found}
+        middleware.append(cors)
+
+    async def not_found(request: Request, error: HTTPException) -> Response:
+        call = Call.of(request.scope)
+        response = _completed(service, call, _not_found(request, call, error))
+        _observe(service, call, request.method)
+        return response
+
+    handlers: dict[Any, Any] = {HTTPException: not_found}
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
 
 class Answered:
-    """Answers the requests of one endpoint, and turns what fails into answers.
+    """Answers the requests of one endpoint, turns what fails into answers, and logs and counts each request.
 
     It is an ASGI application of its own: Starlette's wrapping of functions costs each request 30 µs more.
     """
@@ -122,21 +129,29 @@ class Answered:
         self._service, self._endpoint = service, endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: Call = scope[_CALL]
-        call.route, call.dialect = self._endpoint.path, self._endpoint.dialect
+        call = Call.of(scope, self._endpoint.path, self._endpoint.dialect)
         try:
-            self._service.admit(self._endpoint, call)
-            with Guarded(call, receive) if self._endpoint.request is not None else nullcontext():
-                response = await self._endpoint.handler(self._service, Request(scope, receive), call)
+            response = _completed(self._service, call, await self._response(scope, receive, call))
+        except ClientGoneError:
+            call.status = GONE
+        else:
+            await response(scope, receive, send)
+        _observe(self._service, call, scope["method"])
+
+    async def _response(self, scope: Scope, receive: Receive, call: Call) -> Response:
+        service, endpoint = self._service, self._endpoint
+        try:
+            service.admit(endpoint, call)
+            with Guarded(call, receive) if endpoint.request is not None else nullcontext():
+                return await endpoint.handler(service, Request(scope, receive), call)
         except ApiError as error:
-            response = _refused(call, error)
+            return _refused(call, error)
         except ClientGoneError:
             raise
         except Exception as error:
             failure = ApiError("engine", f"the server failed ({type(error).__name__}); see its log")
             failure.__cause__ = error
-            response = _refused(call, failure)
-        await response(scope, receive, send)
+            return _refused(call, failure)
 
 
 def _route(service: Service, endpoint: Endpoint, path: str) -> Route:
@@ -152,9 +167,8 @@ def _refused(call: Call, error: ApiError) -> Response:
     return Response(body, status, error.headers, media_type="application/json")
 
 
-async def _not_found(request: Request, error: HTTPException) -> Response:
+def _not_found(request: Request, call: Call, error: HTTPException) -> Response:
     """Return the answer to a path that is not there, or not for the method of a request."""
-    call: Call = request.scope[_CALL]
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     call.dialect = "ollama" if path.startswith("/api/") else "openai"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -165,43 +179,27 @@ async def _not_found(request: Request, error: HTTPException) -> Response:
     return _refused(call, ApiError("unknown_path", message))
 
 
-class Observed:
-    """Gives each request an id, and logs and counts it when it is answered."""
+def _completed(service: Service, call: Call, response: Response) -> Response:
+    """Add what each answer has: the request's id, how many of its texts were cut, the end of the connection."""
+    call.status, headers = response.status_code, response.raw_headers
+    headers.append((b"x-request-id", call.id.encode("ascii")))
+    if call.truncated:
+        headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
+    if service.draining and (b"connection", b"close") not in headers:
+        headers.append((b"connection", b"close"))
+    _describe_span(call)  # it ends with the answer
+    return response
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app = app
-        self._service = service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        call = scope[_CALL] = Call.of(scope)
-
-        async def observed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                call.status = message["status"]
-                headers = [*message["headers"], (b"x-request-id", call.id.encode("ascii"))]
-                if call.truncated:
-                    headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
-                if self._service.draining and (b"connection", b"close") not in headers:
-                    headers.append((b"connection", b"close"))
-                message["headers"] = headers
-                _describe_span(call)  # it ends with the answer
-            await send(message)
-
-        try:
-            await self._app(scope, receive, observed)
-        except ClientGoneError:
-            call.status = GONE
-        seconds = time.monotonic() - call.begun
-        metrics = self._service.metrics
-        metrics.count(call.route, call.model, call.status, seconds)
-        if call.status == HTTPStatus.OK and call.run_seconds:
-            times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
-            metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
-        if self._service.settings.access_log != "off" and ACCESS.isEnabledFor(logging.INFO):
-            ACCESS.info("%s", _line(call, scope["method"], seconds, self._service.settings.access_log == "json"))
+def _observe(service: Service, call: Call, method: str) -> None:
+    """Count and log a request that was answered, or whose caller has gone."""
+    seconds = time.monotonic() - call.begun
+    service.metrics.count(call.route, call.model, call.status, seconds)
+    if call.status == HTTPStatus.OK and call.run_seconds:
+        times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
+        service.metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
+    if service.settings.access_log != "off" and ACCESS.isEnabledFor(logging.INFO):
+        ACCESS.info("%s", _line(call, method, seconds, service.settings.access_log == "json"))
 
 
 def _line(call: Call, method: str, seconds: float, as_json: bool) -> str:

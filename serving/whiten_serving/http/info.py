@@ -8,9 +8,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from whiten_serving.http import ollama, openai, tei
+from whiten_serving.http.errors import draining
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
-from whiten_serving.http.service import Call, Endpoint, Service, answer, check_serving, json_of
+from whiten_serving.http.service import Call, Endpoint, Service, answer, json_of
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {"openai": openai.ErrorAnswer, "tei": tei.ErrorAnswer, "ollama": ollama.ErrorAnswer}
@@ -23,7 +24,8 @@ async def live(service: Service, request: Request, call: Call) -> Response:
 async def ready(service: Service, request: Request, call: Call) -> Response:
     if "model" in request.path_params:
         service.models.get(request.path_params["model"])
-    check_serving(service)
+    if service.draining:
+        raise draining("the server is about to stop")
     return PlainTextResponse("ready\n")
 
 

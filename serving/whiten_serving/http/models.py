@@ -15,7 +15,8 @@ from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving.batcher import Batcher
 from whiten_serving.http.errors import ApiError
-from whiten_serving.scheduler import Request, Scheduler
+from whiten_serving.queue import Request
+from whiten_serving.scheduler import Scheduler
 
 
 class Embeds(Protocol):
@@ -23,7 +24,7 @@ class Embeds(Protocol):
 
     batcher: Batcher
 
-    async def request(self, texts: str | Iterable[str], *, timeout: float | None, **options: Any) -> Request:
+    async def request(self, texts: str | Iterable[str], **options: Any) -> Request:
         """Tokenise texts, and return a request for `answer`."""
 
     async def answer(self, request: Request, timed: bool = True) -> NDArray[Any]:

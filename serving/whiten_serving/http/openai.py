@@ -14,31 +14,21 @@ from whiten_serving.http.inputs import Input
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Call, Service, Task, Wanted, answer, base64_of, json_of, rows_of
 
-Dtype = Literal["float", "float32", "int8", "uint8", "binary", "ubinary"]
-Count = Annotated[int, Meta(ge=1)]
-
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """Asks for vectors. Fields besides OpenAI's are those of other servers of its kind: vLLM, Voyage, Mistral, Jina."""
+    """Asks for vectors. The fields from `prompt_name` on are not OpenAI's; clients send them as `extra_body`."""
 
     input: Input
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Count | None = None
-    output_dimension: Count | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     prompt_name: str | None = None
     input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
     truncate: bool | Literal["NONE", "START", "END"] | None = None
-    truncation: bool | None = None
     normalize: bool | None = None
-    normalized: bool | None = None
-    precision: Dtype | None = None
-    encoding_dtype: Dtype | None = None
-    embed_dtype: Dtype | None = None
-    output_dtype: Dtype | None = None
-    embedding_type: Dtype | None = None
+    precision: VectorPrecision | None = None
 
 
 class Embedding(msgspec.Struct):
@@ -104,7 +94,6 @@ _TASKS: dict[str, Task] = {
     "passage": "document",
     "search_document": "document",
 }
-_DTYPES = ("precision", "encoding_dtype", "embed_dtype", "output_dtype", "embedding_type")
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:
@@ -121,46 +110,25 @@ async def embeddings(service: Service, request: Request, call: Call) -> Response
 
 
 def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:
-    """Return what a request asks for, whichever of their names its fields have."""
-    cut = asked.truncate
-    truncate = None if cut is None else cut if isinstance(cut, bool) else cut != "NONE"
-    return Wanted(
-        texts=texts,
-        dimensions=_same("dimensions", asked.dimensions, "output_dimension", asked.output_dimension),
-        normalize=_same("normalize", asked.normalize, "normalized", asked.normalized),
-        prompt_name=asked.prompt_name,
-        task=None if asked.input_type is None else _TASKS[asked.input_type],
-        truncate=_same("truncate", truncate, "truncation", asked.truncation),
-        side="left" if cut == "START" else "right" if cut == "END" else None,
-        precision=_precision(asked),
-    )
-
-
-def _same(first: str, one: Any, second: str, other: Any) -> Any:
-    """Return a value that has two names in requests."""
-    if one is not None and other is not None and one != other:
-        raise ApiError("unsupported_value", f"{first} and {second} say different things; leave one out", first)
-    return other if one is None else one
-
-
-def _precision(asked: EmbeddingsRequest) -> VectorPrecision:
-    """Return the precision of numbers, whichever of its names the field has."""
-    given = {name: value for name in _DTYPES if (value := getattr(asked, name)) is not None}
-    found: set[VectorPrecision] = {"float32" if value == "float" else value for value in given.values()}
-    if not found:
-        return "float32"
-    if len(found) > 1:
-        raise ApiError(
-            "unsupported_value", f"{' and '.join(given)} say different things; leave one out", next(iter(given))
-        )
-    precision = found.pop()
+    """Return what a request asks for."""
+    precision = asked.precision or "float32"
     if asked.encoding_format == "base64" and precision != "float32":
         message = (
-            f"encoding_format is base64, whose bytes clients read as float32, but {next(iter(given))} is {precision}; "
+            f"encoding_format is base64, whose bytes clients read as float32, but precision is {precision}; "
             'give encoding_format="float", which openai-python must be told, or leave the precision out'
         )
         raise ApiError("unsupported_value", message, "encoding_format")
-    return precision
+    cut = asked.truncate
+    return Wanted(
+        texts=texts,
+        dimensions=asked.dimensions,
+        normalize=asked.normalize,
+        prompt_name=asked.prompt_name,
+        task=None if asked.input_type is None else _TASKS[asked.input_type],
+        truncate=None if cut is None else cut if isinstance(cut, bool) else cut != "NONE",
+        side="left" if cut == "START" else "right" if cut == "END" else None,
+        precision=precision,
+    )
 
 
 def _plain(index: int, row: NDArray[Any]) -> dict[str, object]:

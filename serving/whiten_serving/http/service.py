@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
-from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect, draining, of_answer, of_request
+from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect, of_answer, of_request
 from whiten_serving.http.inputs import Inputs, parsed, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
@@ -55,10 +55,10 @@ class Call:
 
     headers: dict[bytes, bytes]  # by lower-case name
     id: str  # that of the header x-request-id, or a new one
-    begun: float  # time of time.monotonic, as the next
+    begun: float  # time of time.monotonic, as the deadline
+    route: str
+    dialect: Dialect  # of its errors
     deadline: float = math.inf
-    dialect: Dialect = "openai"  # of its errors
-    route: str = "unknown"
     model: str = ""
     texts: int = 0
     tokens: int = 0
@@ -71,12 +71,12 @@ class Call:
     received: bool = False  # whether its body was read
 
     @classmethod
-    def of(cls, scope: Scope) -> "Call":
+    def of(cls, scope: Scope, route: str = "unknown", dialect: Dialect = "openai") -> "Call":
         """Return the request of an ASGI scope."""
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
         name = given.decode("ascii") if _ID.fullmatch(given) else f"{_PREFIX}-{next(_NUMBERS):x}"
-        return cls(headers, name, time.monotonic())
+        return cls(headers, name, time.monotonic(), route, dialect)
 
     @property
     def remaining(self) -> float:
@@ -84,7 +84,7 @@ class Call:
         return self.deadline - time.monotonic()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Wanted:
     """Holds what a request asks for; None where it does not say it."""
 
@@ -177,19 +177,18 @@ class Service:
             "truncate": self.settings.on_long == "truncate" if wanted.truncate is None else wanted.truncate,
             "precision": wanted.precision,
         }
-        if (left := call.remaining) <= 0:
+        if call.remaining <= 0:
             raise ApiError("deadline", "the time of the request was over before it was computed; give it more")
-        return await _computed(call, served, wanted, options, left)
+        return await _computed(call, served, wanted, options)
 
 
-async def _computed(
-    call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any], left: float
-) -> NDArray[Any]:
+async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
     begun = time.monotonic()
     try:
-        request = await served.embeds.request(wanted.texts, timeout=left, **options)
+        request = await served.embeds.request(wanted.texts, **options)
     except WhitenError as error:
         raise of_request(error) from error
+    request.deadline = call.deadline
     call.tokenize_seconds = time.monotonic() - begun
     call.tokens, call.truncated = request.tokens, request.texts.truncated
     if call.truncated and wanted.side not in (None, served.manifest.truncation_side):
@@ -273,12 +272,6 @@ class Guarded:
             self._watcher.cancel()
         if self._why is not None and self._task.uncancel() <= self._before:  # else somebody else cancels it too
             raise self._why from None
-
-
-def check_serving(service: Service) -> None:
-    """Raise ApiError if requests are not welcome."""
-    if service.draining:
-        raise draining("the server is about to stop")
 
 
 def json_of(value: object) -> bytes:

@@ -29,39 +29,106 @@ objects = st.dictionaries(st.sampled_from(FIELDS), values | st.lists(texts, max_
 valid = st.builds(lambda field, value: {field: value}, st.sampled_from(["input", "inputs"]), texts | st.lists(texts))
 
 
+LONG = "word " * 300
+PAIR = {"source_sentence": "a", "sentences": ["b"]}
+
+BAD_CALLS: list[tuple[str, object, int, str, str]] = [
+    # path, body, status, code of OpenAI's errors or error_type of TEI's, a word of the message
+    (EMBEDDINGS, b"", 400, "invalid_json", "not JSON"),
+    (EMBEDDINGS, b"nothing", 400, "invalid_json", "not JSON"),
+    (EMBEDDINGS, b'{"input": "\xff\xfe"}', 400, "invalid_json", "UTF-8"),
+    (EMBEDDINGS, b'{"input": ["\xc3"]}', 400, "invalid_json", "UTF-8"),
+    (EMBEDDINGS, b'{"input": ' + b"[" * 200_000, 400, "invalid_json", "nested"),
+    (EMBEDDINGS, b'{"input": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "invalid_json", "nested"),
+    (EMBEDDINGS, b"[" * 200_000, 400, "invalid_type", "object"),
+    (EMBEDDINGS, [1], 400, "invalid_type", "object"),
+    (EMBEDDINGS, "a", 400, "invalid_type", "object"),
+    (EMBEDDINGS, {}, 400, "invalid_type", "'input' is missing"),
+    (EMBEDDINGS, {"input": 3}, 400, "invalid_type", "input"),
+    (EMBEDDINGS, {"input": None}, 400, "invalid_type", "input"),
+    (EMBEDDINGS, {"input": ["a", None]}, 400, "invalid_type", "input[1]"),
+    (EMBEDDINGS, {"input": ["a", 3]}, 400, "invalid_type", "input[1]"),
+    (EMBEDDINGS, {"input": ["a", [1]]}, 400, "invalid_type", "input[1]"),
+    (EMBEDDINGS, {"input": []}, 400, "empty_input", "input"),
+    (EMBEDDINGS, {"inpt": "a"}, 400, "unknown_field", "'inpt'"),
+    (EMBEDDINGS, {"input": "a", "task": "retrieval"}, 400, "unknown_field", "'task'"),
+    (EMBEDDINGS, {"input": [1, 2]}, 400, "token_ids", "check_embedding_ctx_length=False"),
+    (EMBEDDINGS, {"input": [[1], [2, 3]]}, 400, "token_ids", "check_embedding_ctx_length=False"),
+    (EMBEDDINGS, {"input": [3, "a"]}, 400, "token_ids", "token ids"),
+    (EMBEDDINGS, {"input": [["a"]]}, 400, "token_ids", "token ids"),
+    (EMBEDDINGS, {"input": [[]]}, 400, "token_ids", "token ids"),
+    (EMBEDDINGS, b'{"input": [' + b"[]," * 8_000_000 + b"[]]}", 400, "token_ids", "token ids"),
+    (EMBEDDINGS, {"input": "a", "dimensions": 99}, 400, "dimensions", "dimensions is 99"),
+    (EMBEDDINGS, {"input": "a", "dimensions": 0}, 400, "invalid_type", "dimensions"),
+    (EMBEDDINGS, {"input": "a", "dimensions": "5"}, 400, "invalid_type", "dimensions"),
+    (EMBEDDINGS, {"input": "a", "encoding_format": "hex"}, 400, "invalid_type", "encoding_format"),
+    (EMBEDDINGS, {"input": "a", "precision": "float16"}, 400, "invalid_type", "precision"),
+    (EMBEDDINGS, {"input": "a", "prompt_name": "query"}, 400, "unsupported_value", "prompt_name"),
+    (EMBEDDINGS, {"input": ["a", LONG], "truncate": False}, 400, "context_length_exceeded", "texts[1]"),
+    (EMBEDDINGS, {"input": LONG, "truncate": "NONE"}, 400, "context_length_exceeded", "texts[0]"),
+    (EMBEDDINGS, {"input": LONG, "truncate": "START"}, 400, "unsupported_value", "right"),
+    (EMBEDDINGS, {"input": ["a"] * 2049}, 413, "too_many_texts", "2049"),
+    (EMBEDDINGS, {"input": "a" * 1_000_001}, 413, "text_too_long", "1000001"),
+    (EMBEDDINGS, b'{"input": "' + b" " * (32_000_001 - 13) + b'"}', 413, "body_too_large", "32000000"),
+    (
+        EMBEDDINGS,
+        b'{"input": "a", "metadata": {"a": [' + b"{}," * 8_000_000 + b"{}]}}",
+        400,
+        "invalid_type",
+        "metadata",
+    ),
+    ("/embed", b"nothing", 422, "Validation", "not JSON"),
+    ("/embed", {}, 422, "Validation", "'inputs' is missing"),
+    ("/embed", {"inputs": 3}, 422, "Validation", "inputs"),
+    ("/embed", {"inputs": []}, 400, "Empty", "inputs"),
+    ("/embed", {"inputs": [1, 2]}, 422, "Validation", "token ids"),
+    ("/embed", {"inputs": "a", "dimensions": 400}, 400, "Validation", "dimensions"),
+    ("/embed", {"inputs": "a", "prompt_name": "none"}, 422, "Validation", "prompt_name"),
+    ("/embed", {"inputs": "a", "task": "x"}, 422, "Validation", "task"),
+    ("/embed", {"inputs": "a", "normalize": True, "parameters": {"normalize": False}}, 422, "Validation", "normalize"),
+    ("/embed", {"inputs": LONG, "truncate": False}, 422, "Tokenizer", "texts[0]"),
+    ("/embed", {"inputs": LONG, "truncation_direction": "Left"}, 422, "Validation", "right"),
+    ("/embed", {"inputs": ["a"] * 2049}, 413, "Validation", "2049"),
+    ("/similarity", {"inputs": {"source_sentence": "a"}}, 422, "Validation", "'sentences' is missing"),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty", "sentences"),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [3]}}, 422, "Validation", "sentences[0]"),
+    ("/similarity", {"inputs": PAIR, "parameters": {"normalize": True}}, 422, "Validation", "normalize"),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"] * 2048}}, 413, "Validation", "2049"),
+    ("/api/embed", [], 400, "", "object"),
+    ("/api/embed", {}, 400, "", "'input' is missing"),
+    ("/api/embed", {"input": [1, 2]}, 400, "", "token ids"),
+    ("/api/embed", {"input": "a", "format": "json"}, 400, "", "format"),
+    ("/api/embed", {"input": "a", "options": {"pooling": "cls"}}, 400, "", "pooling"),
+    ("/api/embed", {"input": "a b c d e f g", "options": {"num_ctx": 2}}, 400, "", "num_ctx"),
+    ("/api/embed", {"input": "a", "options": {"num_ctx": "2"}}, 400, "", "num_ctx"),
+    ("/api/embed", {"input": LONG, "truncate": False}, 400, "", "tokens"),
+]
+
+
 @pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        (b"", 400, "invalid_json"),
-        (b"nothing", 400, "invalid_json"),
-        (b'{"input": "\xff\xfe"}', 400, "invalid_json"),
-        (b'{"input": ["\xc3"]}', 400, "invalid_json"),
-        (b'{"input": ' + b"[" * 200_000, 400, "invalid_json"),
-        (b'{"input": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "invalid_json"),
-        (b"[" * 200_000, 400, "invalid_type"),
-        (b"[1]", 400, "invalid_type"),
-        (b'{"input": 3}', 400, "invalid_type"),
-        (b'{"input": ["a", 3]}', 400, "invalid_type"),
-        (b'{"input": null}', 400, "invalid_type"),
-        (b'{"inpt": "a"}', 400, "unknown_field"),
-        (b"{}", 400, "invalid_type"),
-        (b'{"input": []}', 400, "empty_input"),
-        (b'{"input": [1, 2]}', 400, "token_ids"),
-        (b'{"input": [[1], [2]]}', 400, "token_ids"),
-        (b'{"input": "a", "dimensions": 99}', 400, "dimensions"),
-        (json.dumps({"input": ["a"] * 2049}).encode(), 413, "too_many_texts"),
-        (json.dumps({"input": "a" * 1_000_001}).encode(), 413, "text_too_long"),
-        (b'{"input": "' + b" " * (32_000_001 - 13) + b'"}', 413, "body_too_large"),
-        (b'{"input": [' + b"[]," * 8_000_000 + b"[]]}", 400, "token_ids"),
-        (b'{"input": "a", "metadata": {"a": [' + b"{}," * 8_000_000 + b"{}]}}", 400, "invalid_type"),
-    ],
-    ids=lambda value: f"{value[:30]!r}" if isinstance(value, bytes) else None,
+    ("path", "body", "status", "code", "word"),
+    BAD_CALLS,
+    ids=lambda value: repr(value[:30]) if isinstance(value, bytes) else None,
 )
-def test_bodies_that_are_refused(app: Any, body: bytes, status: int, code: str) -> None:
-    answer = asked(app, "POST", EMBEDDINGS, body)
-    error = answer.json()["error"]
-    assert (answer.status, error["code"]) == (status, code), error
+def test_bad_calls(app: Any, path: str, body: object, status: int, code: str, word: str) -> None:
+    answer = asked(app, "POST", path, body)
+    found, error = answer.json(), answer.json()["error"]
+    if path == EMBEDDINGS:
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (answer.status, error["type"], error["code"]) == (status, "invalid_request_error", code), error
+        message = error["message"]
+    else:
+        assert found == ({"error": error, "error_type": code} if code else {"error": error})
+        assert answer.status == status, error
+        message = error
+    assert word in message
+    assert "\n" not in message
     assert answer.headers["x-should-retry"] == "false"
+
+
+def test_the_field_at_fault_is_named(app: Any) -> None:
+    for body, param in (({"input": 3}, "input"), ({"input": "a", "task": "x"}, "task"), ([], None)):
+        assert asked(app, "POST", EMBEDDINGS, body).json()["error"]["param"] == param
 
 
 def test_a_body_without_a_length_is_bounded_too(app_with: Any) -> None:

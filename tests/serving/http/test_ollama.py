@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from support.asgi import asked
 from support.vectors import assert_near
 from whiten import Encoder
@@ -43,26 +41,6 @@ def test_options_that_change_no_vector_are_taken(app: Any) -> None:
     assert asked(app, "POST", "/api/embed", {"input": TEXTS, "options": options}).status == 200
 
 
-@pytest.mark.parametrize(
-    ("body", "word"),
-    [
-        ({"input": "a", "options": {"pooling": "cls"}}, "pooling"),
-        ({"input": "a b c d e f g", "options": {"num_ctx": 2}}, "num_ctx"),
-        ({"input": "a", "options": {"num_ctx": "2"}}, "num_ctx"),
-        ({"input": TEXTS[3], "truncate": False}, "tokens"),
-        ({"input": [1, 2]}, "token ids"),
-        ({"input": "a", "format": "json"}, "format"),
-        ({}, "input"),
-        ([], "object"),
-    ],
-)
-def test_what_is_refused(app: Any, body: object, word: str) -> None:
-    answer = asked(app, "POST", "/api/embed", body)
-    assert answer.status == 400
-    assert list(answer.json()) == ["error"]
-    assert word in answer.json()["error"]
-
-
 def test_models_are_listed(app: Any) -> None:
     (one,) = asked(app, "GET", "/api/tags").json()["models"]
     assert one["name"] == one["model"] == "tiny:latest"
@@ -73,9 +51,3 @@ def test_models_are_listed(app: Any) -> None:
 
 def test_version(app: Any) -> None:
     assert asked(app, "GET", "/api/version").json()["version"]
-
-
-def test_errors_of_unknown_paths_are_ollamas(app: Any) -> None:
-    answer = asked(app, "POST", "/api/generate", {"model": "tiny"})
-    assert answer.status == 404
-    assert list(answer.json()) == ["error"]
