@@ -139,6 +139,19 @@ def test_a_request_refused_after_tokenising_is_told_as_such(tiny: Encoder) -> No
     run(main())
 
 
+def test_tasks_that_are_ready_together_share_a_batch(tiny: Encoder) -> None:
+    async def main() -> None:
+        runner = FakeRunner()
+        async with with_runner(tiny, runner, max_batch_tokens=1000) as encoder:
+            await encoder.encode("first")
+            while not encoder.batcher.scheduler._asleep:
+                await asyncio.sleep(0.001)
+            await asyncio.gather(*(encoder.encode(f"text {number}") for number in range(9)))
+        assert [len(ids) for ids, _ in runner.batches] == [1, 9]
+
+    run(main())
+
+
 def test_loops_of_several_threads_share_an_encoder(tiny: Encoder) -> None:
     """Begin requests in several loops in turns: none must be told to another loop."""
     encoder, texts = AsyncEncoder(tiny), sentences(60)
