@@ -215,7 +215,7 @@ def _planned(window: list[Item], idle: int, budget: int) -> list[Batch]:
     for place, (request, _) in enumerate(window):
         places.setdefault((request.runner, request.texts.prompt_tokens), []).append(place)
     for same in places.values():
-        lengths = [request.lengths[index] for request, index in map(window.__getitem__, same)]
+        lengths = [request.lengths[index] for request, index in [window[place] for place in same]]
         workers = workers_for(lengths, idle)
         most = budget if workers == 1 else token_budget(lengths, workers, budget)
         for group in plan_batches(lengths, most):
