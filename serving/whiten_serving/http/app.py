@@ -114,7 +114,6 @@ def make_app(service: Service) -> Starlette:
 
     handlers: dict[Any, Any] = {HTTPException: not_found}
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
-    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
