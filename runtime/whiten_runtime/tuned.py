@@ -78,7 +78,8 @@ def graph_id(manifest: Manifest) -> str:
 def write_choice(bundle: Path, choice: Choice) -> Path:
     """Write a choice beside its bundle, in place of an earlier one, and return its path."""
     path = choice_path(bundle)
-    replace_file(path, msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n")
+    content = msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n"
+    replace_file(path, content, "another place for the bundle")
     return path
 
 

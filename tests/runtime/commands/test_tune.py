@@ -11,8 +11,9 @@ from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke
 from whiten_runtime import tuner
 from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import WhitenError
 from whiten_runtime.files.replacing import lock_file
-from whiten_runtime.tuned import Rate, Setting
+from whiten_runtime.tuned import Choice, Rate, Setting, write_choice
 from whiten_runtime.tuner import best, candidates, passages, providers_to_try
 
 DATA = Path(__file__).parents[2] / "data"
@@ -104,6 +105,12 @@ def test_the_second_of_two_at_once_is_refused(tmp_path: Path) -> None:
         result = run("tune", str(copy))
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"{copy}: another whiten tune measures it" in result.stderr
+
+
+def test_a_choice_that_cannot_be_written_names_what_can_be_done(tmp_path: Path) -> None:
+    choice = Choice(format=1, graph="", machine="", setting=CPU, measured=())
+    with pytest.raises(WhitenError, match=r"b\.tuned\.json: cannot .* another place for the bundle$"):
+        write_choice(tmp_path / "no" / "b", choice)
 
 
 def test_a_lookup_table_has_nothing_to_tune(tmp_path: Path) -> None:
