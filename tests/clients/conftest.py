@@ -56,7 +56,7 @@ def run_client_with_whiten(clients_python: Path) -> Runner:
 def runner(python: Path, script: str, **settings: str) -> Runner:
     """Return a function that runs a file, a command, or a function of a script by its name, without a network.
 
-    It fails with what was written to stderr.
+    It fails with what was written.
     """
 
     def run(program: str | Path, *arguments: object, folder: Path | None = None, **variables: str) -> None:
@@ -75,7 +75,7 @@ def runner(python: Path, script: str, **settings: str) -> Runner:
             env=os.environ | quiet | settings | variables,
             cwd=folder,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
 
     return run
 

@@ -1,6 +1,7 @@
 """Test whiten.integrations in the real frameworks, and run the snippets of its guide there."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,12 @@ def test_framework_gives_the_same_vectors_as_encoder(
             assert arrays[name].shape == want.shape
             difference = np.abs(arrays[name] - want).max(axis=1) / np.linalg.norm(want, axis=1)
             assert difference.max() <= 1e-6, (name, difference.max())
+
+
+def test_langchain_tests_its_embeddings(run_framework: Runner, prompted: Path, tmp_path: Path) -> None:
+    options = ("-c", os.devnull, "--noconftest", "-p", "no:cacheprovider", "--asyncio-mode=auto", "--disable-socket")
+    tests = Path(__file__).with_name("langchain_standard.py")
+    run_framework("pytest", tests, *options, "--allow-unix-socket", folder=tmp_path, BUNDLE=str(prompted))
 
 
 def sections() -> dict[str, list[str]]:
