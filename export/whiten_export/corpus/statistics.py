@@ -139,8 +139,8 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         moments = Moments.from_arrays(arrays)
         sample = Sample(arrays["sample.keys"], arrays["sample.vectors"])
-        if (sample.keys.dtype, sample.vectors.dtype) != (np.uint64, np.float32):
-            raise ValueError(f"a sample of {sample.keys.dtype} and {sample.vectors.dtype}")
+        if (kinds := (str(sample.keys.dtype), str(sample.vectors.dtype))) != ("uint64", "float32"):
+            raise ValueError(f"a sample of {' and '.join(kinds)}")
         if sample.vectors.shape != (len(sample.keys), len(moments.mean)) or not np.isfinite(sample.vectors).all():
             raise ValueError("its sample does not fit its moments")
     except (OSError, SafetensorError, msgspec.DecodeError, KeyError, ValueError, RecursionError) as error:
