@@ -5,15 +5,14 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 __all__ = ["Entry", "Package", "Published", "TokenizerFacts", "catalogue", "find", "near_matches"]
 
 Source = Literal["transformers", "words", "vectors", "static"]
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -138,13 +137,14 @@ class Entry:
     note: str = ""
 
 
-_NESTED = {"tokenizer": TokenizerFacts, "published": Published, "package": Package}
+_NESTED: Mapping[str, Any] = {"tokenizer": TokenizerFacts, "published": Published, "package": Package}
 
 
 @functools.cache
 def catalogue() -> tuple[Entry, ...]:
     """Return every entry, in the order of the file."""
-    return _entries(files("whiten_models").joinpath("catalogue.toml").read_text("utf-8"))
+    text = files("whiten_models").joinpath("catalogue.toml").read_text("utf-8")
+    return tuple(_entry(name, row) for name, row in tomllib.loads(text).items())
 
 
 def find(name: str) -> Entry | None:
@@ -183,23 +183,13 @@ def _names(entry: Entry) -> tuple[str, ...]:
     return tuple(name.lower() for name in (entry.name, entry.checkpoint, *entry.aliases))
 
 
-def _entries(text: str) -> tuple[Entry, ...]:
-    return tuple(_entry(name, row) for name, row in tomllib.loads(text).items())
-
-
 def _entry(name: str, row: Mapping[str, Any]) -> Entry:
-    where = f"catalogue entry '{name}'"
-    nested: dict[str, Any] = {
-        key: _build(kind, row[key], f"{where}, {key},") for key, kind in _NESTED.items() if key in row
-    }
-    return _build(Entry, {"name": name} | dict(row) | nested, where)
+    nested = {key: kind(**_frozen_fields(row[key])) for key, kind in _NESTED.items() if key in row}
+    return Entry(name=name, **_frozen_fields(row) | nested)
 
 
-def _build(kind: type[Row], row: Mapping[str, Any], where: str) -> Row:
-    unknown = row.keys() - {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if unknown:
-        raise ValueError(f"{where} has unknown fields: {', '.join(sorted(unknown))}")
-    return kind(**{key: _frozen(value) for key, value in row.items()})
+def _frozen_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _frozen(value) for key, value in row.items()}
 
 
 def _frozen(value: Any) -> Any:

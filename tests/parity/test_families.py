@@ -33,10 +33,9 @@ from whiten_export.pipeline.export_model import CALIBRATION_SENTENCES, export_bu
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
 from whiten_export.sources import families
-from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.opening import TokenModel, open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN
 from whiten_runtime.bundle.graph_scan import scan_graph

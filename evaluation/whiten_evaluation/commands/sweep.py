@@ -11,7 +11,7 @@ import msgspec
 from whiten_evaluation.commands.options import data_option, session_options, tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_numbers
-from whiten_export.writing.staging import Kind, check_target, staged
+from whiten_export.writing.staging import Kind, check_place, staged
 from whiten_runtime.bundle.records import Pooling, PoolingMode
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
@@ -26,7 +26,6 @@ from whiten_runtime.commands.console import (
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.replacing import check_folder_place
 from whiten_runtime.ort.providers import Provider
 
 REPORT = Kind("sweep", "sweep.json")
@@ -99,8 +98,7 @@ def sweep(
     layer's vectors are kept in --cache, where the next sweep finds them. MODEL is as for whiten-export.
     """
     target = out or Path("sweeps") / Path(model).resolve().name
-    check_target(target, force, REPORT)
-    check_folder_place(target, "another --out")
+    check_place(target, force, REPORT)
     if len(set(poolings)) < len(poolings):
         raise UsageError(f"pooling {', '.join(poolings)} names one twice; name each once")
     found = read_sts(data, parse_tasks(tasks))

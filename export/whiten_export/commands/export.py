@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import click
 
-from whiten_export.commands.summary import summary
+from whiten_export.commands.summary import tell_written
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_numbers
@@ -230,9 +230,6 @@ def export(
     reporter = ConsoleReporter()
     if from_vectors is not None:
         _refuse_for_vectors()
-        if whitening in ("none", "auto"):
-            why = "would change nothing" if whitening == "none" else "has no model to look at"
-            raise UsageError(f"--from-vectors with --whitening {whitening} {why}; name a method")
         spec = WhiteningSpec(whitening or "pca", dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
         of_vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize), choices["vector_type"])
         with needing("export"):
@@ -257,18 +254,7 @@ def export(
         with needing("export"):
             from whiten_export.pipeline.export_model import export_bundle
         result = export_bundle(recipe, out, force, reporter)
-    seconds = time.monotonic() - started
-    console.say_written(summary(result.path, result.bytes, result.manifest, seconds))
-    if as_json:
-        console.print_json(
-            {
-                "bundle": str(result.path),
-                "bytes": result.bytes,
-                "seconds": round(seconds, 3),
-                "warnings": reporter.warnings,
-                "manifest": result.manifest,
-            }
-        )
+    tell_written(result, reporter, as_json, time.monotonic() - started)
 
 
 def _refuse_for_vectors() -> None:

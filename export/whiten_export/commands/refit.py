@@ -1,18 +1,18 @@
 """Implement `whiten fit`, `whiten merge`, `whiten refit`: give a bundle another whitening, where it runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
 
-from whiten_export.commands.summary import summary
-from whiten_export.corpus.statistics import Origin, Statistics, load_statistics, save_statistics
+from whiten_export.commands.summary import tell_written
+from whiten_export.corpus.statistics import Statistics, load_statistics, save_statistics
 from whiten_export.pipeline.recipe import WhiteningChoice
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.records import ChoiceRecord, VectorType
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.records import VectorType
 from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
@@ -28,14 +28,12 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.files.replacing import check_file_place, check_folder_place
+from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
-from whiten_whitening.choosing import Choice, choose_by_rules, soft_weight
 from whiten_whitening.isotropy import average_cosine, iso_score
-from whiten_whitening.maps import Method, parse_shrinkage
-from whiten_whitening.moments import Moments
+from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
 _out_option = option(
     "-o",
@@ -130,18 +128,12 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     The result is as if all sentences had been fitted at once.
     """
     _check_file(out)
-    merged: Statistics | None = None
-    first: Origin | None = None
-    for path in stats:
+    merged, first = load_statistics(stats[0])
+    for path in stats[1:]:
         statistics, origin = load_statistics(path)
-        if merged is None or first is None:
-            merged, first = statistics, origin
-            continue
         if difference := first.difference(origin):
             raise UsageError(f"{stats[0]} and {path} are of different models or layers ({difference})")
         merged = merged.merge(statistics)
-    assert merged is not None
-    assert first is not None
     save_statistics(out, merged, first)
     _tell(out, merged, as_json)
 
@@ -238,61 +230,43 @@ def refit(
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")
     if stats is not None and (column or max_sentences or all_sentences):
         raise UsageError("--column, --max-sentences and --all-sentences are for --corpus; leave them out")
-    if max_sentences and all_sentences:
-        raise UsageError(f"--max-sentences {max_sentences} and --all-sentences exclude each other; leave one out")
-    asked = WhiteningChoice(whitening or "default", dim, beta, parse_shrinkage(shrinkage))
+    asked = WhiteningChoice(
+        whitening or "default",
+        dim,
+        beta,
+        parse_shrinkage(shrinkage),
+        corpus=corpus or None,
+        column=column,
+        max_sentences=max_sentences,
+        all_sentences=all_sentences,
+    )
     asked = replace(asked, method=whitening or asked.usual)
     with needing("refit"):
-        from whiten_export.pipeline.align import check_alignable
-        from whiten_export.pipeline.fit import embed_kinds, fit_bundle, load_for
+        from whiten_export.pipeline.align import align_refit
+        from whiten_export.pipeline.fit import fit_whitening
         from whiten_export.pipeline.refit import refit_bundle
-        from whiten_export.writing.staging import check_target
-    check_target(out, force)
-    check_folder_place(out, "another --out")
+        from whiten_export.writing.staging import check_place
+    check_place(out, force)
     reporter = ConsoleReporter()
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     path = locate_bundle(bundle)
-    manifest = read_manifest(path)
     if align_to is not None:
-        check_alignable(align_to, manifest, asked.spec, dim)
-
-    @cache
-    def kinds() -> Mapping[str, Moments] | None:
-        return embed_kinds(path, options) if corpus and BUILTIN_CORPUS not in corpus else None
-
-    def choose(moments: Moments) -> Choice:
-        tuned, weight = is_tuned(manifest), soft_weight(moments, kinds())
-        elsewhere = manifest.source.sentence_similarity and not tuned
-        return choose_by_rules(moments, dim, asked.shrinkage, tuned, weight, elsewhere)
-
-    if stats is not None:
-        found = load_for(stats, manifest, reporter)
-    else:
-        spec_of = None if all_sentences else lambda moments: asked.spec or choose(moments).spec
-        texts = Corpus(corpus, column, max_sentences)
-        found = fit_bundle(path, texts, None, options, reporter, spec_of=spec_of)
-    spec, record = asked.spec, None
-    if spec is None:
-        choice = choose(found.moments)
-        spec, record = choice.spec, ChoiceRecord(why=choice.why)
-    assert spec is not None  # the rules always give a map
-    result = refit_bundle(bundle, found, spec, out, force, options, reporter, align_to, record, kinds(), vector_type)
-    console.say_written(summary(result.path, result.bytes, result.manifest))
-    if as_json:
-        console.print_json(
-            {
-                "bundle": str(result.path),
-                "bytes": result.bytes,
-                "warnings": reporter.warnings,
-                "manifest": result.manifest,
-            }
-        )
-
-
-def is_tuned(manifest: Manifest) -> bool:
-    """Return whether a bundle's vectors come from a top layer that was fine-tuned for sentence similarity."""
-    source = manifest.source
-    return source.sentence_similarity and manifest.layers[-1:] == (source.num_hidden_layers,)
+        align_refit(align_to, read_manifest(path), asked.spec or WhiteningSpec(dimension=dim))
+    fitted = fit_whitening(path, asked, stats, options, reporter)
+    result = refit_bundle(
+        bundle,
+        fitted.statistics,
+        fitted.spec,
+        out,
+        force,
+        options,
+        reporter,
+        align_to=align_to,
+        choice=fitted.choice,
+        kinds=fitted.kinds,
+        vector_type=vector_type,
+    )
+    tell_written(result, reporter, as_json)
 
 
 def _check_file(out: Path) -> None:

@@ -3,14 +3,28 @@
 import math
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import Gate, gate_of
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
-from whiten_runtime.commands.console import human_size
+from whiten_runtime.commands import console
+from whiten_runtime.commands.console import ConsoleReporter, human_size
+
+if TYPE_CHECKING:
+    from whiten_export.writing.client_files import Export
 
 _MOST_LAYERS = 8
 """Largest number of layers that are named one by one."""
+
+
+def tell_written(result: "Export", reporter: ConsoleReporter, as_json: bool, seconds: float | None = None) -> None:
+    """Say what was written, and print it as JSON if it was asked for."""
+    console.say_written(summary(result.path, result.bytes, result.manifest, seconds))
+    if as_json:
+        timed = {} if seconds is None else {"seconds": round(seconds, 3)}
+        written = {"bundle": str(result.path), "bytes": result.bytes, **timed}
+        console.print_json({**written, "warnings": reporter.warnings, "manifest": result.manifest})
 
 
 def summary(path: Path, size: int, manifest: Manifest, seconds: float | None = None) -> str:

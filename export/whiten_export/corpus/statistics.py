@@ -209,19 +209,13 @@ def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64
 
 def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
     """Return the statistics of precomputed embeddings, float32 [m, d] at a time; None if there are none."""
-
-    def windows(first: NDArray[np.float32], rest: Iterator[NDArray[np.float32]]) -> Iterator[Window]:
-        start = 0
-        for vectors in chain([first], rest):
-            yield row_keys(start, len(vectors)), vectors
-            start += len(vectors)
-            advance(len(vectors))
-
-    stream = iter(parts)
-    first = next(stream, None)
-    if first is None:
-        return None
-    return deque(gather(windows(first, stream), Statistics.empty(first.shape[1])), 1).pop()
+    statistics, start = None, 0
+    for vectors in parts:
+        window = row_keys(start, len(vectors)), vectors
+        (statistics,) = gather([window], statistics or Statistics.empty(vectors.shape[1]))
+        start += len(vectors)
+        advance(len(vectors))
+    return statistics
 
 
 _SENTENCES = 96

@@ -11,7 +11,7 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
 from whiten_export.graph.fold_positions import PREFIX as POSITIONS
-from whiten_export.graph.int8.linear import weights_of
+from whiten_export.graph.products import weights_of
 from whiten_runtime.errors import WhitenError
 
 _LARGEST = 65504.0

@@ -1,6 +1,6 @@
 """Align a new whitening with the one of another bundle, so that its stored vectors stay usable."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,12 +50,13 @@ def check_reference(reference: Reference, origin: Origin, dimension: int) -> Non
         )
 
 
-def check_alignable(path: str | Path, manifest: Manifest, spec: WhiteningSpec | None, dim: int | None) -> None:
-    """Check, before a corpus is embedded, that a bundle's new map can be aligned with another bundle's."""
+def align_refit(path: str | Path, manifest: Manifest, spec: WhiteningSpec) -> tuple[Reference, WhiteningSpec]:
+    """Open the bundle that a refit of another bundle is aligned with; a nested map keeps as many dimensions as it."""
     reference = open_reference(path)
-    nested = spec is None or spec.method in NESTED_METHODS
-    usual = reference.manifest.dimension if nested else manifest.unwhitened_width
-    check_reference(reference, Origin.of(manifest), dim or usual)
+    if spec.dimension is None and spec.method in NESTED_METHODS:
+        spec = replace(spec, dimension=reference.manifest.dimension)
+    check_reference(reference, Origin.of(manifest), spec.dimension or manifest.unwhitened_width)
+    return reference, spec
 
 
 def align_with(

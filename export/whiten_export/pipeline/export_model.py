@@ -19,12 +19,12 @@ from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, conv
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, decide, weigh_layers
-from whiten_export.pipeline.plan import Plan, check_place, choose, open_source
+from whiten_export.pipeline.plan import Plan, choose, open_source
 from whiten_export.pipeline.prove import CHECKING, compare_tokenizers, describe_export, prove
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
-from whiten_export.writing.staging import staged
+from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.records import QuantizationRecord

@@ -18,7 +18,7 @@ from whiten_export.proof.gate import check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import Export, write_whitening
 from whiten_export.writing.model_card import with_model_card
-from whiten_export.writing.staging import check_target, staged
+from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import gate_of
@@ -56,7 +56,7 @@ def export_vectors(
     report = reporter or Reporter()
     name = recipe.name or recipe.file.name.split(".")[0]
     target = out or Path("bundles") / _bundle_name(name, recipe)
-    check_target(target, replace)
+    check_place(target, replace)
     report.stage(f"reading {recipe.file}")
     statistics = _statistics(recipe, report)
     (corpus,) = statistics.corpus

@@ -1,6 +1,8 @@
-"""Fit statistics of a corpus with a bundle's graph."""
+"""Fit statistics of a corpus with a bundle's graph, and choose the whitening of a refit on them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from whiten_export.corpus.statistics import (
@@ -13,15 +15,19 @@ from whiten_export.corpus.statistics import (
     load_statistics,
     save_statistics,
 )
+from whiten_export.pipeline.recipe import WhiteningChoice
 from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.records import ChoiceRecord
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.choosing import Choice, choose_by_rules, soft_weight
+from whiten_whitening.maps import WhiteningSpec
 from whiten_whitening.moments import Moments
 
 
@@ -68,6 +74,50 @@ def fit_bundle(
     if out is not None:
         save_statistics(out, statistics, Origin.of(manifest))
     return statistics
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Holds the statistics of a corpus, and the whitening that suits them."""
+
+    statistics: Statistics
+    spec: WhiteningSpec
+    choice: ChoiceRecord | None  # reason of the whitening, where it was left to a rule; otherwise None
+    kinds: Mapping[str, Moments] | None  # moments of the built-in kinds of text, unless the corpus contains them
+
+
+def fit_whitening(
+    path: Path, asked: WhiteningChoice, stats: Path | None, options: SessionOptions, reporter: Reporter
+) -> Fitted:
+    """Fit statistics of the corpus, or read those of a file, and choose what was left open about the whitening."""
+    manifest = read_manifest(path)
+
+    @cache
+    def kinds() -> Mapping[str, Moments] | None:
+        return embed_kinds(path, options) if stats is None and BUILTIN_CORPUS not in asked.sources else None
+
+    def choose(moments: Moments) -> Choice:
+        tuned, weight = _is_tuned(manifest), soft_weight(moments, kinds())
+        elsewhere = manifest.source.sentence_similarity and not tuned
+        return choose_by_rules(moments, asked.dim, asked.shrinkage, tuned, weight, elsewhere)
+
+    if stats is not None:
+        statistics = load_for(stats, manifest, reporter)
+    else:
+        spec_of = None if asked.all_sentences else lambda moments: asked.spec or choose(moments).spec
+        corpus = Corpus(asked.sources, asked.column, asked.max_sentences)
+        statistics = fit_bundle(path, corpus, None, options, reporter, spec_of=spec_of)
+    if asked.spec is not None:
+        return Fitted(statistics, asked.spec, None, kinds())
+    choice = choose(statistics.moments)
+    assert choice.spec is not None  # the rules always give a map
+    return Fitted(statistics, choice.spec, ChoiceRecord(why=choice.why), kinds())
+
+
+def _is_tuned(manifest: Manifest) -> bool:
+    """Return whether a bundle's vectors come from a top layer that was fine-tuned for sentence similarity."""
+    source = manifest.source
+    return source.sentence_similarity and manifest.layers[-1:] == (source.num_hidden_layers,)
 
 
 def embed_kinds(path: Path, options: SessionOptions | None = None) -> Mapping[str, Moments]:

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whiten_export.pipeline.align import Reference, open_reference
-from whiten_export.pipeline.recipe import Recipe, bundle_name
+from whiten_export.pipeline.recipe import Recipe, bundle_name, check_similarity
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
 from whiten_export.sources.checkpoints.published import Published
 from whiten_export.sources.choice import resolve_layers
-from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
-from whiten_export.writing.staging import check_target
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_export.sources.opening import USUAL_LENGTH, TokenModel, choose_max_seq_length, open_model
+from whiten_export.writing.staging import check_place
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
-from whiten_runtime.files.replacing import check_folder_place
 from whiten_runtime.inference.embedder import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
@@ -134,12 +131,6 @@ class Plan:
         return dataclasses.replace(self, composition=dataclasses.replace(self.composition, layer_weights=weights))
 
 
-def check_place(out: Path, replace: bool) -> None:
-    """Check, before any work, that a bundle may be written to a directory."""
-    check_target(out, replace)
-    check_folder_place(out, "another --out")
-
-
 def open_source(recipe: Recipe, report: Reporter) -> tuple[Checkpoint, TokenModel]:
     """Find the model of a recipe, and read everything about it but its weights."""
     source = recipe.source
@@ -163,7 +154,8 @@ def choose(
     target = out or Path("bundles") / bundle_name(
         checkpoint.name, plan.recipe, plan.layers, plan.normalize, plan.as_published
     )
-    check_target(target, replace)
+    if out is None:
+        check_place(target, replace)
     plan = dataclasses.replace(plan, target=target, max_seq_length=_length(plan, report))
     if not model.supported:
         report.warn(f"architecture '{model.record.model_type}' has not been tried; the parity gate will decide")
@@ -224,11 +216,8 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Plan:
     if method == "default":
         as_is = own is not None and source.layers is None and not recipe.whitening.named
         method = None if as_is else recipe.whitening.usual
-    if recipe.graph.vector_type == "int8" and own is not None and own.similarity_fn_name != "cosine":
-        raise UsageError(
-            f"vectors of int8 keep cosines alone, but '{checkpoint.name}' is compared by {own.similarity_fn_name}; "
-            "leave vector-type out"
-        )
+    if own is not None:
+        check_similarity(recipe.graph.vector_type, own.similarity_fn_name, checkpoint.name)
     resolved = dataclasses.replace(
         recipe,
         source=dataclasses.replace(source, pooling=pooling),
@@ -283,15 +272,10 @@ def _with_reference(plan: Plan) -> Plan:
     if whitening.dim is None:
         whitening = dataclasses.replace(whitening, dim=reference.manifest.dimension)
         plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, whitening=whitening))
-    if _weighs_like(reference.manifest, plan.composition):
+    same = (reference.manifest.layers, reference.manifest.pooling) == (plan.layers, plan.pooling)
+    if same and plan.composition.layer_weights is None and not plan.composition.modules:
         plan = plan.with_layer_weights(reference.manifest.layer_weights)
     return plan
-
-
-def _weighs_like(manifest: Manifest, composition: Composition) -> bool:
-    """Return whether a composition without weights of its own can take those of a bundle."""
-    same = (manifest.layers, manifest.pooling) == (composition.layers, composition.pooling)
-    return same and composition.layer_weights is None and not composition.modules
 
 
 def _settled(plan: Plan) -> Plan:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from whiten_export.sources.choice import SourceChoice
-from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
+from whiten_runtime.bundle.records import Outputs, Precision, Similarity, Target, VectorType
 from whiten_runtime.checks import instance_of, one_of, path_of, whole_number
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
@@ -67,6 +67,8 @@ class WhiteningChoice:
             raise UsageError(f"max-sentences {self.max_sentences} and all-sentences exclude each other; leave one out")
         if isinstance(self.corpus, str) or self.corpus == ():
             raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
+        if self.column is not None and set(self.sources) == {BUILTIN_CORPUS}:
+            raise UsageError(f"column '{self.column}' was given without a corpus file; name the file it is a column of")
 
     @property
     def named(self) -> bool:
@@ -101,6 +103,14 @@ def check_rounded(vector_type: VectorType, normalize: bool) -> None:
     one_of("vector-type", vector_type, get_args(VectorType))
     if vector_type == "int8" and normalize:
         raise UsageError("vectors of int8 have a scale of their own in place of the L2 norm; leave normalize out")
+
+
+def check_similarity(vector_type: VectorType, similarity: Similarity, model: str | Path) -> None:
+    """Check that vectors of a type can be compared as those of a model are."""
+    if vector_type == "int8" and similarity != "cosine":
+        raise UsageError(
+            f"vectors of int8 keep cosines alone, but '{model}' is compared by {similarity}; leave vector-type out"
+        )
 
 
 @dataclass(frozen=True)
@@ -188,8 +198,6 @@ class Recipe:
                     raise UsageError(f"{name.replace('_', '-')} is for fitting a whitening, but there is none")
             if self.whitening.all_sentences:
                 raise UsageError("all-sentences is for fitting a whitening, but there is none")
-        if (column := self.whitening.column) is not None and set(self.whitening.sources) == {BUILTIN_CORPUS}:
-            raise UsageError(f"column '{column}' was given without a corpus file; name the file it is a column of")
 
     @property
     def fits(self) -> bool:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_export.corpus.statistics import Origin, Statistics, warn_of_few, warn_of_rank
+from whiten_export.corpus.statistics import Statistics, warn_of_few, warn_of_rank
 from whiten_export.graph.builder import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import (
+    align_refit,
     align_with,
-    check_reference,
-    open_reference,
     report_alignment,
     report_new_space,
 )
 from whiten_export.pipeline.choose_whitening import report_kinds
 from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_texts
 from whiten_export.pipeline.prove import describe_whitening, parity_record, versions
+from whiten_export.pipeline.recipe import check_similarity
 from whiten_export.proof.gate import Expected, check_bundle, check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import (
@@ -31,7 +31,7 @@ from whiten_export.writing.client_files import (
     write_whitening,
 )
 from whiten_export.writing.model_card import with_model_card
-from whiten_export.writing.staging import check_target, staged
+from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,
     MODEL_FILE,
@@ -43,7 +43,7 @@ from whiten_runtime.bundle.bundle import (
     list_files,
     open_bundle,
 )
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, NESTED_METHODS, Manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
 from whiten_runtime.bundle.records import ChoiceRecord, FileRecord, ParityRecord, VectorType, WhiteningRecord
@@ -96,27 +96,18 @@ def refit_bundle(
         ParityError: the new bundle fails its parity gate, or rounding to int8 costs too much; nothing is written.
     """
     report = reporter or Reporter()
-    check_target(out, replace)
     bundle = open_bundle(locate_bundle(path))
     old = bundle.manifest
     check_takes_texts(path, old)
     check_computes_as_recorded(options)
     probes = read_probes(bundle)
     width, kind = old.unwhitened_width, vector_type or old.vectors
-    if kind == "int8" and old.similarity_fn_name != "cosine":
-        raise UsageError(
-            f"vectors of int8 keep cosines alone, but {path} is compared by {old.similarity_fn_name}; leave "
-            "vector-type out"
-        )
+    check_similarity(kind, old.similarity_fn_name, path)
     normalize = old.normalize and kind == "float32"
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
     check_sample_count(statistics.moments.n, width, spec)
-    reference = None if align_to is None else open_reference(align_to)
-    if reference is not None:
-        if spec.dimension is None and spec.method in NESTED_METHODS:
-            spec = dataclasses.replace(spec, dimension=reference.manifest.dimension)
-        check_reference(reference, Origin.of(old), spec.dimension or width)
+    reference, spec = (None, spec) if align_to is None else align_refit(align_to, old, spec)
     fitted = fit_sif(statistics.moments, spec) if old.pooling == "sif" else fit_map(statistics.moments, spec)
     warn_of_few(fitted, statistics, report)
     warn_of_rank(fitted, report)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,22 +164,14 @@ def _row(ids: Sequence[int], left_out: int = 0) -> Row:
 
 
 def _unwhitened(definition: Definition, rows: Sequence[Row], advance: Advance) -> dict[Row, Float64Array]:
-    """Return the vector of each row before whitening; of several errors, that of the first row is raised."""
+    """Return the vector of each row before whitening."""
     found: dict[Row, Float64Array] = {}
-    with definition.reference.side_by_side() as workers:
-        if workers == 1:
-            for row in rows:
-                found[row] = definition.unwhitened(*row)
-                advance(len(row[0]))
-            return found
-        executor = ThreadPoolExecutor(workers, "whiten-reference")
-        try:
-            futures = {executor.submit(definition.unwhitened, *row): row for row in rows}
-            for future in as_completed(futures):
-                advance(len(futures[future][0]))
-            return {row: future.result() for future, row in futures.items()}
-        finally:
-            executor.shutdown(cancel_futures=True)
+    with definition.reference.side_by_side() as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
+        each = map if workers == 1 else executor.map
+        for row, vector in zip(rows, each(lambda row: definition.unwhitened(*row), rows), strict=True):
+            found[row] = vector
+            advance(len(row[0]))
+    return found
 
 
 def compare_published(

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -15,11 +14,11 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import HiddenStates, constant, describe_input, strip
 from whiten_export.graph.poolings import pool
-from whiten_export.proof.gate import Request
 from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.checkpoints.published import read_settings
 from whiten_export.sources.families import family_of, usable_positions
+from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import file_tokenizer
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, unwanted
 from whiten_runtime.bundle.graph_scan import scan_graph
@@ -170,7 +169,7 @@ _CONFIG_NAMES = {
 """Names in `config.json` that architectures use for the same value."""
 
 
-class OnnxEncoder:
+class OnnxEncoder(TokenModel):
     """Reads an encoder from a directory with `model.onnx`, `config.json` and `tokenizer.json`."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -232,11 +231,8 @@ class OnnxEncoder:
         """Return the original graph as the reference, in its own precision."""
         return OnnxReference(self._path, [self._outputs[layer] for layer in layers], pooling)
 
-    def published(self, requests: Sequence[Request], max_seq_length: int) -> None:
-        """Return None: sentence-transformers' own vectors need PyTorch weights."""
 
-
-class OnnxReference:
+class OnnxReference(Reference):
     """Computes the hidden states of an unchanged graph, pooled by numpy in float64."""
 
     def __init__(self, path: Path, outputs: list[str], pooling: Pooling) -> None:
@@ -246,10 +242,6 @@ class OnnxReference:
         self._inputs = [value.name for value in self._session.get().get_inputs()]
         self._outputs, self._pooling = outputs, pooling
         self.name = f"onnxruntime {onnxruntime.__version__}, the original graph"
-
-    def side_by_side(self) -> AbstractContextManager[int]:
-        """Yield that one thread may call `pooled` at a time."""
-        return nullcontext(1)
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""

@@ -1,15 +1,44 @@
 """Open a checkpoint by its kind, with the packages that this kind needs, and choose its maximum length."""
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from whiten_export.sources.base import SourceTokenizer, TokenModel
+from whiten_export.graph.builder import HiddenStates
+from whiten_export.proof.gate import PublishedVectors, Request
+from whiten_export.proof.reference import Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.tokenizers import check_tokenizer
-from whiten_runtime.bundle.records import pooling_modes
+from whiten_export.sources.tokenizers import SourceTokenizer, check_tokenizer
+from whiten_runtime.bundle.records import Pooling, Source, pooling_modes
 from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.reporter import Reporter
+
+
+class TokenModel:
+    """Computes hidden states from token ids. The defaults are those of a table of vectors, without a network."""
+
+    record: Source  # description of the model, for the manifest
+    tokenizer: SourceTokenizer  # tokenizer of the model
+    layers: tuple[int, ...] = (0,)  # indices of the available hidden states, ascending
+    default_layers: tuple[int, ...] = (0,)  # hidden states to average by default
+    positions: int | None = None  # maximum number of tokens that it has positions for; None for any number
+    vocab_size: int  # number of token ids
+    client_config: Mapping[str, Any]  # content of `config.json` for other programs
+    supported: bool = True  # whether its family is in the registry
+
+    def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
+        """Return the graph that computes these layers, without nodes that they do not need."""
+        raise NotImplementedError
+
+    def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
+        """Return the reference that the graph is checked against."""
+        raise NotImplementedError
+
+    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+        """Return the vectors of the program that the model was published for; None if there is no such program."""
+        return None
 
 
 def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | None = None) -> TokenModel:

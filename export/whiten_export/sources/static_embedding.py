@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +10,10 @@ from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
 from whiten_export.sources.networks.sentence_transformers import encode_published, load_table
-from whiten_export.sources.tokenizers import read_backend
+from whiten_export.sources.opening import TokenModel
+from whiten_export.sources.tokenizers import SourceTokenizer, read_backend
 from whiten_export.sources.word_vectors import look_up, table_config
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
@@ -23,13 +22,8 @@ _LENGTH = 1 << 20
 """Maximum number of tokens of a text where the tokenizer has none: sentence-transformers then takes any number."""
 
 
-class StaticEmbedding:
+class StaticEmbedding(TokenModel):
     """Reads a table of token vectors and its tokenizer. No special tokens are added to a text."""
-
-    layers: tuple[int, ...] = (0,)
-    default_layers: tuple[int, ...] = (0,)
-    positions: int | None = None
-    supported = True
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self._checkpoint, self._device = checkpoint, device
@@ -54,16 +48,12 @@ class StaticEmbedding:
         return encode_published(self._checkpoint, requests, max_seq_length, False, self._device)
 
 
-class StaticReference:
+class StaticReference(Reference):
     """Pools vectors of tokens, in numpy and float64."""
 
     def __init__(self, table: NDArray[np.float32], pooling: Pooling) -> None:
         self._table, self._pooling = table, pooling
         self.name = f"numpy {np.__version__}, float64"
-
-    def side_by_side(self) -> AbstractContextManager[int]:
-        """Yield that one thread may call `pooled` at a time."""
-        return nullcontext(1)
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled vectors of the tokens, [1, batch_size, d]."""

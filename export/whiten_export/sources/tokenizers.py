@@ -1,17 +1,48 @@
 """Describe the tokenizer of a checkpoint in the format of Hugging Face tokenizers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, normalizers
 
-from whiten_export.sources.base import UNSET_LENGTH, SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import WhitenError
+
+UNSET_LENGTH = 1_000_000
+"""Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""
+
+
+@dataclass(frozen=True)
+class SourceTokenizer:
+    """Describes a checkpoint's tokenizer."""
+
+    json: str  # content of `tokenizer.json`, in the format of Hugging Face tokenizers
+    # function that returns the ids of the checkpoint's own tokenizer, truncated to a number of tokens
+    own_ids: Callable[[Sequence[str], int], list[list[int]]]
+    pad_token_id: int  # id of the padding token
+    specials: Mapping[str, str]  # special tokens by their role, such as "pad_token"
+    stated_length: int | None  # maximum number of tokens of a text, where the checkpoint states it; otherwise None
+    # first id that stands for the unknown token. Such ids belong to pieces that the format must distinguish and
+    # the checkpoint does not. None where there are none
+    surplus_from: int | None = None
+    unknown_token_id: int = 0  # id of the unknown token
+    truncation_side: Side = "right"  # side from which tokens are removed from texts that are too long
+
+    def plain(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids as the checkpoint's own tokenizer gives them."""
+        if self.surplus_from is None:
+            return list(ids)
+        return [number if number < self.surplus_from else self.unknown_token_id for number in ids]
+
+    @property
+    def special_tokens(self) -> int:
+        """Return the number of special tokens that a text gets."""
+        return int(Tokenizer.from_str(self.json).num_special_tokens_to_add(False))
 
 
 def lower_case(backend: Tokenizer) -> None:
@@ -152,7 +183,6 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
 def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:
     try:
         from whiten_export.sources.networks.network import load_tokenizer
-        from whiten_export.sources.tokenizers import describe_tokenizer
     except ImportError as error:
         raise WhitenError(
             f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it "

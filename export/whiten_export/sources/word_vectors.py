@@ -5,7 +5,7 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,10 +19,10 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
 from whiten_export.graph.head import OPSET
 from whiten_export.graph.poolings import weighted_sum
-from whiten_export.proof.gate import Request
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.base import SourceTokenizer
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
+from whiten_export.sources.opening import TokenModel
+from whiten_export.sources.tokenizers import SourceTokenizer
 from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.reporter import Reporter
@@ -199,13 +199,8 @@ _SMOOTHING = 1e-3
 """The constant a in a / (a + p(w)), Arora et al., section 4.1."""
 
 
-class WordVectors:
+class WordVectors(TokenModel):
     """Reads a file of word vectors. Words that are not in it are ignored."""
-
-    layers: tuple[int, ...] = (0,)
-    default_layers: tuple[int, ...] = (0,)
-    positions: int | None = None
-    supported = True
 
     def __init__(
         self, checkpoint: Checkpoint, max_words: int | None, frequencies: str | None, report: Reporter
@@ -241,20 +236,13 @@ class WordVectors:
         weights = self._weights if pooling == "sif" else (self._weights > 0).astype(np.float64)
         return WordReference(self._vectors, weights)
 
-    def published(self, requests: Sequence[Request], max_seq_length: int) -> None:
-        """Return None: a file of word vectors has no program of its own."""
 
-
-class WordReference:
+class WordReference(Reference):
     """Computes weighted sums of word vectors, in numpy and float64."""
 
     def __init__(self, vectors: NDArray[np.float32], weights: Float64Array) -> None:
         self._vectors, self._weights = vectors, weights
         self.name = f"numpy {np.__version__}, float64"
-
-    def side_by_side(self) -> AbstractContextManager[int]:
-        """Yield that one thread may call `pooled` at a time."""
-        return nullcontext(1)
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return [1, batch_size, d]: the sum over known words of weight times vector, over their number; 0 if none."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.replacing import PARTIAL, sync_folder, written_as
+from whiten_runtime.files.replacing import PARTIAL, check_folder_place, sync_folder, written_as
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
     named, target = target, target.resolve()
     with written_as(named, "another --out"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        check_target(target, replace, kind)
+        _check_target(target, replace, kind)
         stage = _hidden(target)
         stage.mkdir()
         try:
@@ -42,8 +42,13 @@ def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
             shutil.rmtree(stage, ignore_errors=True)
 
 
-def check_target(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
-    """Check that a directory of a kind, by default a bundle, may be written to `target`."""
+def check_place(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
+    """Check, before any work, that a directory of a kind, by default a bundle, can be written to `target`."""
+    _check_target(target, replace, kind)
+    check_folder_place(target, "another --out")
+
+
+def _check_target(target: Path, replace: bool, kind: Kind) -> None:
     if _holds_kind(target, target, kind) and not replace:
         raise _exists(target, kind)
 

@@ -15,10 +15,9 @@ from whiten_evaluation.sweep.scoring import LayerMoments, TaskVectors, raw_cosin
 from whiten_evaluation.sweep.search import of_sizes, searched_layers
 from whiten_evaluation.sweep.sweep import read_corpus
 from whiten_evaluation.tasks.sts_files import Task, read_sts
-from whiten_export.sources.base import TokenModel
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.opening import TokenModel, open_model
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter

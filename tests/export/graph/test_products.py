@@ -5,8 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from support.graphs import INNER, WIDTH, count, run
-from whiten_export.graph.int8.linear import activations, shares_weights
-from whiten_export.graph.products import plain_products
+from whiten_export.graph.products import activations, plain_products, shares_weights
 
 GENERATOR = np.random.default_rng(0)
 WEIGHT = GENERATOR.normal(size=(INNER, WIDTH)).astype(np.float32)

@@ -120,7 +120,7 @@ def test_altered_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
     [
         (["--layers", "1"], 2, "--layers is for models"),
         (["--precision", "int8"], 2, "--precision is for models"),
-        (["--whitening", "none"], 2, "would change nothing"),
+        (["--whitening", "none"], 2, "method is 'none'; wanted pca, zca"),
         (["--dim", "21"], 2, "wanted 1 to 20"),
         (["--column", "x"], 2, "has no column"),
         (["--from-vectors", "nowhere.npy"], 2, "does not exist"),

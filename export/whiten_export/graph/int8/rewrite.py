@@ -11,18 +11,6 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
-from whiten_export.graph.int8.linear import (
-    activations,
-    bias_of,
-    is_linear,
-    linear_users,
-    score_scales,
-    shares_weights,
-    stacked_weights,
-    value_product,
-    weights_of,
-    width_of,
-)
 from whiten_export.graph.int8.rounding import Columns, quantize_columns, quantize_weights, quantize_with_feedback
 from whiten_export.graph.int8.scales import (
     LEVELS,
@@ -33,6 +21,18 @@ from whiten_export.graph.int8.scales import (
     Scale,
     choose_scales,
     measure_ranges,
+)
+from whiten_export.graph.products import (
+    activations,
+    bias_of,
+    is_linear,
+    linear_users,
+    score_scales,
+    shares_weights,
+    stacked_weights,
+    value_product,
+    weights_of,
+    width_of,
 )
 from whiten_runtime.ort.session import SessionOptions
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from whiten_export.graph.builder import save_with_outputs
-from whiten_export.graph.int8.linear import bias_of, value_product, width_of
 from whiten_export.graph.int8.rounding import TINY, quantize_weights
+from whiten_export.graph.products import bias_of, value_product, width_of
 from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
 

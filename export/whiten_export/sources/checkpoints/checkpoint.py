@@ -209,7 +209,6 @@ def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Check
         return _merged(model, name, path, remote_code)
     if not (path / "config.json").is_file():
         raise UsageError(f"'{model}' has no config.json; wanted a directory written by save_pretrained")
-    _check_counts(path / "config.json")
     if weights := sorted(path.glob("model*.safetensors")) or sorted(path.glob("pytorch_model*.bin")):
         return Checkpoint(model, name, "transformers", path, tuple(weights))
     for place in _ONNX_PLACES:
@@ -219,28 +218,6 @@ def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Check
         f"'{model}' has no weights (model*.safetensors, pytorch_model*.bin, {' or '.join(_ONNX_PLACES)}) in {path}; "
         "wanted a directory written by save_pretrained, or by optimum-cli export onnx"
     )
-
-
-_COUNTS = (
-    *("num_hidden_layers", "n_layers", "num_layers", "n_layer"),
-    *("num_hidden_groups", "inner_group_num", "num_feedforward_networks"),
-)
-"""Names in `config.json` of numbers of blocks."""
-
-_MOST_BLOCKS = 1000
-"""Maximum of a number of blocks; Llama 3.1 405B has 126."""
-
-
-def _check_counts(config: Path) -> None:
-    """Check the numbers of blocks: transformers makes every block before it looks for the block's weights."""
-    try:
-        content = json.loads(config.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return  # the readers of the config say what is wrong with it
-    for name in _COUNTS:
-        count = content.get(name) if isinstance(content, dict) else None
-        if isinstance(count, int) and not 0 <= count <= _MOST_BLOCKS:
-            raise WhitenError(f"{config}: {name} is {count}; wanted 0 to {_MOST_BLOCKS}, so copy the model again")
 
 
 def _external_files(graph: Path) -> list[Path]:

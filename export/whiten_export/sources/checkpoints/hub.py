@@ -1,8 +1,9 @@
 """Download from the model hub, or from its cache on this machine."""
 
 import glob
-import re
-from pathlib import Path
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 
 from whiten_models.catalogue import Entry
 from whiten_runtime.checks import from_clone
@@ -49,41 +50,56 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool) -> Path:
-    """Download what describes a repository, and the weights: safetensors, else pickles, else an ONNX graph."""
+    """Download the files of a repository that an export reads; find them in the cache if `cached`."""
     from huggingface_hub import snapshot_download
 
-    described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]
-
-    def fetch(commit: str | None, *weights: str) -> Path:
-        patterns, others = [*described_by, *weights], list(_OTHER_FORMATS)
-        found = snapshot_download(
-            hub_id, revision=commit, allow_patterns=patterns, ignore_patterns=others, local_files_only=cached
+    wanted = needed_files(_names(hub_id, revision, cached), remote_code)
+    if not wanted:
+        raise WhitenError(
+            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX; choose another model, or, if the hub is "
+            "out of reach, complete the cache"
         )
-        return Path(found)
-
-    directory = fetch(revision)
-    commit = directory.name if re.fullmatch(r"[0-9a-f]{40}", directory.name) else revision
-    described = {path.parent for path in directory.rglob("*.json")}
-    if described:
-        fetch(commit, *_SAFETENSORS, *(f"*/{name}" for name in _SAFETENSORS))
-    # Folders that hold pickles or a graph already may hold a part of them, left by an interrupted download.
-    if without := sorted(folder for folder in described if not _has(folder, _SAFETENSORS)):
-        places = [folder.relative_to(directory).as_posix() for folder in without]
-        prefixes = ["" if place == "." else glob.escape(f"{place}/") for place in places]
-        fetch(commit, *(prefix + name for prefix in prefixes for name in _PICKLES))
-    in_torch = any(_has(folder, (*_SAFETENSORS, *_PICKLES)) for folder in described)
-    if described and not in_torch:
-        fetch(commit, *_ONNX)
-    if in_torch or (described and _has(directory, _ONNX)):
-        return directory
-    raise WhitenError(
-        f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX in {directory}; choose another model, or, if "
-        "the hub is out of reach, complete the cache"
-    )
+    patterns = list(map(glob.escape, wanted))
+    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns, local_files_only=cached))
 
 
-def _has(folder: Path, names: tuple[str, ...]) -> bool:
-    return any(True for name in names for _ in folder.glob(name))
+def _names(hub_id: str, revision: str | None, cached: bool) -> list[str]:
+    """Return the paths of a repository's files; those in the cache if `cached`, or if the hub is busy."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if not cached:
+        try:
+            return [file.rfilename for file in HfApi().model_info(hub_id, revision=revision).siblings or ()]
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            raise
+        except HfHubHTTPError:
+            pass
+    described = {"allow_patterns": list(_DESCRIPTIONS), "ignore_patterns": list(_OTHER_FORMATS)}  # all are downloaded
+    folder = Path(snapshot_download(hub_id, revision=revision, **described, local_files_only=True))
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+def needed_files(names: Sequence[str], remote_code: bool) -> list[str]:
+    """Return the files of a repository that an export reads; an empty list if it has no description or no weights.
+
+    Each folder gives its weights as safetensors, else as pickles. An ONNX graph is taken where no folder has any.
+    """
+    described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]
+    described = [name for name in names if _matches(name, described_by) and not _matches(name, _OTHER_FORMATS)]
+    folders = sorted({str(PurePosixPath(name).parent) for name in described if name.endswith(".json")})
+    weights: list[str] = []
+    for folder in folders:
+        inside = {name: PurePosixPath(name).name for name in names if str(PurePosixPath(name).parent) == folder}
+        ranks = ([name for name in inside if _matches(inside[name], rank)] for rank in (_SAFETENSORS, _PICKLES))
+        weights += next(filter(None, ranks), [])
+    if folders and not weights:
+        weights = [name for name in names if name in _ONNX]
+    return [*described, *weights] if weights else []
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_hub_id(model: str) -> bool:

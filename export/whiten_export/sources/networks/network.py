@@ -13,13 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from whiten_export.proof.reference import Dense
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.families import family_of
 from whiten_runtime.checks import from_clone
@@ -183,32 +181,6 @@ def _refusal(error: Exception) -> str:
             "as in a file of safetensors"
         )
     return "is damaged, or no file of PyTorch weights; copy the model again, or use one with safetensors"
-
-
-def describe_pooler(network: nn.Module) -> Dense:
-    """Return the weights of a network's pooler."""
-    linear, activation = _parts(network)
-    bias = None if linear.bias is None else linear.bias.detach().cpu().numpy().astype(np.float32)
-    weight = linear.weight.detach().cpu().numpy().astype(np.float32)
-    return Dense(np.ascontiguousarray(weight.T), bias, type(activation).__name__)
-
-
-def apply_pooler(network: nn.Module, state: Tensor) -> Tensor:
-    """Apply the network's own pooler to a hidden state, [batch_size, sequence_length, d] to [batch_size, d]."""
-    linear, activation = _parts(network)
-    pooled: Tensor = activation(linear(state[:, 0]))
-    return pooled
-
-
-def _parts(network: nn.Module) -> tuple[nn.Linear, nn.Module]:
-    pooler = getattr(network, "pooler", None)
-    linear, activation = getattr(pooler, "dense", None), getattr(pooler, "activation", None)
-    if isinstance(pooler, nn.Linear):  # ALBERT's
-        linear, activation = pooler, getattr(network, "pooler_activation", None)
-    if not isinstance(linear, nn.Linear) or not isinstance(activation, nn.Tanh):
-        kind = getattr(getattr(network, "config", None), "model_type", "unknown")
-        raise UsageError(f"a {kind} network has no pooler (dense and tanh over the first token); name another pooling")
-    return linear, activation
 
 
 _MODEL_CLASSES = {

@@ -15,12 +15,10 @@ from whiten_export.graph.builder import HiddenStates, strip
 from whiten_export.graph.head import OPSET
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
-from whiten_export.proof.reference import Float64Array, Reference
+from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.networks.network import (
-    apply_pooler,
-    describe_pooler,
     keeps_nothing,
     load_config,
     load_network,
@@ -30,12 +28,13 @@ from whiten_export.sources.networks.network import (
 )
 from whiten_export.sources.networks.sentence_transformers import encode_published
 from whiten_export.sources.onnx_encoder import map_surplus
+from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import describe_tokenizer
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
 
-class PyTorchModel:
+class PyTorchModel(TokenModel):
     """Reads a checkpoint with transformers; weights are in memory only while a graph or a reference needs them."""
 
     def __init__(self, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> None:
@@ -60,7 +59,7 @@ class PyTorchModel:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
         network = self._network("pooler" in pooling_modes(pooling))
         model = trace(network, layers)
-        pooler = describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
+        pooler = _describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
         if self.tokenizer.surplus_from is not None:
             map_surplus(model, self.tokenizer.surplus_from, self.tokenizer.unknown_token_id)
         return HiddenStates(model, tuple(model.graph.outputs), pooler=pooler)
@@ -80,7 +79,7 @@ class PyTorchModel:
         return load_network(self._checkpoint, self._config, self._trust, pooler)
 
 
-class TorchReference:
+class TorchReference(Reference):
     """Computes a network's hidden states, pooled by numpy in float64.
 
     Texts that are computed side by side have one thread each: no thread waits for another at every operator, and the
@@ -109,7 +108,7 @@ class TorchReference:
         with torch.no_grad():
             states = _hidden_states(self._network, ids, mask.clamp(max=1))
             chosen = [states[layer] for layer in self._layers]
-            poolers = [apply_pooler(self._network, state) for state in chosen] if "pooler" in self._modes else []
+            poolers = [_apply_pooler(self._network, state) for state in chosen] if "pooler" in self._modes else []
         arrays = [state.cpu().numpy() for state in chosen]
         parts = [
             np.stack([vectors.cpu().numpy().astype(np.float64) for vectors in poolers])
@@ -118,6 +117,32 @@ class TorchReference:
             for mode in self._modes
         ]
         return np.concatenate(parts, axis=2)
+
+
+def _describe_pooler(network: nn.Module) -> Dense:
+    """Return the weights of a network's pooler."""
+    linear, activation = _parts(network)
+    bias = None if linear.bias is None else linear.bias.detach().cpu().numpy().astype(np.float32)
+    weight = linear.weight.detach().cpu().numpy().astype(np.float32)
+    return Dense(np.ascontiguousarray(weight.T), bias, type(activation).__name__)
+
+
+def _apply_pooler(network: nn.Module, state: Tensor) -> Tensor:
+    """Apply the network's own pooler to a hidden state, [batch_size, sequence_length, d] to [batch_size, d]."""
+    linear, activation = _parts(network)
+    pooled: Tensor = activation(linear(state[:, 0]))
+    return pooled
+
+
+def _parts(network: nn.Module) -> tuple[nn.Linear, nn.Module]:
+    pooler = getattr(network, "pooler", None)
+    linear, activation = getattr(pooler, "dense", None), getattr(pooler, "activation", None)
+    if isinstance(pooler, nn.Linear):  # ALBERT's
+        linear, activation = pooler, getattr(network, "pooler_activation", None)
+    if not isinstance(linear, nn.Linear) or not isinstance(activation, nn.Tanh):
+        kind = getattr(getattr(network, "config", None), "model_type", "unknown")
+        raise UsageError(f"a {kind} network has no pooler (dense and tanh over the first token); name another pooling")
+    return linear, activation
 
 
 class _Layers(nn.Module):

@@ -12,9 +12,9 @@ from support.graphs import default_session
 from whiten_export.graph.builder import constant, reopen_graph, save_graph
 from whiten_export.graph.int8 import convert, rewrite
 from whiten_export.graph.int8.convert import convert_to_int8, narrow_masks
-from whiten_export.graph.int8.linear import activations, score_scales, value_product
 from whiten_export.graph.int8.rewrite import Quantized, quantize_int8
 from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale
+from whiten_export.graph.products import activations, score_scales, value_product
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
