@@ -209,7 +209,8 @@ def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64
 
 def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
     """Return the statistics of precomputed embeddings, float32 [m, d] at a time; None if there are none."""
-    statistics, start = None, 0
+    statistics: Statistics | None = None
+    start = 0
     for vectors in parts:
         window = row_keys(start, len(vectors)), vectors
         (statistics,) = gather([window], statistics or Statistics.empty(vectors.shape[1]))

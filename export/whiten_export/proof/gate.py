@@ -1,7 +1,7 @@
 """Check a bundle at the parity gate: open it as written, and compare it with its reference."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,10 +165,14 @@ def _row(ids: Sequence[int], left_out: int = 0) -> Row:
 
 def _unwhitened(definition: Definition, rows: Sequence[Row], advance: Advance) -> dict[Row, Float64Array]:
     """Return the vector of each row before whitening."""
+
+    def compute(row: Row) -> Float64Array:
+        return definition.unwhitened(*row)
+
     found: dict[Row, Float64Array] = {}
     with definition.reference.side_by_side() as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
-        each = map if workers == 1 else executor.map
-        for row, vector in zip(rows, each(lambda row: definition.unwhitened(*row), rows), strict=True):
+        vectors: Iterator[Float64Array] = map(compute, rows) if workers == 1 else executor.map(compute, rows)
+        for row, vector in zip(rows, vectors, strict=True):
             found[row] = vector
             advance(len(row[0]))
     return found

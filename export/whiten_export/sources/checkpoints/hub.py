@@ -75,8 +75,11 @@ def _names(hub_id: str, revision: str | None, cached: bool) -> list[str]:
             raise
         except HfHubHTTPError:
             pass
-    described = {"allow_patterns": list(_DESCRIPTIONS), "ignore_patterns": list(_OTHER_FORMATS)}  # all are downloaded
-    folder = Path(snapshot_download(hub_id, revision=revision, **described, local_files_only=True))
+    always, never = list(_DESCRIPTIONS), list(_OTHER_FORMATS)  # whether files are missing is asked of these alone
+    found = snapshot_download(
+        hub_id, revision=revision, allow_patterns=always, ignore_patterns=never, local_files_only=True
+    )
+    folder = Path(found)
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
