@@ -26,7 +26,7 @@ COMMANDS = [
 @pytest.mark.parametrize("line", COMMANDS)
 def test_options_exist(line: str) -> None:
     _, name, *arguments = shlex.split(line)
-    help_text = invoke(whiten, name, "--help-all").stdout
+    help_text = invoke(whiten, name, "--help").stdout
     assert len(COMMANDS) > 6
     for argument in arguments:
         if argument.startswith("--"):

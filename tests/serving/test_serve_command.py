@@ -110,7 +110,7 @@ def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, me
 
 
 def test_every_option_is_a_setting() -> None:
-    apart = {"config", "models", "debug", "help_all", "api_keys"}
+    apart = {"config", "models", "debug", "api_keys"}
     options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
     assert options - apart == set(Settings.__dataclass_fields__) - apart
 

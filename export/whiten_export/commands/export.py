@@ -45,8 +45,7 @@ _FOR_VECTORS = {
 @option(
     "--pooling",
     metavar="NAME",
-    help="From tokens to a text: mean, cls, last, others. "
-    f"{'; '.join(f'{name}: {row.phrase}' for name, row in POOLINGS.items())}"
+    help=f"From tokens to a text. {'; '.join(f'{name}: {row.phrase}' for name, row in POOLINGS.items())}"
     ". Several joined by + are concatenated. The default is the model's own, else mean.",
 )
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
@@ -56,21 +55,18 @@ _FOR_VECTORS = {
 @option(
     "--route",
     metavar="NAME",
-    rare=True,
     help="Route of a sentence-transformers Router, such as query or document.",
 )
 @option(
     "--matryoshka",
     metavar="K,K",
-    rare=True,
     help="Dimensions that the model's vectors may be cut to. For a model trained with Matryoshka loss that the "
     "catalogue does not know, exported without a whitening.",
 )
-@option("--max-words", type=int, metavar="N", rare=True, help="Of a file of word vectors, keep the first N words.")
+@option("--max-words", type=int, metavar="N", help="Of a file of word vectors, keep the first N words.")
 @option(
     "--frequencies",
     metavar="FILE",
-    rare=True,
     help='Words and their counts for the pooling sif. Lines of "word count". [default: by rank]',
 )
 @option(
@@ -85,10 +81,9 @@ _FOR_VECTORS = {
     "--whitening",
     type=click.Choice([*get_args(Method), "auto", "none"]),
     metavar="METHOD",
-    help="Method, such as pca, auto or none. It is the last step of the graph. One of "
-    f"{', '.join(get_args(Method))}, auto and none. auto is decided by what can be measured, and tells the reason. "
-    "The default is auto; none for an embedding model of which neither layers nor a whitening are named; pca with "
-    "--beta or --shrinkage.",
+    help=f"Last step of the graph: {', '.join(get_args(Method))}, auto or none. auto is decided by what can be "
+    "measured, and tells the reason. The default is auto; none for an embedding model of which neither layers nor a "
+    "whitening are named; pca with --beta or --shrinkage.",
 )
 @option("--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]")
 @option(
@@ -112,7 +107,6 @@ _FOR_VECTORS = {
 @option(
     "--all-sentences",
     is_flag=True,
-    rare=True,
     help="Use all sentences of the corpus, even if fewer are enough.",
 )
 @option(
@@ -120,27 +114,23 @@ _FOR_VECTORS = {
     type=float,
     default=1.0,
     metavar="B",
-    rare=True,
     help="1 whitens, 0 only centres. It is the exponent. [default: chosen by auto]",
 )
 @option(
     "--shrinkage",
     default="none",
     metavar="none|ledoit-wolf|oas|A",
-    rare=True,
     help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
 )
 @option(
     "--dev",
     metavar="FILE",
-    rare=True,
     help="Pairs with scores by which --whitening auto decides. Their columns are sentence1, sentence2 and score.",
 )
 @option(
     "--align-to",
     type=click.Path(),
     metavar="OLD",
-    rare=True,
     help="Bundle whose stored vectors are to stay usable. It is of the same model and layers; the "
     "whitening is turned onto its whitening.",
 )
@@ -166,7 +156,6 @@ _FOR_VECTORS = {
     default="float32",
     show_default=True,
     metavar="|".join(get_args(VectorType)),
-    rare=True,
     help="Type of the vectors. int8: whole numbers from -127 to 127, one scale a vector; a quarter of the size in a "
     "store. Keeps cosines.",
 )
@@ -176,7 +165,6 @@ _FOR_VECTORS = {
     default="whitened",
     show_default=True,
     metavar="|".join(get_args(Outputs)),
-    rare=True,
     help="Vectors that the graph gives. With both, it gives the vector before whitening too.",
 )
 @option(

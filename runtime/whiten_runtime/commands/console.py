@@ -252,7 +252,6 @@ STDIN = "-"
 header_option = option(
     "--header",
     is_flag=True,
-    rare=True,
     help="Begin lines of JSON with one that names the space. Vectors of 8 bits or less always have it.",
 )
 

@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     "--max-characters",
     type=click.IntRange(min=1),
     metavar="N",
-    rare=True,
     help="Cut longer texts before they are tokenised. [default: 250 a token]",
 )
 @heading("Vectors")
@@ -97,7 +96,7 @@ if TYPE_CHECKING:
 @heading("Execution")
 @threads_option
 @device_option
-@option("--batch-size", type=click.IntRange(min=1), metavar="N", rare=True, help="Texts per run at most.")
+@option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Texts per run at most.")
 @option("--tuned", is_flag=True, help="Run as whiten tune chose for this machine.")
 @option("--verify", is_flag=True, help="First prove parity, as whiten verify does.")
 @one_line_errors

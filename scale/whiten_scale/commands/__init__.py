@@ -54,7 +54,6 @@ sharing_options = _together(
         "per_shard",
         type=click.IntRange(min=1),
         metavar="N",
-        rare=True,
         help=f"Texts of a shard, at most. Without it, as in the plan that is there, or {PER_SHARD:,}.",
     ),
 )

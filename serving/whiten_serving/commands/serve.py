@@ -89,18 +89,17 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @heading("Address")
 @option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all of IPv4.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 for a free one.")
-@option("--uds", metavar="PATH", rare=True, help="Unix socket to listen on; its owner and group may connect.")
-@option("--fd", type=click.IntRange(min=0), rare=True, help="Socket that is open already; 3 under systemd's units.")
+@option("--uds", metavar="PATH", help="Unix socket to listen on; its owner and group may connect.")
+@option("--fd", type=click.IntRange(min=0), help="Socket that is open already; 3 under systemd's units.")
 @heading("Models and queue")
 @option("--threads", type=COUNT, metavar="N", help="Threads. [default: all usable CPUs]")
 @option("--device", help="Where to compute: cpu, cuda, cuda:N, tensorrt, openvino or openvino:bf16. [default: cpu]")
-@option("--max-batch-tokens", type=COUNT, rare=True, help="Padded tokens of a batch. [default: as Encoder.encode]")
+@option("--max-batch-tokens", type=COUNT, help="Padded tokens of a batch. [default: as Encoder.encode]")
 @option(
     "--max-queue-tokens",
     type=COUNT,
     default=MAX_QUEUE_TOKENS,
     show_default=True,
-    rare=True,
     help="Tokens that may wait; more is answered with 429.",
 )
 @option(
@@ -108,19 +107,17 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     type=SECONDS,
     default="10s",
     show_default=True,
-    rare=True,
     help="Work that may wait, in seconds at the measured rate; more is answered with 429.",
 )
 @heading("Limits")
-@option("--max-texts", type=COUNT, default=2048, show_default=True, rare=True, help="Texts of a request.")
-@option("--max-body", type=SIZE, default="32MB", show_default=True, rare=True, help="Bytes of a request's body.")
-@option("--max-text-chars", type=COUNT, default=10**6, show_default=True, rare=True, help="Characters of a text.")
+@option("--max-texts", type=COUNT, default=2048, show_default=True, help="Texts of a request.")
+@option("--max-body", type=SIZE, default="32MB", show_default=True, help="Bytes of a request's body.")
+@option("--max-text-chars", type=COUNT, default=10**6, show_default=True, help="Characters of a text.")
 @option(
     "--timeout",
     type=SECONDS,
     default="60s",
     show_default=True,
-    rare=True,
     help="Time until a request is answered with 504; x-timeout-ms shortens it.",
 )
 @option(
@@ -128,7 +125,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     type=SECONDS,
     default="75s",
     show_default=True,
-    rare=True,
     help="Time that a connection may be idle; more than that of proxies before it.",
 )
 @heading("Texts and vectors")
@@ -137,7 +133,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     metavar="reject|own|cl100k=FILE",
     default="reject",
     show_default=True,
-    rare=True,
     help="Token ids in place of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
     "tiktoken's file of cl100k_base, whose ids LangChain sends.",
 )
@@ -153,7 +148,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     type=click.Choice(["embed", "error"]),
     default="embed",
     show_default=True,
-    rare=True,
     help="Empty texts: embed them, or 400 as OpenAI does.",
 )
 @option(
@@ -163,7 +157,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 )
 @heading("Access")
 @option("--api-key-file", metavar="FILE", help="File of keys, one a line, one of which each request must have.")
-@option("--metrics-need-key", is_flag=True, rare=True, help="Let /metrics need a key too, if there are keys.")
+@option("--metrics-need-key", is_flag=True, help="Let /metrics need a key too, if there are keys.")
 @option(
     "--cors-origin",
     "cors_origins",
@@ -175,13 +169,12 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
 @heading("Starting and stopping")
 @option("--verify/--no-verify", default=True, help="Prove each bundle's parity on this machine first. [default: on]")
-@option("--drift", is_flag=True, rare=True, help="Measure how far the texts are from each whitening's corpus.")
+@option("--drift", is_flag=True, help="Measure how far the texts are from each whitening's corpus.")
 @option(
     "--drain",
     type=SECONDS_OR_0,
     default="5s",
     show_default=True,
-    rare=True,
     help="After SIGTERM, time in which requests are still taken while /ready is 503 already.",
 )
 @option(
@@ -189,14 +182,13 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     type=SECONDS_OR_0,
     default="30s",
     show_default=True,
-    rare=True,
     help="After the drain, time in which requests that run may end.",
 )
 @heading("Logs")
 @option(
     "--log", type=click.Choice(["text", "json"]), help="Format of the log. [default: text on a terminal, else json]"
 )
-@option("--access-log/--no-access-log", default=True, rare=True, help="Log one line a request, without its texts.")
+@option("--access-log/--no-access-log", default=True, help="Log one line a request, without its texts.")
 @one_line_errors
 def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_log: bool, **values: Any) -> None:
     """Serve bundles over HTTP, by the routes of OpenAI, TEI and Ollama.

@@ -53,7 +53,7 @@ def test_subcommands_are_completed() -> None:
         ("whiten export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
         ("whiten-export minilm --max-", ["--max-length", "--max-words", "--max-sentences"]),
         ("whiten verify bundle --id", ["--identity", "--identity-provider"]),
-        ("whiten info bundle --help", ["--help-all", "--help"]),
+        ("whiten info bundle --help", ["--help"]),
     ],
 )
 def test_options_are_completed(line: str, want: list[str]) -> None:
