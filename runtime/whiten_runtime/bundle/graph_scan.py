@@ -1,7 +1,7 @@
 """Scan an ONNX graph for its operators and external files, without the onnx package."""
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,33 +167,6 @@ def with_output(path: Path, value: str) -> bytes:
     """
     described = encoded(_OUTPUT_NAME, value.encode()) + encoded(_OUTPUT_TYPE, _VECTORS)
     return path.read_bytes() + encoded(_MODEL_GRAPH, encoded(_GRAPH_OUTPUT, described))
-
-
-def with_locations(content: bytes, locations: Mapping[str, str]) -> bytes:
-    """Return the content of an ONNX file whose weights are stored in files of other names."""
-    if not locations:
-        return content
-    renamed = {old.encode(): new.encode() for old, new in locations.items()}
-    return _renamed(memoryview(content), 0, len(content), _MODEL, renamed)
-
-
-def _renamed(data: memoryview, start: int, end: int, message: int, names: Mapping[bytes, bytes]) -> bytes:
-    """Return a message with other locations of weights in it; a location is the value of an entry of its key."""
-    parts, done, is_location = [], start, False
-    for number, (first, last) in spans(data, start, end):
-        child = _CHILDREN[message].get(number)
-        if message == _ENTRY and number == _ENTRY_KEY:
-            is_location = bytes(data[first:last]) == b"location"
-        if child is not None:
-            inside = _renamed(data, first, last, child, names)
-        elif message == _ENTRY and number == _ENTRY_VALUE and is_location:
-            inside = names.get(bytes(data[first:last]), bytes(data[first:last]))
-        else:
-            continue
-        tag = first - len(varint_bytes(last - first)) - len(varint_bytes(number << 3))
-        parts += [bytes(data[done:tag]), encoded(number, inside)]
-        done = last
-    return b"".join([*parts, bytes(data[done:end])])
 
 
 def product_graph() -> bytes:

@@ -1,13 +1,16 @@
 """Create onnxruntime sessions: explicit threads, no silent fallback, matrix products where they were asked for."""
 
 import os
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from whiten_runtime.bundle.graph_scan import scan_graph, with_locations, with_output
+from whiten_runtime.bundle.graph_scan import scan_graph, with_output
 from whiten_runtime.errors import BundleError, ProviderError
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.openvino import add_plugin, register_plugin
@@ -173,27 +176,26 @@ class SessionOptions:
 
 
 def create_session(model: Path, options: SessionOptions, threads: int | None = None, value: str | None = None) -> Any:
-    """Create an `onnxruntime.InferenceSession` on exactly the providers asked for."""
-    graph: str | bytes = str(model)
-    entries = []
-    if value is not None and value not in (scan := scan_graph(model)).outputs:
-        folder, names = weights_place(model, scan.external_files)
-        graph = with_locations(with_output(model, value), names)
-        entries.append((_WEIGHTS_FOLDER, os.fsencode(folder)))
-    return open_session(graph, options, threads, entries)
+    """Create an `onnxruntime.InferenceSession` on exactly the providers asked for; `value` becomes an output too."""
+    if value is None or value in (scan := scan_graph(model)).outputs:
+        return open_session(str(model), options, threads)
+    with _folder_of_weights(model, scan.external_files) as folder:
+        return open_session(with_output(model, value), options, threads, [(_WEIGHTS_FOLDER, os.fsencode(folder))])
 
 
-def weights_place(model: Path, locations: Iterable[str]) -> tuple[Path, dict[str, str]]:
-    """Return the folder in which a graph's weights are, and their names there, where those differ.
+@contextmanager
+def _folder_of_weights(model: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Yield a folder with the weights of a graph; of links, as in the hub's cache, it is a temporary copy.
 
-    onnxruntime refuses weights that are links to another folder, as in the hub's cache, for a graph that it is given as
-    bytes: it is to be given that other folder.
+    onnxruntime refuses weights that are links to another folder for a graph that it is given as bytes.
     """
-    files = {name: (model.parent / name).resolve() for name in locations}
-    folders = {file.parent for file in files.values()} or {model.parent}
-    if len(folders) > 1:
-        raise BundleError(f"{model}: its weights are links to different folders; copy the bundle to one with cp -rL")
-    return folders.pop(), {name: file.name for name, file in files.items() if file.name != name}
+    if not any((model.parent / name).is_symlink() for name in names):
+        yield model.parent.resolve()
+        return
+    with TemporaryDirectory(prefix="whiten-", ignore_cleanup_errors=True) as folder:
+        for name in names:
+            shutil.copyfile(model.parent / name, Path(folder) / name)
+        yield Path(folder)
 
 
 def open_session(

@@ -10,13 +10,11 @@ from support.bundles import contents
 from support.cli import invoke as run
 from support.cli import ok
 from support.hub import Hub
-from whiten import BundleError, Encoder
+from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
 from whiten_export.graph import builder as graph_files
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
-from whiten_runtime.bundle.graph_scan import scan_graph, with_locations
-from whiten_runtime.ort.session import weights_place
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 
 pytestmark = pytest.mark.slow
 
@@ -77,31 +75,3 @@ def test_the_new_map_of_a_snapshot_is_the_one_that_was_asked_for(
 def test_drift_of_a_snapshot(hub: Hub, bundles: Mapping[str, Path], corpus_file: Path) -> None:
     hub.repositories["org/wide"] = contents(bundles["fp32"])
     assert ok("drift", "org/wide", "--input", corpus_file).stderr
-
-
-def test_weights_get_another_name_in_the_graph(bundles: Mapping[str, Path], tmp_path: Path) -> None:
-    import onnx
-
-    graph = bundles["fp32"] / MODEL_FILE
-    content = graph.read_bytes()
-    (tmp_path / "renamed.onnx").write_bytes(with_locations(content, {"model.onnx_data": "b" * 200}))
-    assert scan_graph(tmp_path / "renamed.onnx").external_files == {"b" * 200}
-    renamed = onnx.load(tmp_path / "renamed.onnx", load_external_data=False)
-    for weight in renamed.graph.initializer:
-        for entry in weight.external_data:
-            if entry.key == "location":
-                assert entry.value == "b" * 200
-                entry.value = "model.onnx_data"
-    assert renamed == onnx.load(graph, load_external_data=False)
-    assert with_locations(content, {"other": "x"}) == with_locations(content, {}) == content
-
-
-def test_links_to_two_folders_are_refused(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-        (tmp_path / f"{name}-link").symlink_to(tmp_path / name / name)
-    with pytest.raises(BundleError, match="its weights are links to different folders"):
-        weights_place(tmp_path / "model.onnx", ["a-link", "b-link"])
-    assert weights_place(tmp_path / "model.onnx", []) == (tmp_path, {})
-    assert weights_place(tmp_path / "model.onnx", ["a-link"]) == (tmp_path / "a", {"a-link": "a"})
