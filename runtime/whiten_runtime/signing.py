@@ -2,15 +2,14 @@
 
 import base64
 import hashlib
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
-
-import msgspec
 
 from whiten_runtime.bundle.bundle import (
     SIGNATURE_FILE,
@@ -33,6 +32,7 @@ _LARGEST, _LARGEST_KEY = 1 << 24, 1 << 16
 _SHOWN = 5
 """Number of names that a message has at most."""
 
+_KEY = "a key in PEM"
 _MAKE = "openssl ecparam -name prime256v1 -genkey -noout -out private.pem"
 _EXTRACT = "openssl ec -in private.pem -pubout -out public.pem"
 
@@ -164,7 +164,7 @@ def verify_signature(
     file = root / SIGNATURE_FILE if signature is None else path_of("signature", signature)
     if signature is None and not file.exists():
         file = fetch_signature(path, root, revision) or file
-    content, wanted = _content(root, file), (*signed_files(manifest), *unlisted_files(root, manifest, file))
+    stated, wanted = _stated(root, file), (*signed_files(manifest), *unlisted_files(root, manifest, file))
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -175,25 +175,21 @@ def verify_signature(
     except Exception as error:  # those of model-signing, sigstore and parsers of JSON
         text = _one_line(error)
         if text.startswith("Signature mismatch"):  # the author is the right one
-            _check_covered(root, wanted, content)
-            names = [name for name, digest in _stated(content).items() if not _is_file_of(root / name, digest)]
-            raise SignatureError(
-                f"{root}: not as it was signed: {_some_names(names)}; get the bundle from its author again"
-            ) from None
-        if text.startswith("Key mismatch"):
-            raise SignatureError(
-                f"{root}: was not signed with {signer}; the signature in {file} is of another key"
-            ) from None
-        raise SignatureError(
-            f"{root}: the signature in {file} does not hold for {signer} ({text}); get the bundle from its author again"
-        ) from None
-    _check_covered(root, wanted, content)
-    return Signature(file, signer, _stated(content)[MANIFEST_FILE])
+            _check_covered(root, wanted, stated)
+            names = [name for name, digest in stated.items() if not _is_file_of(root / name, digest)]
+            why = f"not as it was signed: {_some_names(names)}"
+        elif text.startswith("Key mismatch"):
+            why = f"was not signed with {signer}; the signature in {file} is of another key"
+        else:
+            why = f"the signature in {file} does not hold for {signer} ({text})"
+        raise SignatureError(f"{root}: {why}; get the bundle from its author again") from None
+    _check_covered(root, wanted, stated)
+    return Signature(file, signer, stated[MANIFEST_FILE])
 
 
 def needs_passphrase(key: Path) -> bool:
     """Return whether a private key is protected by a passphrase."""
-    return b"ENCRYPTED" in _key(key)
+    return b"ENCRYPTED" in _read(key, _LARGEST_KEY, UsageError, _KEY)
 
 
 def _verifier(key: str | Path | None, identity: str | None, provider: str | None) -> tuple[Any, str]:
@@ -210,7 +206,7 @@ def _verifier(key: str | Path | None, identity: str | None, provider: str | None
     config = verifying.Config()
     if key is not None:
         public = path_of("key", key)
-        content = _key(public)
+        content = _read(public, _LARGEST_KEY, UsageError, _KEY)
         try:
             config.use_elliptic_key_verifier(public_key=public)
         except Exception as error:  # those of cryptography
@@ -239,8 +235,7 @@ def _hashing(root: Path, signature: Path) -> Any:
     return hashing.Config().set_ignored_paths(paths=ignored).set_allow_symlinks(True)
 
 
-def _check_covered(root: Path, wanted: Iterable[str], content: bytes) -> None:
-    stated = _stated(content)
+def _check_covered(root: Path, wanted: Iterable[str], stated: Collection[str]) -> None:
     if missing := [name for name in wanted if name not in stated]:
         raise SignatureError(
             f"{root}: its signature does not cover {_some_names(missing)}; remove what is not of the bundle, get it "
@@ -252,65 +247,32 @@ def _is_file_of(path: Path, digest: str) -> bool:
     return path.is_file() and sha256_of([path]) == digest
 
 
-def _content(root: Path, file: Path) -> bytes:
-    """Return the content of the file of a signature."""
-    try:
-        content = read_file(file, _LARGEST)
-        _stated(content)
-    except (FileNotFoundError, NotADirectoryError):
+def _stated(root: Path, file: Path) -> dict[str, str]:
+    """Return the SHA-256 of the signed files by their POSIX paths, as the file of a signature states them."""
+    if not file.exists():
         raise SignatureError(
             f"{root}: is not signed: there is no file {file}; sign it with whiten sign, or get a signed copy from its "
             "author"
-        ) from None
-    except BundleError:
-        raise SignatureError(
-            f"{file}: {why_not_read(file, _LARGEST)}, and no signature; get the bundle from its author again"
-        ) from None
-    except OSError as error:
-        raise SignatureError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        raise SignatureError(f"{file}: is no signature; get the bundle from its author again") from None
-    return content
-
-
-class _Envelope(msgspec.Struct):
-    payload: str
-
-
-class _SignatureFile(msgspec.Struct, rename="camel"):
-    dsse_envelope: _Envelope
-
-
-class _Resource(msgspec.Struct):
-    name: str
-    digest: str
-
-
-class _Predicate(msgspec.Struct):
-    resources: tuple[_Resource, ...]
-
-
-class _Statement(msgspec.Struct):
-    predicate: _Predicate
-
-
-def _stated(content: bytes) -> dict[str, str]:
-    """Return the SHA-256 of the signed files by their POSIX paths, as a signature states them."""
-    payload = msgspec.json.decode(content, type=_SignatureFile).dsse_envelope.payload
-    stated = msgspec.json.decode(base64.b64decode(payload), type=_Statement).predicate.resources
-    return {one.name: one.digest for one in stated}
-
-
-def _key(path: Path) -> bytes:
-    """Return the content of a file of keys."""
+        )
+    content = _read(file, _LARGEST, SignatureError, "a signature; get the bundle from its author again")
     try:
-        return read_file(path, _LARGEST_KEY)
+        statement = json.loads(base64.b64decode(json.loads(content)["dsseEnvelope"]["payload"]))
+        return {one["name"]: one["digest"] for one in statement["predicate"]["resources"]}
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise SignatureError(f"{file}: is no signature; get the bundle from its author again") from None
+
+
+def _read(path: Path, most: int, kind: type[WhitenError], wanted: str) -> bytes:
+    """Return the content of a file of keys or of a signature."""
+    try:
+        return read_file(path, most)
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{path}: is no file; wanted a key in PEM") from None
+        why = "is no file"
     except BundleError:
-        raise UsageError(f"{path}: {why_not_read(path, _LARGEST_KEY)}; wanted a key in PEM") from None
+        why = why_not_read(path, most)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        why = f"cannot be read ({error.strerror})"
+    raise kind(f"{path}: {why}; wanted {wanted}")
 
 
 def _some_names(names: Sequence[str]) -> str:

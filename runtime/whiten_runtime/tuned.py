@@ -14,8 +14,6 @@ from whiten_runtime.ort.processor import available_cpus, processor
 from whiten_runtime.ort.providers import Provider, parse_provider, providers_for
 from whiten_runtime.ort.session import SessionOptions, Tuning
 
-FORMAT = 1
-
 _SNAPSHOTS = "snapshots"
 
 
@@ -45,7 +43,6 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Represents the content of BUNDLE.tuned.json."""
 
-    format: int  # version of this format
     graph: str  # id of the graph's files, from `graph_id`
     machine: str  # machine on which it was measured, from `this_machine`; another one is refused
     setting: Setting  # the setting that was chosen
@@ -83,23 +80,6 @@ def write_choice(bundle: Path, choice: Choice) -> Path:
     return path
 
 
-def tuned_options(bundle: Path, spinning: bool = True) -> SessionOptions:
-    """Return the options that `whiten tune` chose for a bundle on this machine."""
-    path = choice_path(bundle)
-    choice = read_choice(path, bundle)
-    if choice.graph != graph_id(read_manifest(bundle)):
-        raise UsageError(f"{path}: made for another graph than that of {bundle}; run whiten tune {bundle} again")
-    if choice.machine != (here := this_machine()):
-        raise UsageError(
-            f"{path}: measured on {choice.machine}, but this machine has {here}; run whiten tune {bundle} here, or "
-            "leave tuned out"
-        )
-    try:
-        return choice.setting.options(spinning)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}; run whiten tune {bundle} again") from None
-
-
 def session_options(
     bundle: Path,
     providers: Sequence[Provider] | None,
@@ -116,14 +96,23 @@ def session_options(
     return tuned_options(bundle, spinning)
 
 
-def read_choice(path: Path, bundle: Path) -> Choice:
-    """Read a choice for a bundle."""
+def tuned_options(bundle: Path, spinning: bool = True) -> SessionOptions:
+    """Return the options that `whiten tune` chose for a bundle on this machine."""
+    path, again = choice_path(bundle), f"run whiten tune {bundle} again"
     try:
         choice = msgspec.json.decode(path.read_bytes(), type=Choice)
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist; run whiten tune {bundle}, or leave tuned out") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not a choice of whiten tune ({error}); run whiten tune again") from None
-    if choice.format != FORMAT:
-        raise UsageError(f"{path}: format is {choice.format}; wanted {FORMAT}; run whiten tune again")
-    return choice
+        raise UsageError(f"{path}: not a choice of whiten tune ({error}); {again}") from None
+    if choice.graph != graph_id(read_manifest(bundle)):
+        raise UsageError(f"{path}: made for another graph than that of {bundle}; {again}")
+    if choice.machine != (here := this_machine()):
+        raise UsageError(
+            f"{path}: measured on {choice.machine}, but this machine has {here}; run whiten tune {bundle} here, or "
+            "leave tuned out"
+        )
+    try:
+        return choice.setting.options(spinning)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}; {again}") from None

@@ -22,7 +22,7 @@ from whiten_runtime.ort.processor import BF16, default_threads, processor
 from whiten_runtime.ort.providers import parse_provider
 from whiten_runtime.ort.session import SessionOptions, Tuning
 from whiten_runtime.reporter import Reporter
-from whiten_runtime.tuned import FORMAT, Choice, Rate, Setting, graph_id, this_machine
+from whiten_runtime.tuned import Choice, Rate, Setting, graph_id, this_machine
 
 ROUNDS = 7
 """Rounds of each comparison, after one that does not count: other programs disturb some of them."""
@@ -97,7 +97,6 @@ def tune(path: Path, seconds: float, bfloat16: bool, reporter: Reporter) -> Choi
         reporter.stage(f"{path}: comparing {len(opened)} ways to run it")
         rates = compare(opened, texts)
     return Choice(
-        format=FORMAT,
         graph=graph_id(manifest),
         machine=this_machine(),
         setting=best(rates, bfloat16),

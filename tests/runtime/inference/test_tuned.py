@@ -11,7 +11,6 @@ import pytest
 from whiten import Encoder, UsageError
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.tuned import (
-    FORMAT,
     Choice,
     Rate,
     Setting,
@@ -36,7 +35,6 @@ def write(bundle: Path, setting: Setting = SETTING) -> Path:
     manifest = read_manifest(bundle)
     rate = Rate(setting=setting, short=100.0, mixed=10.0, ratio=1.1, least=1.05)
     choice = Choice(
-        format=FORMAT,
         graph=graph_id(manifest),
         machine=this_machine(),
         setting=setting,
@@ -98,7 +96,6 @@ def test_choice_of_another_bundle_is_refused(bundle: Path) -> None:
     ("fields", "message"),
     [
         ({"colour": 1}, "`colour`"),
-        ({"format": 2}, "format is 2; wanted 1"),
         ({"setting": {"provider": "cpu", "threads": 1, "token_budget": 64, "streams": 2}}, "`streams`"),
         ({"setting": {"provider": "cpu", "threads": 1, "token_budget": 0}}, "token_budget"),
         ({"setting": {"provider": "cpu", "threads": 0, "token_budget": 8}}, "threads"),

@@ -129,7 +129,7 @@ def put_pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.sig", r"model\.sig: is a pipe, and no signature; get the bundle from its author again"),
+        ("model.sig", r"model\.sig: is a pipe; wanted a signature; get the bundle from its author again"),
         ("probes.json", r"probes\.json"),
         ("config.json", r"config\.json"),
     ],
