@@ -76,7 +76,7 @@ def test_harm_by_a_shared_direction_says_what_would_fit(corpus: np.ndarray, bund
     assert found.verdict == "hurts"
     assert found.whitened.iso_score > found.unwhitened.iso_score
     assert found.whitened.average_cosine < found.unwhitened.average_cosine
-    assert ", where a whitening that fits leaves less than 0.37); fit it again" in str(found)
+    assert "; a whitening that fits leaves an average cosine below 0.37); fit it again" in str(found)
 
 
 def test_a_fit_for_an_index_that_cannot_come_nearer(corpus: np.ndarray, bundle: Path, tmp_path: Path) -> None:

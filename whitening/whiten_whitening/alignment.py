@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import UsageError
 from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array, Moments, svd
-from whiten_whitening.similarity import cosines
+from whiten_whitening.similarity import cosines, unit
 
 LEAST_RATIO = 2
 """Vectors per dimension below which the rotation is not determined well enough to be used."""
@@ -64,15 +64,10 @@ def fidelity(old: NDArray[np.floating], new: NDArray[np.floating]) -> Fidelity:
     """Measure how well the new vectors of texts find their old vectors, both [n, k]."""
     if len(old) < 2:
         raise UsageError(f"{len(old)} texts cannot show whether vectors are found again; give 2 or more")
-    stored, asked = (_unit(rows.astype(np.float64)) for rows in (old, new))
+    stored, asked = (unit(rows) for rows in (old, new))
     found = 0
     for start in range(0, len(asked), _ROWS_AT_ONCE):
         similarities = asked[start : start + _ROWS_AT_ONCE] @ stored.T
         own = similarities[np.arange(len(similarities)), np.arange(start, start + len(similarities))]
         found += int((own >= similarities.max(axis=1) - _EQUAL).sum())
     return Fidelity(float(np.median(cosines(stored, asked))), found / len(asked), len(asked))
-
-
-def _unit(rows: Float64Array) -> Float64Array:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1)

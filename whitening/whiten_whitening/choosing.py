@@ -12,7 +12,7 @@ from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import Spread, iso_score
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, oas
 from whiten_whitening.moments import Float64Array, Keys, Moments, eigh
-from whiten_whitening.similarity import cosines, spearman
+from whiten_whitening.similarity import cosines, spearman, unit
 
 SOFT_WEIGHT = 0.5
 """Weight of the shrinkage of a soft whitening, unless another was asked for or is likelier.
@@ -278,16 +278,11 @@ def movement(maps: tuple[WhiteningMap, WhiteningMap], vectors: Float64Array) -> 
 
     It does not depend on how either map is rotated.
     """
-    one, other = (_cosines((vectors - fitted.mean) @ fitted.weight) for fitted in maps)
+    mapped = (unit(_mapped(fitted, vectors)) for fitted in maps)
+    one, other = ((rows @ rows.T)[np.triu_indices(len(rows), 1)] for rows in mapped)
     return float(np.sqrt(np.square(one - other).mean()))
 
 
 def vectors_needed(n: int, moved: float) -> int:
     """Return how many vectors will probably settle a map that n vectors move so much: the square falls as 1 / n."""
     return round(n * max(1.0, (moved / SETTLED) ** 2))
-
-
-def _cosines(vectors: Float64Array) -> Float64Array:
-    norms = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    unit = vectors / norms
-    return np.asarray((unit @ unit.T)[np.triu_indices(len(unit), 1)])

@@ -121,13 +121,6 @@ class Drift:
         more_even = refitted.iso_score >= _ISO_GAIN * self.whitened.iso_score
         return more_even or refitted.average_cosine <= self.whitened.average_cosine - _COSINE_GAIN
 
-    @property
-    def _why(self) -> str:
-        """Return why a map does harm although it spreads the vectors better than no map."""
-        if self.whitened.iso_score < self.unwhitened.iso_score:
-            return ""
-        return f", where a whitening that fits leaves less than {HURTFUL_COSINE}"
-
     def __str__(self) -> str:
         what = "texts" if self.of_texts else "vectors"
         if self.corpus_n < LEAST_RATIO * self.width:
@@ -146,7 +139,8 @@ class Drift:
             "covered": f"these {what} differ from the corpus, but a fit on both changes little ({spread}{after})",
             "drifting": f"these {what} differ from the corpus, but the whitening still fits them ({spread})",
             "far": f"these {what} are unlike the corpus, but the whitening still spreads them well ({spread})",
-            "hurts": f"the whitening does these {what} harm ({spread}{self._why}); fit it again on them ({again})",
+            "hurts": f"the whitening does these {what} harm ({spread}; a whitening that fits leaves an "
+            f"average cosine below {HURTFUL_COSINE}); fit it again on them ({again})",
             "too few": f"{self.n} {what} are too few to tell; give {LEAST_VECTORS} or more",
         }[self.verdict]
 

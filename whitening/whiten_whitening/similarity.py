@@ -1,4 +1,4 @@
-"""Compute cosines of pairs of vectors, and their rank correlation with scores."""
+"""Compute unit vectors, cosines of pairs of vectors, and their rank correlation with scores."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,13 @@ def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     products: Float64Array = np.einsum("nd,nd->n", a, b)
     return products / np.where(norms > 0, norms, np.inf)
+
+
+def unit(rows: NDArray[np.floating]) -> Float64Array:
+    """Return rows divided by their norms, float64 [n, k]; rows of zeros stay."""
+    found = rows.astype(np.float64)
+    norms = np.linalg.norm(found, axis=1, keepdims=True)
+    return found / np.where(norms > 0, norms, 1)
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:

@@ -21,6 +21,7 @@ from whiten_whitening.codes.io import FORMAT, Codes, read_tensors, write_tensors
 from whiten_whitening.codes.levels import Bits, Bytes, nearest_levels, pack, rotation, unpack
 from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, WARNED_RATIO, StoredMap, read_map, spectrum
 from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.similarity import unit
 
 _ROWS_AT_ONCE = 4096
 
@@ -169,7 +170,8 @@ class Coder:
         codes = np.empty((len(rows), self.bytes), np.uint8)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             found = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
-            found *= np.sqrt(self.dims) / _or_one(np.linalg.norm(found, axis=1, keepdims=True))
+            norms = np.linalg.norm(found, axis=1, keepdims=True)
+            found *= np.sqrt(self.dims) / np.where(norms > 0, norms, 1)
             codes[start : start + len(found)] = pack(nearest_levels(found, self.bits), self.bits, self.bytes)
         return codes
 
@@ -305,13 +307,8 @@ def _principal_axes(covariance: Float64Array, cross: Float64Array) -> Float64Arr
 def _unit_rows(rows: NDArray[np.generic]) -> Float64Array:
     """Return rows divided by their norms, float64 [n, k]; rows of zeros stay."""
     found = rows.astype(np.float64)
-    found /= _or_one(np.abs(found).max(axis=1, initial=0, keepdims=True))  # else squares may overflow
-    found /= _or_one(np.linalg.norm(found, axis=1, keepdims=True))
-    return found
-
-
-def _or_one(values: Float64Array) -> Float64Array:
-    return np.where(values > 0, values, 1.0)
+    largest = np.abs(found).max(axis=1, initial=0, keepdims=True)
+    return unit(found / np.where(largest > 0, largest, 1))  # else squares may overflow
 
 
 def _checked_vectors(vectors: ArrayLike, width: int | None = None) -> NDArray[np.generic]:
