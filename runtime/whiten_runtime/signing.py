@@ -24,7 +24,7 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.checks import needing, path_of
 from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError
 from whiten_runtime.files.replacing import delete_abandoned, replace_file
-from whiten_runtime.hub.locating import fetch_signature, locate_bundle
+from whiten_runtime.hub.locating import locate_bundle
 
 _LARGEST, _LARGEST_KEY = 1 << 24, 1 << 16
 """Sizes in bytes of the largest signature and the largest key that are read; those of bundles have some kilobytes."""
@@ -162,8 +162,6 @@ def verify_signature(
     root = locate_bundle(path, revision)
     manifest = read_manifest(root)
     file = root / SIGNATURE_FILE if signature is None else path_of("signature", signature)
-    if signature is None and not file.exists():
-        file = fetch_signature(path, root, revision) or file
     stated, wanted = _stated(root, file), (*signed_files(manifest), *unlisted_files(root, manifest, file))
     from cryptography.exceptions import InvalidSignature
 

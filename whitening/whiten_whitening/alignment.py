@@ -36,14 +36,7 @@ class Fidelity:
 
 
 def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moments: Moments) -> WhiteningMap:
-    """Return a map rotated onto an old one, y = (x - mean) W R.
-
-    Args:
-        fitted: new map, W [d, k].
-        mean: mean of the old map, [d].
-        weight: W of the old map, [d, k].
-        moments: moments of the vectors, on which the two maps are brought together.
-    """
+    """Rotate a map, y = (x - mean) W R, onto an old one of `mean` [d] and `weight` [d, k], on vectors of `moments`."""
     if weight.shape != fitted.weight.shape:
         raise UsageError(
             f"the old map goes from {weight.shape[0]} to {weight.shape[1]} dimensions, the new one from "

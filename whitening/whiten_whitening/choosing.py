@@ -100,15 +100,9 @@ def choose_by_pairs(
     dimension: int | None,
     asked: Shrinkage = "none",
 ) -> Choice:
-    """Choose by Spearman's correlation between cosines and scores; among equals, the simplest, which is tried first.
+    """Choose by Spearman's correlation between scores, [n], and cosines of the pairs' vectors, [n, d].
 
-    Args:
-        fit: function that fits a whitening.
-        first: vectors before whitening of each pair's first sentence, [n, d].
-        second: vectors before whitening of each pair's second sentence, [n, d].
-        scores: scores of the pairs, [n].
-        dimension: number of dimensions to keep, if asked for; then vectors without whitening are not tried.
-        asked: shrinkage that was asked for; "none" to try several.
+    Among equals, the simplest is chosen, which is tried first. With a `dimension`, no whitening is not tried.
     """
     tried = list(_candidates(fit, first, second, scores, dimension, asked))
     spec, best = max(tried, key=lambda candidate: candidate[1].spearman)

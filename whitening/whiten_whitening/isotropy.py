@@ -47,10 +47,7 @@ def iso_score(covariance: Float64Array) -> float:
     """Return the IsoScore: 0 if all variance lies along one direction, 1 if it is the same along all.
 
     Rudman et al., "IsoScore" (Findings of ACL 2022), definition 3.1, in closed form over the eigenvalues of the
-    covariance Σ: (tr(Σ)² / |Σ|_F² - 1) / (d - 1). One dimension, or no variance at all, counts as 1.
-
-    Args:
-        covariance: covariance of the vectors, [d, d].
+    covariance Σ, [d, d]: (tr(Σ)² / |Σ|_F² - 1) / (d - 1). One dimension, or no variance at all, counts as 1.
     """
     d, square = len(covariance), float(np.square(covariance).sum())
     if d == 1 or square == 0:
@@ -70,13 +67,10 @@ def average_cosine(moments: Moments) -> float:
 
 
 def partition_score(vectors: NDArray[np.floating]) -> float:
-    """Return min Z / max Z of Z(c) = Σ exp(cᵀx), where c runs over the eigenvectors of XᵀX; 1 is isotropic.
+    """Return min Z / max Z of Z(c) = Σ exp(cᵀx), where c runs over the eigenvectors of XᵀX, X [n, d].
 
-    Mu & Viswanath, "All-but-the-top" (ICLR 2018), section 2. The sign of an eigenvector is arbitrary: here its largest
-    entry is positive.
-
-    Args:
-        vectors: X, [n, d].
+    Mu & Viswanath, "All-but-the-top" (ICLR 2018), section 2; 1 is isotropic. The sign of an eigenvector is arbitrary: here
+    its largest entry is positive.
     """
     rows = vectors.astype(np.float64)
     _, basis = eigh(rows.T @ rows)

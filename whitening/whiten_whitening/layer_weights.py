@@ -38,18 +38,10 @@ def _standardised(values: Float64Array) -> Float64Array:
 
 
 def learn_weights(first: Float64Array, second: Float64Array, scores: Float64Array) -> tuple[float, ...] | None:
-    """Return the weights whose average of layers has the cosines that follow the scores best; None for equal ones.
+    """Return the weights, in steps of 0.05, whose average of layers, [layers, n, d], follows scores, [n], best.
 
     The search moves weight from one layer to another, from equal weights and from the best layer alone, on vectors as
-    they are and on centred ones.
-
-    Args:
-        first: vectors of each pair's first sentence by layer, [layers, n, d].
-        second: vectors of each pair's second sentence by layer, [layers, n, d].
-        scores: scores of the pairs, [n].
-
-    Returns:
-        Weights that sum to 1, in steps of 0.05.
+    they are and on centred ones. Where equal weights are best, the result is None.
     """
     count = len(first)
     centre = (first.mean(axis=1, keepdims=True) + second.mean(axis=1, keepdims=True)) / 2

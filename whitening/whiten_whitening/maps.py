@@ -170,13 +170,10 @@ class WhiteningMap:
 
 
 def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sentences") -> str | None:
-    """Check whether n vectors are enough to whiten `width` dimensions.
+    """Check whether n vectors are enough to whiten `width` dimensions; return a warning, or None.
 
     n vectors have a covariance of rank n - 1 at most. If it is whitened in full, every pair of them has cosine -1 / (n
     - 1), whatever they are. Without shrinkage, this holds for n up to d + 1.
-
-    Returns:
-        A warning, or None.
     """
     dimension = spec.dimension or width
     if n <= width + 1 and n < WARNED_RATIO * dimension and spec.beta > 0:
@@ -261,11 +258,7 @@ def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
 
 
 def spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return eigenvalues, descending, [d], and eigenvectors in columns whose largest entry is positive, [d, d].
-
-    Args:
-        matrix: symmetric matrix, [d, d].
-    """
+    """Return eigenvalues, descending, [d], and eigenvectors in columns whose largest entry is positive, [d, d]."""
     ascending, vectors = eigh(matrix)
     basis = vectors[:, ::-1]
     signs = np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1.0, 1.0)
@@ -278,12 +271,7 @@ def scale_factors(
     """Return the factors of the coordinates along the eigenvectors, ((1 - α) λ + α mean λ)^(-β/2), [d].
 
     Shrinkage changes no eigenvector: with the factors of each α and β, one decomposition serves all of them.
-
-    Args:
-        eigenvalues: eigenvalues of the covariance, descending, [d].
-        alpha: weight of the shrinkage, α from 0 to 1.
-        beta: exponent of the whitening, β from 0 to 1.
-        floor: eigenvalues below floor · λ_max are raised to it, as in `fit_map`.
+    Eigenvalues, descending, [d], below floor · λ_max are raised to it.
     """
     return _powers((1 - alpha) * eigenvalues + alpha * eigenvalues.mean(), beta, floor)
 

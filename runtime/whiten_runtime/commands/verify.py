@@ -1,6 +1,5 @@
 """Implement `whiten verify`: check a bundle's files, its author if asked, and its vectors."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -24,32 +23,8 @@ from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
-from whiten_runtime.signing import Signature, verify_signature
+from whiten_runtime.signing import verify_signature
 from whiten_runtime.vector_whitener import VectorWhitener
-
-
-@dataclass(frozen=True)
-class _Author:
-    """Says by what a bundle's author is checked."""
-
-    key: Path | None
-    identity: str | None
-    identity_provider: str | None
-    signature: Path | None
-
-    def check(self, bundle: str) -> Signature | None:
-        """Check a bundle's signature, if an author was asked for."""
-        if (self.key, self.identity, self.identity_provider) == (None, None, None):
-            if self.signature is not None:
-                raise UsageError("--signature was given without an author to check; add --public-key FILE")
-            return None
-        return verify_signature(
-            bundle,
-            key=self.key,
-            identity=self.identity,
-            identity_provider=self.identity_provider,
-            signature=self.signature,
-        )
 
 
 @command(
@@ -108,7 +83,13 @@ def verify(
     once the vectors were compared, whether they agree or not; where hashes, the signature or another check before
     that fail, nothing is printed there, and the exit code is 1.
     """
-    signed = _Author(key, identity, identity_provider, signature).check(bundle)
+    signed = None
+    if (key, identity, identity_provider) != (None, None, None):
+        signed = verify_signature(
+            bundle, key=key, identity=identity, identity_provider=identity_provider, signature=signature
+        )
+    elif signature is not None:
+        raise UsageError("--signature was given without an author to check; add --public-key FILE")
     path = locate_bundle(bundle)
     opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
     with opened(path, providers or None, threads) as encoder:

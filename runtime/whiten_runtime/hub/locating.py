@@ -124,23 +124,6 @@ def fetch_bundle(repository: Repository) -> Path:
     return folder
 
 
-def fetch_signature(path: str | Path, folder: Path, revision: str | None = None) -> Path | None:
-    """Return the signature of a bundle of the hub, downloaded if it is not in the cache; None if there is none."""
-    if isinstance(path, Path) or (not path.startswith(SCHEME) and Path(path).exists()):
-        return None
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    hub_id = parse_repository(path, revision).id
-    with hub_errors(hub_id, folder.name, f"the signature of '{hub_id}' is not in the hub's cache, and {_UNREACHED}"):
-        try:
-            return Path(hf_hub_download(hub_id, SIGNATURE_FILE, revision=folder.name))
-        except LocalEntryNotFoundError:
-            raise
-        except EntryNotFoundError:
-            return None
-
-
 def _fetch_manifest(repository: Repository, local_files_only: bool = False) -> Path:
     """Return the directory of the commit whose manifest is in the cache, or was downloaded."""
     from huggingface_hub import hf_hub_download

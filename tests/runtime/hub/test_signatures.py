@@ -10,9 +10,7 @@ from support.bundles import copy_bundle
 from support.cli import invoke, ok
 from support.hub import Hub
 from support.keys import KeyPair, key_pair
-from whiten import Encoder
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.signing import sign_bundle
 
 pytestmark = pytest.mark.slow
@@ -44,16 +42,6 @@ def test_the_card_may_change_on_the_hub(hub: Hub, bundle: Path, keys: KeyPair) -
     sign_bundle(bundle, keys.private)
     ok("push", bundle, ID)
     hub.repositories[ID] = {**hub.repositories[ID], "README.md": b"# Edited there"}
-    ok("verify", ID, "--public-key", keys.public)
-
-
-def test_a_signature_that_is_not_in_the_cache_is_fetched(hub: Hub, bundle: Path, keys: KeyPair) -> None:
-    sign_bundle(bundle, keys.private)
-    ok("push", bundle, ID)
-    folder = locate_bundle(ID)
-    (folder / "model.sig").unlink()
-    Encoder(ID).close()
-    assert not (folder / "model.sig").exists()
     ok("verify", ID, "--public-key", keys.public)
 
 
