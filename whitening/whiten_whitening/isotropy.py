@@ -69,8 +69,8 @@ def average_cosine(moments: Moments) -> float:
 def partition_score(vectors: NDArray[np.floating]) -> float:
     """Return min Z / max Z of Z(c) = Σ exp(cᵀx), where c runs over the eigenvectors of XᵀX, X [n, d].
 
-    Mu & Viswanath, "All-but-the-top" (ICLR 2018), section 2; 1 is isotropic. The sign of an eigenvector is arbitrary: here
-    its largest entry is positive.
+    Mu & Viswanath, "All-but-the-top" (ICLR 2018), section 2; 1 is isotropic. The sign of an eigenvector is
+    arbitrary: here its largest entry is positive.
     """
     rows = vectors.astype(np.float64)
     _, basis = eigh(rows.T @ rows)

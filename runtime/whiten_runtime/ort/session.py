@@ -34,14 +34,8 @@ RECORD = ("session.record_ep_graph_assignment_info", "1")
 
 PRODUCTS = frozenset(
     {
-        "Attention",
-        "FusedMatMul",
-        "Gemm",
-        "MatMul",
-        "MatMulInteger",
-        "MatMulNBits",
-        "MultiHeadAttention",
-        "QAttention",
+        *("Attention", "FusedMatMul", "Gemm", "MatMul", "MatMulInteger", "MatMulNBits", "MultiHeadAttention"),
+        *("QAttention",),
     }
 )
 """Operators that multiply matrices. If one is on the CPU, most of the work is there, and the GPU waits for copies."""

@@ -287,7 +287,7 @@ def _unit_moments(found: StoredMap) -> tuple[Float64Array, Float64Array, Float64
 
 
 def _principal_axes(covariance: Float64Array, cross: Float64Array) -> Float64Array:
-    """Return the axes along which unit vectors u vary, orthonormal [k, axes]; `cross` is cov(x, u), [d, k], up to a factor.
+    """Return the axes along which unit vectors u vary, orthonormal [k, axes]; `cross` is about cov(x, u), [d, k].
 
     They are the eigenvectors of cov(u, x) cov(x, u), where x is u before the whitening: with pca and zca, those of
     cov(u). After a full whitening, whose cov(u) has no axes, they come in the order of the variance before it.
