@@ -10,7 +10,7 @@ import pytest
 
 from support.families import WIDTH
 from whiten import Encoder, TextError
-from whiten_runtime.checks import checked_texts, described
+from whiten_runtime.checks import checked_texts
 
 TEXTS = ["a text", "", "日本"]
 
@@ -44,16 +44,6 @@ def test_columns_become_lists(name: str, tiny: Encoder) -> None:
 )
 def test_lists_and_iterators_are_taken(texts: Any) -> None:
     assert checked_texts(texts) == TEXTS
-
-
-def test_values_are_described_on_one_line() -> None:
-    table = np.zeros((2, 3), np.float32)
-    assert described(table) == "ndarray of float32 [2, 3]"
-    assert described(np.float32(2)) == f"float32 {np.float32(2)!r}"
-    assert described(np.ndarray) == "type <class 'numpy.ndarray'>"
-    assert described(["a\nb"] * 20) == r"list ['a\nb', 'a\nb', 'a\nb', 'a\nb', 'a\n..."
-    assert described([[1, 2]]) == "list [[1, 2]]"
-    assert described(type("Table", (), {"shape": (2, 3)})()) == "Table of shape [2, 3]"
 
 
 def test_columns_of_pyarrow(tiny: Encoder) -> None:

@@ -74,6 +74,8 @@ def test_queries_of_a_bundle_without_their_prompt_have_none(opened: Opened, tiny
     encoder = opened(prompts={"sts": "similar: "}, default_prompt_name="sts")
     assert worst(encoder.encode_query(TEXTS), tiny.encode(TEXTS)) < ROUNDING
     assert worst(encoder.encode_document(TEXTS), tiny.encode(TEXTS)) < ROUNDING
+    corpus = opened(prompts={"corpus": "c: ", "passage": "p: "})
+    assert worst(corpus.encode_document(TEXTS), tiny.encode(applied("p: "))) < ROUNDING
     templates = opened(prompts={"angle": PROMPTS["angle"]}, default_prompt_name="angle")
     assert worst(templates.encode_query(TEXTS), tiny.encode(applied(PROMPTS["angle"]))) < ROUNDING
 
@@ -86,6 +88,13 @@ def test_every_way_to_embed_refuses_what_cannot_be_applied(opened: Opened, tiny:
             encode(["a text"], prompt_name="no such")
         with pytest.raises(UsageError, match="'query' were both given"):
             encode(["a text"], prompt_name="query", prompt="")
+        for choice in ({"prompt": 7}, {"prompt": ["query: "]}, {"prompt_name": 7}, {"prompt_name": ["query"]}):
+            with pytest.raises(UsageError, match="wanted a str|prompt_name is"):
+                encode(["a text"], **choice)
+    apart = opened(prompts=PROMPTS, include_prompt=False)
+    for choice in ({"prompt_name": "angle"}, {"prompt": "Say {text}"}):
+        with pytest.raises(UsageError, match="leaves prompts out of its pooling"):
+            apart.encode("a text", **choice)
     with pytest.raises(UsageError, match="prompts are: none"):
         tiny.encode("a text", prompt_name="query")
 

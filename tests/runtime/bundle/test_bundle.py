@@ -14,17 +14,11 @@ from support.bundles import contained, copy_bundle, edit_manifest, rewrite_file
 from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError
 from whiten_runtime.bundle.bundle import (
     CLIENT_FILES,
-    EXTERNAL_DATA_FILE,
     MODEL_FILE,
-    PROBE_VECTORS_FILE,
-    PROBES_FILE,
-    TOKENIZER_FILE,
-    WHITENING_FILE,
     changed_client_files,
     open_bundle,
 )
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_content, read_manifest
-from whiten_runtime.bundle.records import pooling_modes
+from whiten_runtime.bundle.manifest import read_content, read_manifest
 
 
 @pytest.fixture
@@ -92,37 +86,11 @@ def test_invalid_manifests_are_refused(bundle: Path, change: Callable[[dict[str,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"pooling": "cls+mean+max+weightedmean+mean_sqrt_len+last+cls_avg+pooler"},
-        {"pooling": "sif"},
-        {"prompts": {"": "a", "query": ""}, "default_prompt_name": ""},
-        {"layer_weights": [0.5, 2.0]},
-    ],
-)
-def test_valid_manifests_are_read(bundle: Path, change: dict[str, Any]) -> None:
-    edit_manifest(bundle, lambda manifest: manifest.update(change))
-    read = json.loads(read_manifest(bundle).to_json())
-    assert {name: read[name] for name in change} == change
-
-
-def test_modes_of_a_pooling_keep_their_order() -> None:
-    assert pooling_modes("mean") == ("mean",)
-    assert pooling_modes("max+cls+mean") == ("max", "cls", "mean")
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"format_version": "1"}'])
 def test_malformed_manifests_are_refused(bundle: Path, content: bytes) -> None:
     (bundle / "whiten.json").write_bytes(content)
     with pytest.raises(BundleError, match=r"whiten\.json"):
         open_bundle(bundle)
-
-
-def test_manifest_without_input_takes_texts(bundle: Path) -> None:
-    """The field `input` is newer than the format."""
-    edit_manifest(bundle, lambda manifest: manifest.pop("input"))
-    assert open_bundle(bundle).manifest.input == "text"
 
 
 @pytest.mark.parametrize("name", [MODEL_FILE, "tokenizer.json", "probes.safetensors"])
@@ -163,11 +131,6 @@ def test_a_client_file_that_is_altered_without_another_size_differs(bundle: Path
     path = bundle / "modules.json"
     path.write_bytes(path.read_bytes().replace(b"0", b"7", 1))
     assert changed_client_files(bundle, read_manifest(bundle).files) == ["modules.json"]
-
-
-def test_files_that_we_read_are_no_client_files() -> None:
-    read = {MODEL_FILE, EXTERNAL_DATA_FILE, TOKENIZER_FILE, WHITENING_FILE, PROBES_FILE, PROBE_VECTORS_FILE}
-    assert not CLIENT_FILES & {*read, MANIFEST_FILE}
 
 
 def test_hash_check_can_be_skipped(bundle: Path) -> None:

@@ -106,14 +106,8 @@ def test_links_to_regular_files_are_read(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "pytorch_model.bin",
-            "custom.py",
-            "modeling.PY",
-            "model.ORT",
-            "openvino_model.xml",
-            "openvino/openvino_model.bin",
-        ),
+        *("pytorch_model.bin", "custom.py", "modeling.PY", "model.ORT", "openvino_model.xml"),
+        "openvino/openvino_model.bin",
         *("onnx/model_quantized.onnx", "other.safetensors", "MODEL.SafeTensors", "a/b/c.pkl", "weights.pt", "lib.so"),
         *("model.onnx_data_1", "onnx/model.onnx.data", "tf_model.h5", "model.gguf", "rust_model.ot", "x.pyc"),
     ],
@@ -147,16 +141,8 @@ def test_a_link_to_a_folder_counts_by_its_name(bundle: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "notes.txt",
-            ".gitattributes",
-            ".gitignore",
-            "LICENSE",
-            "model.sig",
-            "bundle.sigstore",
-            "vocab.txt",
-            "merges.txt",
-        ),
+        *("notes.txt", ".gitattributes", ".gitignore", "LICENSE", "model.sig", "bundle.sigstore", "vocab.txt"),
+        "merges.txt",
         *(".cache/huggingface/download/onnx/model.onnx.metadata", ".cache/huggingface/download/onnx/model.onnx.lock"),
         *(".git/refs/heads/weights.bin", ".git/hooks/pre-commit.py", "added_tokens.json", "tuned.json", ".DS_Store"),
     ],

@@ -14,7 +14,7 @@ from support.cli import invoke, ok
 from support.hub import READ_ONLY, Hub, commit_of
 from whiten import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.files import with_own_hash
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub import locating
 from whiten_runtime.hub.locating import locate_bundle
@@ -266,11 +266,3 @@ def test_a_choice_of_tune_leaves_the_cache_whole(hub: Hub, content: Mapping[str,
     assert place.is_file()
     assert scan_cache_dir(tmp_path / "cache").warnings == []
     Encoder(ID, tuned=True).close()
-
-
-def test_the_manifest_decides_what_is_downloaded(hub: Hub, content: Mapping[str, bytes]) -> None:
-    hub.repositories[ID] = content
-    folder = locate_bundle(ID)
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert there == {MANIFEST_FILE, *read_manifest(folder).files}
-    assert (folder / "onnx/model.onnx").is_symlink()

@@ -38,13 +38,6 @@ def test_a_signature_survives_push_and_download(hub: Hub, bundle: Path, keys: Ke
     assert not hub.asked, "it is in the cache"
 
 
-def test_the_card_may_change_on_the_hub(hub: Hub, bundle: Path, keys: KeyPair) -> None:
-    sign_bundle(bundle, keys.private)
-    ok("push", bundle, ID)
-    hub.repositories[ID] = {**hub.repositories[ID], "README.md": b"# Edited there"}
-    ok("verify", ID, "--public-key", keys.public)
-
-
 def test_an_unsigned_repository_is_refused_where_an_author_is_asked_for(hub: Hub, bundle: Path, keys: KeyPair) -> None:
     ok("push", bundle, ID)
     result = invoke(whiten, "verify", ID, "--public-key", keys.public)

@@ -11,11 +11,8 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import cosine_similarity
 
 from whiten_runtime.bundle.records import Similarity
-from whiten_runtime.errors import UsageError
 from whiten_runtime.inference import vectors
 from whiten_runtime.inference.vectors import (
-    Nearest,
-    comparable,
     row_cosines,
     row_similarities,
     rows_of,
@@ -136,17 +133,6 @@ def test_vectors_of_any_norm_are_compared(similarity: Similarity, sizes: slice) 
     np.testing.assert_allclose(pairs, np.diag(want), rtol=1e-5, atol=1e-6 if similarity == "cosine" else 1e-44)
 
 
-def test_units_of_any_norm_have_length_one() -> None:
-    rows = sized()
-    units = unit(rows).astype(np.float64)
-    np.testing.assert_allclose(np.linalg.norm(units[:-1], axis=1), 1, rtol=1e-6)
-    assert not units[-1].any()
-    exact = rows.astype(np.float64)[:-1]
-    np.testing.assert_allclose(units[:-1], exact / np.linalg.norm(exact, axis=1, keepdims=True), atol=1e-7)
-    largest = np.full((1, 8), np.finfo(np.float32).max)
-    np.testing.assert_allclose(unit(largest), np.full((1, 8), 8**-0.5), rtol=1e-6)
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(width=32, allow_nan=False))
@@ -159,13 +145,6 @@ def test_units_and_cosines_of_any_numbers(rows: np.ndarray) -> None:
     np.testing.assert_array_equal(cosines[zero], 0)
     np.testing.assert_allclose(cosines[finite & ~zero], 1, rtol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(units[finite & ~zero].astype(np.float64), axis=1), 1, rtol=1e-6)
-
-
-def test_the_nearest_of_rows_of_any_norm() -> None:
-    rows = sized()[:-1]
-    found = Nearest.empty(len(rows)).add(rows, rows, 0, 1)
-    assert found.rows[:, 0].tolist() == list(range(len(rows)))
-    np.testing.assert_allclose(found.cosines, 1, rtol=1e-6)
 
 
 SCALES = (0, 1e-44, 1e-30, 1e-12, 1.0, 1e12, 1e18, 1e19, 1e37, np.inf, np.nan)
@@ -190,28 +169,6 @@ def test_a_unit_does_not_depend_on_the_other_rows(rows: np.ndarray) -> None:
         np.testing.assert_array_equal(units[index], unit(rows[index : index + 1])[0])
         alone = row_cosines(rows[index : index + 1], other[index : index + 1])
         np.testing.assert_array_equal(cosines[index], alone[0])
-
-
-@pytest.mark.parametrize("size", [0, 1e-30, 1e30])
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_similarities_do_not_depend_on_the_size_of_another_row(similarity: Similarity, size: float) -> None:
-    generator = np.random.default_rng(0)
-    first, second = (generator.normal(size=(50, 384)).astype(np.float32) for _ in range(2))
-    replaced, replaced_second = first.copy(), second.copy()
-    replaced[7] *= np.float32(size)
-    replaced_second[9] *= np.float32(size)
-    rest, columns = np.arange(50) != 7, np.arange(50) != 9
-    want = similarity_matrix(first, second, similarity)
-    np.testing.assert_array_equal(similarity_matrix(replaced, second, similarity)[rest], want[rest])
-    np.testing.assert_array_equal(similarity_matrix(first, replaced_second, similarity)[:, columns], want[:, columns])
-
-
-def test_int8_is_taken_where_vectors_are_int8() -> None:
-    codes = np.array([[127, -3]], np.int8)
-    np.testing.assert_array_equal(comparable(codes, codes, int8=True), [[[127, -3]]] * 2)
-    for dtype in (np.uint8, np.bool_):
-        with pytest.raises(UsageError, match="b: has dtype"):
-            comparable(codes, codes.astype(dtype), int8=True)
 
 
 @pytest.mark.parametrize("numbers", [[[1, 2]], np.array([[1, 2]]), np.array([[1, 2]], np.uint16)])

@@ -42,18 +42,8 @@ def test_parse_provider(text: str, provider: object) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        ":",
-        "cuda:x",
-        "tensorrt:x",
-        "cuda:-1",
-        "CPU:0",
-        "cpu:bf16",
-        "openvino:",
-        "openvino:f16",
-        f"{CUDA}:",
-        f"{CUDA}:fast",
-        f"{CUDA}:=1",
+        *("", ":", "cuda:x", "tensorrt:x", "cuda:-1", "CPU:0", "cpu:bf16", "openvino:", "openvino:f16", f"{CUDA}:"),
+        *(f"{CUDA}:fast", f"{CUDA}:=1"),
     ],
 )
 def test_malformed_providers_are_refused(text: str) -> None:
