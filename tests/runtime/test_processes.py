@@ -1,4 +1,4 @@
-"""Test an encoder in other processes: forked, spawned, started as users start them."""
+"""Test an encoder in other processes, forked, spawned and started as users start them, and that memory does not grow."""
 
 import multiprocessing
 import os
@@ -165,3 +165,31 @@ def test_missing_onnxruntime_names_the_extra_to_install(tiny_bundle: Path) -> No
     result = _python(MISSING, tiny_bundle)
     assert "pip install onnxruntime, or onnxruntime-gpu for NVIDIA" in result.stdout, result.stderr
     assert result.stdout.count("\n") == 1
+
+
+PLATEAU = """
+import random, sys
+from whiten import Encoder
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+
+encoder = Encoder(sys.argv[1], threads=2)
+generator, done, early = random.Random(0), 0, None
+while done < 20_000:
+    texts = [" ".join(["text"] * generator.randint(0, 60)) for _ in range(generator.choice((1, 5, 30, 400)))]
+    encoder.encode(texts)
+    done += len(texts)
+    if early is None and done >= 2_000:
+        early = resident()
+print(resident() / early)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
+def test_memory_does_not_grow_with_the_number_of_texts(tiny_bundle: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", PLATEAU, str(tiny_bundle)], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert float(result.stdout) <= 1.03

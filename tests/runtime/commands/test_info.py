@@ -1,4 +1,4 @@
-"""Test what `whiten info` says about a bundle."""
+"""Test what `whiten info` says about a bundle, and whitenings in words."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke, ok
 from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.records import WhiteningRecord
 from whiten_runtime.commands.info import describe
 from whiten_runtime.commands.main import whiten
 
@@ -128,3 +129,22 @@ def test_verify_prints_on_stdout_with_json_alone_and_only_what_was_compared(gold
     result = invoke(whiten, "verify", copy, "--json")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shrinkage": 0.5, "shrinkage_estimator": "fixed"}, "soft whitening, shrinkage 0.5"),
+        ({"shrinkage": 0.1234, "shrinkage_estimator": "oas"}, "soft whitening, shrinkage 0.123 by oas"),
+        ({}, "full whitening (pca)"),
+        ({"method": "zca", "shrinkage": 0.5}, "soft whitening (zca), shrinkage 0.5"),
+        ({"beta": 0.5}, "partial whitening (pca), beta 0.5"),
+        ({"beta": 0.0, "shrinkage": 0.5}, "centred only"),
+        ({"beta": 0.0, "common_components": 2}, "centred only, 2 common components removed"),
+        ({"method": "none", "beta": 0.0, "common_components": 1}, "not whitened, 1 common component removed"),
+    ],
+)
+def test_whitening_in_words(changes: dict[str, Any], words: str) -> None:
+    usual: dict[str, Any] = {"method": "pca", "beta": 1.0, "shrinkage": 0.0, "eigenvalue_floor": 1e-12}
+    record = WhiteningRecord(**{**usual, **changes}, rank=3, n_samples=10, corpus=())
+    assert record.description == words

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from support.cli import invoke, ok
+from whiten_runtime.bundle.records import AlignmentRecord
 from whiten_runtime.commands import similarity
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.vector_metadata import VectorMetadata, sidecar_of
@@ -152,3 +153,24 @@ def test_files_that_are_none_are_refused(tmp_path: Path, rows: np.ndarray) -> No
         result = run("similarity", a, other)
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("space", "cosine", "code", "message"),
+    [
+        (SPACE, 0.96, 0, "are aligned: vectors of a text are close in both (median cosine 0.960, 99.0 %"),
+        (SPACE, 0.5, 2, "are aligned, but too far apart (median cosine 0.500"),
+        ("2" * 16, 0.96, 2, "cannot be compared"),
+    ],
+)
+def test_aligned_spaces_are_compared_with_a_warning(
+    tmp_path: Path, rows: np.ndarray, space: str, cosine: float, code: int, message: str
+) -> None:
+    alignment = AlignmentRecord(space=space, median_cosine=cosine, self_recall=0.99, sentences=100)
+    old, new = write(tmp_path / "old.npy", rows), write(tmp_path / "new.npy", rows, OTHER)
+    described = VectorMetadata(space=OTHER, bundle="b", dimension=4, normalized=False, vectors=10, alignment=alignment)
+    sidecar_of(new).write_bytes(described.to_json())
+    for first, second in ((old, new), (new, old)):
+        result = invoke(whiten, "similarity", first, second)
+        assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
+        assert invoke(whiten, "similarity", first, second, "--allow-different-spaces").exit_code == 0

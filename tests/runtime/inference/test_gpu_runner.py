@@ -1,4 +1,4 @@
-"""Test batches of which a GPU has too little memory, and the check of padding, with functions in place of a GPU."""
+"""Test GPU batches that are too large, the check of padding, and outputs of other sizes, with functions for a GPU."""
 
 import threading
 import time
@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import ProviderError, WhitenError
+from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.gpu import Turns, check_padding, run_in_parts
-from whiten_runtime.inference.runner import Feed
+from whiten_runtime.inference.runner import Feed, ForkSafeSession, run_in_pool, run_session
 
 MEMORY = (
     "onnxruntime failed: [ONNXRuntimeError] : 1 : FAIL : running Attention node. Available memory of 0 is smaller than"
@@ -116,3 +116,33 @@ def test_kernel_that_misreads_padding_from_some_width_on_is_refused(wrong_from: 
     with pytest.raises(ProviderError, match=f"padded to {wrong_from} tokens another vector than the same text alone"):
         check_padding(run, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
     check_padding(run, 0, wrong_from - 1, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+
+
+FEED: Feed = {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")}
+
+
+def session_of(numbers: tuple[int, ...]) -> ForkSafeSession:
+    """A session whose outputs have these numbers of rows, whatever the feed."""
+
+    class Session:
+        def run(self, outputs: list[str], feed: Feed) -> list[np.ndarray]:
+            return [np.zeros((rows, 4), np.float32) for rows in numbers]
+
+        def run_async(self, outputs: list[str], feed: Feed, end: object, kept: object) -> None:
+            end(self.run(outputs, feed), kept, "")  # type: ignore[operator]
+
+    return ForkSafeSession(Session)
+
+
+@pytest.mark.parametrize("run", [run_session, run_in_pool])
+def test_one_vector_a_text(run: object) -> None:
+    assert run(session_of((2,)), FEED, ("a",)).shape == (2, 4)  # type: ignore[operator]
+    assert run(session_of((2, 2)), FEED, ("a", "b")).shape == (2, 8)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("run", [run_session, run_in_pool])
+@pytest.mark.parametrize("rows", [(1,), (32,), (2, 1), (0,)])
+def test_other_numbers_of_vectors_are_refused(run: object, rows: tuple[int, ...]) -> None:
+    values = ("a", "b")[: len(rows)]
+    with pytest.raises(BundleError, match=r"the graph gives .* for 2 texts.*export the model again"):
+        run(session_of(rows), FEED, values)  # type: ignore[operator]

@@ -1,6 +1,6 @@
-"""Test similarities of vectors against scikit-learn and scipy."""
+"""Test similarities against scikit-learn and scipy, the search for the nearest rows, and quantised vectors in numbers."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -10,9 +10,13 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import cosine_similarity
 
-from whiten_runtime.bundle.records import Similarity
+from whiten_runtime.bundle.records import Similarity, VectorPrecision
+from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference import vectors
+from whiten_runtime.inference import vectors as nearest
 from whiten_runtime.inference.vectors import (
+    Nearest,
+    Quantizer,
     row_cosines,
     row_similarities,
     rows_of,
@@ -175,3 +179,112 @@ def test_a_unit_does_not_depend_on_the_other_rows(rows: np.ndarray) -> None:
 def test_wider_whole_numbers_are_vectors(numbers: object) -> None:
     rows = rows_of("a", numbers)  # type: ignore[arg-type]
     assert (rows.dtype, rows.tolist()) == (np.float32, [[1, 2]])
+
+
+WHOLE = st.integers(-3, 3).map(float)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 6), st.integers(1, 12), st.integers(1, 4), st.integers(1, 14), st.integers(1, 5))
+def test_parts_give_what_a_full_sort_gives(
+    data: st.DataObject, queries: int, count: int, width: int, top: int, step: int
+) -> None:
+    first = data.draw(arrays(np.float32, (queries, width), elements=WHOLE))
+    rows = data.draw(arrays(np.float32, (count, width), elements=WHOLE))
+    found = Nearest.empty(queries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nearest, "_ROWS_AT_ONCE", 2)
+        for start in range(0, count, step):
+            found = found.add(first, rows[start : start + step], start, top)
+    kept = min(top, count)
+    assert (found.rows.shape, found.cosines.shape, found.cosines.dtype) == (
+        (queries, kept),
+        (queries, kept),
+        np.float32,
+    )
+    every = similarity_matrix(first, rows, "cosine")
+    np.testing.assert_allclose(found.cosines, -np.sort(-every, axis=1)[:, :kept], atol=1e-6)
+    np.testing.assert_allclose(np.take_along_axis(every, found.rows, axis=1), found.cosines, atol=1e-6)
+    assert all(len(set(row)) == kept for row in found.rows.tolist())
+
+
+def test_among_equals_the_lower_number_comes_first() -> None:
+    rows = np.tile(np.array([[1, 0], [0, 1]], np.float32), (3, 1))
+    found = Nearest.empty(1).add(rows[:1], rows[:3], 0, 6).add(rows[:1], rows[3:], 3, 6)
+    assert found.rows.tolist() == [[0, 2, 4, 1, 3, 5]]
+    assert found.cosines.tolist() == [[1, 1, 1, 0, 0, 0]]
+
+
+def test_no_queries_have_no_nearest() -> None:
+    assert Nearest.empty(0).add(np.empty((0, 2), np.float32), np.ones((3, 2), np.float32), 0, 2).rows.shape == (0, 0)
+
+
+def test_cosines_of_rows_are_the_diagonal_of_all() -> None:
+    generator = np.random.default_rng(0)
+    first, second = (generator.normal(size=(7, 5)).astype(np.float32) for _ in range(2))
+    second[3] = 0
+    want = np.diag(similarity_matrix(first, second, "cosine"))
+    np.testing.assert_allclose(row_cosines(first, second), want, atol=1e-6)
+    assert row_cosines(first, second)[3] == 0
+
+
+PRECISIONS = [precision for precision in get_args(VectorPrecision) if precision != "float32"]
+
+
+def unexpected() -> np.ndarray:
+    raise AssertionError("the bundle's ranges were read")
+
+
+def made(precision: Any, ranges: Any, width: int) -> Quantizer:
+    found = Quantizer.of(precision, ranges, width, unexpected)
+    assert found is not None
+    return found
+
+
+def test_what_is_outside_is_clipped() -> None:
+    ranges = np.array([[-1, 5], [1, 5]], np.float32)
+    far = np.array([[-3e38, -3e38], [3e38, 3e38], [1.01, 5.5]], np.float32)
+    assert made("uint8", ranges, 2)(far).tolist() == [[0, 0], [255, 255], [255, 0]]
+    assert made("int8", ranges, 2)(far).tolist() == [[-128, -128], [127, 127], [127, -128]]
+
+
+def test_signs_are_packed_from_the_first_on_with_zeros_behind() -> None:
+    signs = np.array([[1, -1, 1, 0, 1, 1, -1, 1, 1]], np.float32)
+    assert made("ubinary", None, 9)(signs).tolist() == [[0b10101101, 0b10000000]]
+    assert made("binary", None, 9)(signs).tolist() == [[0b10101101 - 128, 0]]
+
+
+def test_float32_needs_no_quantizer_and_reads_no_ranges() -> None:
+    assert Quantizer.of("float32", None, 3, unexpected) is None
+    stored = np.array([[-1], [1]], np.float32)
+    found = Quantizer.of("int8", None, 1, lambda: stored)
+    assert found is not None
+    assert found(np.array([[0]], np.float32)).tolist() == [[-1]]
+
+
+@pytest.mark.parametrize(
+    ("precision", "ranges", "message"),
+    [
+        (None, None, "precision is None"),
+        ("binary", [[0, 0], [1, 1]], "ranges are for precision int8 and uint8, not binary"),
+        ("int8", [[0], [1]], r"ranges have shape \[2, 1\]; wanted \[2, 2\]"),
+        ("int8", [0, 1], r"ranges have shape \[2\]"),
+        ("int8", [[0, 1], [1, 0]], r"ranges\[:, 1\] are 1.0 and 0.0; wanted finite numbers, the lower first"),
+        ("int8", [[0, 0], [1, np.nan]], r"ranges\[:, 1\] are 0.0 and nan"),
+        ("int8", [[0, -np.inf], [1, 0]], r"ranges\[:, 1\] are -inf and 0.0"),
+        ("int8", [[0, -3e38], [1, 3e38]], r"ranges\[:, 1\] are -"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(precision: Any, ranges: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Quantizer.of(precision, ranges, 2, unexpected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_vectors_that_are_not_finite_have_no_code(precision: str, bad: float) -> None:
+    quantize = made(precision, [[0], [1]] if precision.endswith("int8") else None, 1)
+    with pytest.raises(TextError, match=f"a vector is not finite and has no {precision}"):
+        quantize(np.array([[0], [bad]], np.float32))
+    with pytest.raises(TextError, match="ranges are not numbers in rows"):
+        made("int8", [["a"], ["b"]], 1)
