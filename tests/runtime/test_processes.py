@@ -1,4 +1,4 @@
-"""Test an encoder in other processes, forked, spawned and started as users start them, and that memory does not grow."""
+"""Test an encoder in other processes: forked, spawned, started as users start them; and its memory."""
 
 import multiprocessing
 import os

@@ -195,10 +195,6 @@ def test_directions_are_those_of_vectors_of_any_length(manifest: Manifest) -> No
     assert directions_of(changed(steps, {"whitening": {"method": "zca"}})) != space_of(manifest)
 
 
-def test_a_stored_id_is_taken(manifest: Manifest) -> None:
-    assert space_of(replace(manifest, space="0123456789abcdef")) == "0123456789abcdef"
-
-
 @pytest.mark.parametrize("value", ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef\n", "g" * 16])
 def test_an_id_that_is_none_is_refused(golden: Path, tmp_path: Path, value: str) -> None:
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)

@@ -43,12 +43,6 @@ def test_parquet_has_the_id_alone_as_a_key_of_its_schema(tmp_path: Path) -> None
     assert pyarrow.parquet.read_schema(write(tmp_path / "v.parquet")).metadata[b"whiten.space"] == SPACE.encode()
 
 
-def test_jsonl_has_no_header_unless_asked(tmp_path: Path) -> None:
-    plain = write(tmp_path / "v.jsonl", header=False)
-    assert read_metadata(plain) is None
-    assert json.loads(plain.read_text().splitlines()[0])["text"] == "0"
-
-
 @given(
     name=st.text(max_size=9).filter(lambda text: text.isprintable()),
     prompt=st.none() | st.text(max_size=9),
@@ -84,6 +78,8 @@ def test_files_of_other_programs_say_nothing(tmp_path: Path) -> None:
         (lambda content: content.update(space="x"), "its space is 'x'"),
         (lambda content: content.pop("space"), "metadata is damaged"),
         (lambda content: content.update(normalized="no"), "metadata is damaged"),
+        (lambda content: content.update(vector_type="int4"), "metadata is damaged"),
+        (lambda content: content.update(directions="x"), "its space is 'x', which is no id of one"),
         (lambda content: content.update(vectors=5), r"is of \[5, 3\] vectors, but v.npy holds \[4, 3\]"),
         (lambda content: content.update(dimension=2), r"is of \[4, 2\] vectors"),
     ],
@@ -203,34 +199,3 @@ def test_vectors_that_are_not_int8_are_not_written_as_such(tmp_path: Path, kind:
     with pytest.raises(UsageError, match=r"a vector holds 63\.5"):
         write(tmp_path / f"v.{kind}", STEPS / 2, OF_INT8)
     assert not list(tmp_path.iterdir())
-
-
-def test_float32_files_say_nothing_of_their_type(tmp_path: Path) -> None:
-    content = json.loads(sidecar_of(write(tmp_path / "v.npy")).read_text())["whiten"]
-    assert not {"vector_type", "directions"} & content.keys()
-
-
-@pytest.mark.parametrize(("field", "value"), [("vector_type", "int4"), ("directions", "x")])
-def test_types_and_directions_that_are_none_are_refused(tmp_path: Path, field: str, value: str) -> None:
-    file = write(tmp_path / "v.npy", STEPS, OF_INT8)
-    content = json.loads(sidecar_of(file).read_text())
-    content["whiten"][field] = value
-    sidecar_of(file).write_text(json.dumps(content))
-    with pytest.raises(DataError, match="metadata is damaged|which is no id of one"):
-        read_metadata(file)
-
-
-def test_transform_says_it_too(golden: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "in.npy", np.ones((3, 12), np.float32))
-    result = ok(
-        "transform", golden / "bundle-v1-vectors", "--input", tmp_path / "in.npy", "--out", tmp_path / "v.npy", "--json"
-    )
-    found = read_metadata(tmp_path / "v.npy")
-    assert found is not None
-    assert found.space == json.loads(result.stdout)["space"]
-
-
-def test_lines_of_int8_vectors_need_no_header(tmp_path: Path) -> None:
-    file = write(tmp_path / "v.jsonl", STEPS, OF_INT8, header=False)
-    assert read_metadata(file) is None
-    assert len(file.read_text().splitlines()) == 2

@@ -47,13 +47,6 @@ def test_a_sidecar_of_others_is_not_lost(tiny_bundle: Path, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["v.npy.json"]
 
 
-def test_transform_asks_for_force_too(golden: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "in.npy", np.ones((2, 3), np.float32))
-    out = foreign(tmp_path / "v.jsonl")
-    command = ("transform", golden / "bundle-v1-vectors", "--input", tmp_path / "in.npy", "--out", out)
-    assert "replace it with --force" in invoke(whiten, *command).stderr
-
-
 @pytest.mark.parametrize("content", [b"", b'{"text": "a", "embedding": [1]}\n', b'{"whiten": {"space": "x"}}\n'])
 def test_files_that_whiten_may_have_written(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "v.jsonl").write_bytes(content)

@@ -102,11 +102,6 @@ def test_longest_texts_come_first() -> None:
     assert [group.tolist() for group in groups] == [[1], [2, 0]]
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
-def test_empty_texts_are_planned(lengths: list[int]) -> None:
-    assert sum(len(group) for group in plan_batches(lengths)) == len(lengths)
-
-
 @given(LENGTHS, st.none() | st.integers(1, 40))
 def test_gpu_batches_stay_within_the_token_budget(lengths: list[int], rows: int | None) -> None:
     groups, workers = Schedule.on_gpu().plan(lengths, rows)

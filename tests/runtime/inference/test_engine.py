@@ -112,14 +112,6 @@ def test_run_in_the_pool_that_fails_is_an_error(tiny_bundle: Path) -> None:
     np.testing.assert_array_equal(session.run_in_pool([OUTPUT], good)[0], session.run([OUTPUT], good)[0])
 
 
-def test_calls_of_several_threads_share_a_session(tiny_bundle: Path) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
-    want = vectors(made, MANY)
-    with ThreadPoolExecutor(6) as threads:
-        for got in threads.map(lambda _: vectors(made, MANY), range(12)):
-            np.testing.assert_array_equal(got, want)
-
-
 def test_session_that_never_ran_is_freed(tiny_bundle: Path, created: list[int | None]) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
     vectors(made, MANY)

@@ -1,4 +1,4 @@
-"""Test similarities against scikit-learn and scipy, the search for the nearest rows, and quantised vectors in numbers."""
+"""Test similarities against scikit-learn and scipy, the search for the nearest rows, and quantised vectors."""
 
 from typing import Any, get_args
 

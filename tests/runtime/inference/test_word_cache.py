@@ -1,7 +1,5 @@
 """Test that ids that are looked up chunk by chunk are those of the tokenizer itself."""
 
-import os
-import signal
 import tracemalloc
 import unicodedata
 from collections.abc import Callable
@@ -15,10 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from support.corpus import NASTY
-from support.vocabularies import byte_bpe, wordpiece
+from support.vocabularies import wordpiece
 from whiten_runtime.inference import tokenizer as word_cache
 from whiten_runtime.inference.tokenizer import Tokenizer as OurTokenizer
-from whiten_runtime.inference.tokenizer import WordCache, chunks_of, encode_chunks
+from whiten_runtime.inference.tokenizer import WordCache, encode_chunks
 
 SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()] + ["\u180e", "\u200b", "\ufeff"]
 CONTROLS = ["\0", "\x07", "\x1b", "\x7f", "\x9f", "\xad", "\u200d", "\u202e", "\u2060", "\ufffd", "\ue000", "\u0378"]
@@ -147,11 +145,6 @@ def test_other_tokenizers_are_left_alone(tmp_path: Path, change: Callable[[Token
     assert ours.tokenize(texts) == [made.encode(text).ids for text in texts]
 
 
-def test_tokenizers_without_wordpiece_are_left_alone(tmp_path: Path) -> None:
-    byte_bpe().save(str(tmp_path / "tokenizer.json"))
-    assert OurTokenizer(tmp_path / "tokenizer.json", 50)._words is None
-
-
 def test_added_tokens_that_swallow_blanks_are_encoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their offsets reach beyond their chunk."""
     made = wordpiece()
@@ -171,10 +164,6 @@ def test_long_chunks_are_not_remembered() -> None:
     assert row == made.encode("short " + "long" * 40).ids
     assert "short" in tokenizer.known
     assert "long" * 40 not in tokenizer.known
-
-
-def test_chunks_are_cut_at_four_characters() -> None:
-    assert chunks_of(" a\tb\nc\rd  e\x0bf\xa0") == ["", "a", "b", "c", "d", "", "e\x0bf\xa0"]
 
 
 def test_memory_of_the_cache_is_at_most_its_limit() -> None:
@@ -198,15 +187,3 @@ def test_threads_share_a_cache_that_forgets(monkeypatch: pytest.MonkeyPatch) -> 
     with ThreadPoolExecutor(4) as threads:
         for got in threads.map(lambda step: tokenizer.tokenize(texts[step::3]), [0, 1, 2] * 8):
             assert got in (want[0::3], want[1::3], want[2::3])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_cache_can_be_used_in_a_child_forked_while_it_was_locked() -> None:
-    tokenizer = WordCache(wordpiece(), [2], [3])
-    with tokenizer._lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            tokenizer._remember({"a": (1,)})
-            os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
