@@ -11,7 +11,6 @@ from whiten_export.pipeline.refit import refit_bundle as refit_bundle
 from whiten_export.sources.choice import SourceChoice as SourceChoice
 from whiten_runtime.bundle.manifest import Manifest as Manifest
 from whiten_runtime.bundle.parity import Agreement as Agreement
-from whiten_runtime.encoder import Encoder as Encoder
 from whiten_runtime.errors import BundleError as BundleError
 from whiten_runtime.errors import DataError as DataError
 from whiten_runtime.errors import IntegrityError as IntegrityError
@@ -25,10 +24,11 @@ from whiten_runtime.errors import UnsafeModelError as UnsafeModelError
 from whiten_runtime.errors import UsageError as UsageError
 from whiten_runtime.errors import WhitenError as WhitenError
 from whiten_runtime.files.corpus import Corpus as Corpus
+from whiten_runtime.opened.encoder import Encoder as Encoder
+from whiten_runtime.opened.vector_whitener import VectorWhitener as VectorWhitener
 from whiten_runtime.signing import Signature as Signature
 from whiten_runtime.signing import sign_bundle as sign_bundle
 from whiten_runtime.signing import verify_signature as verify_signature
-from whiten_runtime.vector_whitener import VectorWhitener as VectorWhitener
 from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
 from whiten_serving.batcher import Batcher as Batcher
 from whiten_serving.scheduler import DeadlineExceededError as DeadlineExceededError

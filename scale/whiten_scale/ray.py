@@ -10,8 +10,8 @@ import msgspec
 from numpy.typing import NDArray
 
 from whiten_runtime.checks import needing
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.opened.encoder import Encoder
 from whiten_scale.workers import ATTEMPTS, ONE_THREAD, Work, open_once
 
 

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
 from whiten_runtime.files.write_vectors import as_stored
+from whiten_runtime.opened.encoder import Encoder
 from whiten_scale.inputs import WrongRow
 from whiten_scale.places import Folder, opened
 from whiten_scale.plan import Job

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.checks import as_iterable, needing
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
+from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.batcher import Batcher
 from whiten_serving.queue import Request, Stats
 from whiten_serving.scheduler import MAX_QUEUE_TOKENS, DeadlineExceededError, Scheduler, moment_in

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
+from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.queue import Finish, Request, Stats
 from whiten_serving.scheduler import MAX_QUEUE_TOKENS, Scheduler, moment_in
 

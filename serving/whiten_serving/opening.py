@@ -16,11 +16,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import Agreement, gate_here
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import IntegrityError, ParityError, UsageError, WhitenError
 from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.async_encoder import AsyncEncoder
 from whiten_serving.http.models import ServedModel
 from whiten_serving.queue import BatchRun

@@ -14,7 +14,7 @@ from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from support.families import WIDTH
 from whiten import Encoder, MissingPackageError, TextError, UsageError
-from whiten_runtime.encoder import EncodeArguments, check_arguments
+from whiten_runtime.opened.encoder import EncodeArguments, check_arguments
 from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of
 
 TEXTS = ["a text", "another text of some words", ""]

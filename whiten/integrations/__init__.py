@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
+from whiten_runtime.opened.encoder import Encoder
 
 
 def open_encoder(encoder: Encoder | str | Path) -> Encoder:

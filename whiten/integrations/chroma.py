@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
 from whiten_runtime.checks import needing_package
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
+from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("chromadb"):
     from chromadb.api.types import Documents, EmbeddingFunction

@@ -6,7 +6,7 @@ from typing import Any
 
 from whiten.integrations import open_encoder
 from whiten_runtime.checks import needing_package
-from whiten_runtime.encoder import Encoder
+from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("llama-index-core"):
     from llama_index.core.base.embeddings.base import BaseEmbedding

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
 from whiten_runtime.checks import described, needing_package
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
+from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("scikit-learn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.checks import needing_package
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
+from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("txtai"):
     from txtai.vectors import Vectors

@@ -28,8 +28,8 @@ from whiten_runtime.bundle.space import with_space
 from whiten_runtime.checks import instance_of, path_of
 from whiten_runtime.errors import DataError, ParityError
 from whiten_runtime.files.read_vectors import read_vectors
+from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.reporter import Reporter
-from whiten_runtime.vector_whitener import VectorWhitener
 from whiten_whitening.maps import check_sample_count, fit_map
 
 _PROBES = 64

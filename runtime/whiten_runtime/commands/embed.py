@@ -130,10 +130,10 @@ def embed(
 
     A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many goes on where it was.
     """
-    from whiten_runtime.encoder import Encoder
     from whiten_runtime.files.texts import read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.write_vectors import as_stored, check_output
+    from whiten_runtime.opened.encoder import Encoder
 
     check_other_file(out, input_file)
     if force and out is None:

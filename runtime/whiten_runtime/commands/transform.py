@@ -22,8 +22,8 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata
 from whiten_runtime.files.write_vectors import check_output, writing_vectors
+from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.ort.providers import Provider
-from whiten_runtime.vector_whitener import VectorWhitener
 
 
 @command(

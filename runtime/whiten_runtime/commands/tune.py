@@ -16,9 +16,9 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.tuned import Choice, choice_path, write_choice
-from whiten_runtime.tuner import best
-from whiten_runtime.tuner import tune as tune_bundle
+from whiten_runtime.opened.tuned import Choice, choice_path, write_choice
+from whiten_runtime.opened.tuner import best
+from whiten_runtime.opened.tuner import tune as tune_bundle
 
 
 @command(

@@ -18,13 +18,13 @@ from whiten_runtime.commands.console import (
     threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.signing import verify_signature
-from whiten_runtime.vector_whitener import VectorWhitener
 
 
 @command(

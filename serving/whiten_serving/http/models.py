@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError
+from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.batcher import Batcher
 from whiten_serving.http.errors import ApiError
 from whiten_serving.queue import Request

@@ -10,8 +10,8 @@ import pytest
 from support.bundles import rewrite_file
 from whiten_runtime.bundle.files import own_hash, with_own_hash
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.opened.encoder import Encoder
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub import locating
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.tuned import choice_path
+from whiten_runtime.opened.tuned import choice_path
 
 ID = "org/tiny"
 TEXTS = ["A man is eating.", ""]

@@ -160,7 +160,7 @@ def test_session_options_of_recordings() -> None:
 def test_encoder_with_cuda_graphs_gives_the_same_vectors(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cuda_graphs is for CUDAExecutionProvider, not CPUExecutionProvider"):
         Encoder(tiny_bundle, cuda_graphs=True)
-    monkeypatch.setattr("whiten_runtime.encoder.CUDA_PROVIDER", CPU)
+    monkeypatch.setattr("whiten_runtime.opened.encoder.CUDA_PROVIDER", CPU)
     texts = ["", "a", *sentences(10)]
     with Encoder(tiny_bundle) as plain, Encoder(tiny_bundle, cuda_graphs=True) as made:
         assert GATES["fp32"].passes(made.verify())

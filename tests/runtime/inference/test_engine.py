@@ -21,7 +21,7 @@ from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.runner import ForkSafeSession
-from whiten_runtime.opened import Opening, reopen
+from whiten_runtime.opened.opening import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 
 NO_LITTLE_WORK = Tuning(little_work=0)
@@ -222,7 +222,7 @@ def test_encode_works_at_interpreter_exit(tiny_bundle: Path, little_work: float)
 import atexit, sys
 from pathlib import Path
 from whiten import Encoder
-from whiten_runtime.opened import Opening, reopen
+from whiten_runtime.opened.opening import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning
 options = SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
 encoder = reopen(Encoder, Opening(Path(sys.argv[1]), options))

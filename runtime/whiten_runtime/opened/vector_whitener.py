@@ -17,7 +17,7 @@ from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
 from whiten_runtime.inference.runner import ForkSafeSession
 from whiten_runtime.inference.vectors import check_finite, check_given, rows_of, unit
-from whiten_runtime.opened import OpenedBundle, Opening
+from whiten_runtime.opened.opening import OpenedBundle, Opening
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import SessionOptions, create_session
 

@@ -17,12 +17,12 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.opened.tuned import Choice, Rate, Setting, graph_id, this_machine
 from whiten_runtime.ort.openvino import plugin_version
 from whiten_runtime.ort.processor import BF16, default_threads, processor
 from whiten_runtime.ort.providers import parse_provider
 from whiten_runtime.ort.session import SessionOptions, Tuning
 from whiten_runtime.reporter import Reporter
-from whiten_runtime.tuned import Choice, Rate, Setting, graph_id, this_machine
 
 ROUNDS = 7
 """Rounds of each comparison, after one that does not count: other programs disturb some of them."""

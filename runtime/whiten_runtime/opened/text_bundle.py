@@ -16,7 +16,7 @@ from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.tokenizer import Token
 from whiten_runtime.inference.vectors import unit
-from whiten_runtime.opened import OpenedBundle, Opening
+from whiten_runtime.opened.opening import OpenedBundle, Opening
 from whiten_runtime.ort.providers import device_of
 from whiten_runtime.ort.session import Placement
 

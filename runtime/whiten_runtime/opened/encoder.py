@@ -14,10 +14,10 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY
 from whiten_runtime.inference.vectors import as_tensors
-from whiten_runtime.opened import Opening
+from whiten_runtime.opened.opening import Opening
+from whiten_runtime.opened.text_bundle import TextBundle
+from whiten_runtime.opened.tuned import session_options
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name
-from whiten_runtime.text_bundle import TextBundle
-from whiten_runtime.tuned import session_options
 
 Texts = str | Iterable[str]
 
