@@ -18,9 +18,10 @@ from whiten import UsageError, WhitenError, Whitening
 
 def test_equals_scikit_learn_up_to_sign() -> None:
     vectors = anisotropic(900, 12)
-    ours = Whitening(n_components=5).fit_transform(vectors)
-    theirs = PCA(5, whiten=True, svd_solver="full").fit_transform(vectors)
+    whitening, oracle = Whitening(n_components=5), PCA(5, whiten=True, svd_solver="full")
+    ours, theirs = whitening.fit_transform(vectors), oracle.fit_transform(vectors)
     np.testing.assert_allclose(ours * np.sign((ours * theirs).sum(axis=0)), theirs, atol=1e-9)
+    np.testing.assert_allclose(whitening.eigenvalues_[:5], oracle.explained_variance_, rtol=1e-10)
 
 
 @settings(deadline=None, max_examples=30)

@@ -41,11 +41,6 @@ def test_same_parts_in_the_same_order_give_the_same_bits() -> None:
         np.testing.assert_array_equal(array, second.to_arrays()[name], strict=True)
 
 
-def test_covariance_equals_numpy() -> None:
-    vectors = anisotropic(3000, 24)
-    np.testing.assert_allclose(Moments.of(vectors).covariance, np.cov(vectors.T), rtol=1e-10, atol=1e-13)
-
-
 def test_huge_offsets_lose_no_precision() -> None:
     """E[xxᵀ] - μμᵀ would lose all digits: variances of 1e-4 beside squares of 1e8."""
     vectors = np.random.default_rng(0).normal(size=(4000, 5)) * 1e-2
@@ -55,19 +50,6 @@ def test_huge_offsets_lose_no_precision() -> None:
         rtol=1e-6,
         atol=1e-12,
     )
-
-
-def test_moments_equal_the_recursive_formulas() -> None:
-    """The blog's update: μ' = μ + (x - μ)/(n+1), S' = n/(n+1) (S + (x - μ)(x - μ)ᵀ/(n+1)), S divided by n."""
-    vectors = anisotropic(300, 5)
-    mean, covariance = vectors[0].copy(), np.zeros((5, 5))
-    for n, vector in enumerate(vectors[1:], 1):
-        delta = vector - mean
-        covariance = n / (n + 1) * (covariance + np.outer(delta, delta) / (n + 1))
-        mean += delta / (n + 1)
-    found = Moments.of(vectors)
-    np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
-    np.testing.assert_allclose(found.scatter / found.n, covariance, rtol=1e-8, atol=1e-12)
 
 
 def test_moments_of_mapped_vectors_are_derived() -> None:
