@@ -138,7 +138,7 @@ def _of_npy(path: Path) -> VectorMetadata | None:
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         return None
-    found = _decoded(sidecar.read_bytes(), sidecar)
+    found = decoded(sidecar.read_bytes(), sidecar)
     if found is None:
         return None
     try:
@@ -160,13 +160,13 @@ def _of_parquet(path: Path) -> VectorMetadata | None:
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: not a parquet file ({error})") from None
     content = metadata.get(KEY.encode())
-    return None if content is None else _decoded(content, path)
+    return None if content is None else decoded(content, path)
 
 
 def _of_jsonl(path: Path) -> VectorMetadata | None:
     with path.open("rb") as stream:
         line = stream.readline(LONGEST_HEADER)
-    return _decoded(line, path) if _opens_header(line) else None
+    return decoded(line, path) if _opens_header(line) else None
 
 
 def _opens_header(line: bytes) -> bool:
@@ -176,7 +176,7 @@ def _opens_header(line: bytes) -> bool:
         return False
 
 
-def _decoded(content: bytes, path: Path) -> VectorMetadata | None:
+def decoded(content: bytes, path: Path) -> VectorMetadata | None:
     """Decode an object with the metadata; None if the object is of another program."""
     try:
         document = json.loads(content)

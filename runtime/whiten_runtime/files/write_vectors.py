@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.ranges import as_int8
 from whiten_runtime.checks import encodable
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.replacing import check_file_place, hidden_file, publish, replace_file
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import (
@@ -20,7 +20,8 @@ from whiten_runtime.files.vector_metadata import (
     LONGEST_HEADER,
     SPACE_KEY,
     VectorMetadata,
-    is_header,
+    decoded,
+    read_metadata,
     sidecars_of,
 )
 
@@ -196,8 +197,8 @@ def check_output(path: Path | None, header: bool = False, force: bool = False) -
     if kind == ".parquet":
         import_parquet()
     if not force:
-        for place, known in ((path, is_written_by_whiten), *((sidecar, _is_sidecar) for sidecar in sidecars)):
-            if place.is_file() and place.stat().st_size and not known(place):
+        for place in (path, *sidecars):
+            if place.is_file() and place.stat().st_size and not is_written_by_whiten(place):
                 raise UsageError(
                     f"'{place}' exists and is not known to be a file of vectors that whiten wrote; replace it with "
                     "--force, or name another --out"
@@ -206,39 +207,17 @@ def check_output(path: Path | None, header: bool = False, force: bool = False) -
 
 
 def is_written_by_whiten(path: Path) -> bool:
-    """Return whether a file of vectors has what `whiten embed` writes: metadata, or rows of text and embedding."""
-    check = {".npy": _has_sidecar, ".parquet": _has_schema, ".jsonl": _has_rows}[path.suffix.lower()]
+    """Return whether a file of vectors or a sidecar has what whiten writes: metadata, or rows of text and embedding."""
+    kind = path.suffix.lower()
     try:
-        return check(path)
-    except (OSError, ValueError, RecursionError):
-        return False
-
-
-def _has_sidecar(path: Path) -> bool:
-    return any(map(_is_sidecar, sidecars_of(path)))
-
-
-def _is_sidecar(path: Path) -> bool:
-    try:
-        content = path.read_bytes()
-        return _is_object_with(json.loads(content), KEY)
-    except (OSError, ValueError, RecursionError):
-        return False
-
-
-def _has_schema(path: Path) -> bool:
-    pyarrow, parquet = import_parquet()
-    try:
-        return KEY.encode() in (parquet.read_schema(path).metadata or {})
-    except pyarrow.ArrowException:
+        if kind == ".json":
+            return decoded(path.read_bytes(), path) is not None
+        return read_metadata(path) is not None or (kind == ".jsonl" and _has_rows(path))
+    except (DataError, OSError, ValueError, RecursionError):
         return False
 
 
 def _has_rows(path: Path) -> bool:
     with path.open("rb") as stream:
         row = json.loads(stream.readline(LONGEST_HEADER))
-    return is_header(row) or (isinstance(row, dict) and set(row) == _ROW)
-
-
-def _is_object_with(document: Any, key: str) -> bool:
-    return isinstance(document, dict) and key in document
+    return isinstance(row, dict) and set(row) == _ROW

@@ -30,12 +30,9 @@ def numbers_of(name: str, values: ArrayLike) -> NDArray[np.float32]:
 
 def rows_of(name: str, vectors: ArrayLike, int8: bool = False) -> NDArray[np.float32]:
     """Return vectors as float32, [n, k] or [k]."""
-    try:
-        given = np.asarray(vectors)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TextError(f"{name} are not numbers in rows of equal length ({error})") from None
-    check_no_codes(name, given, int8)
-    return numbers_of(name, given)
+    rows = numbers_of(name, vectors)
+    check_no_codes(name, np.asarray(vectors), int8)
+    return rows
 
 
 def check_no_codes(name: str, rows: NDArray[Any], int8: bool = False) -> None:

@@ -15,6 +15,8 @@ from whiten_runtime.errors import WhitenError
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
 from whiten_runtime.files.write_vectors import check_output, is_written_by_whiten, writing_vectors
 
+KNOWN = VectorMetadata(space="0" * 16, bundle="b", dimension=3, normalized=False)
+
 
 def foreign(path: Path) -> Path:
     """A file that another program wrote."""
@@ -47,13 +49,15 @@ def test_a_sidecar_of_others_is_not_lost(tiny_bundle: Path, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["v.npy.json"]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"text": "a", "embedding": [1]}\n', b'{"whiten": {"space": "x"}}\n'])
+@pytest.mark.parametrize("content", [b"", b'{"text": "a", "embedding": [1]}\n', KNOWN.to_json()])
 def test_files_that_whiten_may_have_written(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "v.jsonl").write_bytes(content)
     check_output(tmp_path / "v.jsonl")
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"1\n", b'{"whiten": 3}\n'])
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b"\xff\xfe", b"1\n", b'{"whiten": 3}\n', b'{"whiten": {"space": "x"}}\n']
+)
 def test_other_content_is_of_others(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "v.jsonl").write_bytes(content)
     assert not is_written_by_whiten(tmp_path / "v.jsonl")
@@ -118,8 +122,7 @@ def test_old_metadata_beside_a_link_and_its_file_is_replaced(tiny_bundle: Path, 
 
 def test_a_failed_write_leaves_no_metadata_of_other_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link, real = linked(tmp_path, "w.npy")
-    metadata = VectorMetadata(space="0" * 16, bundle="b", dimension=3, normalized=False)
-    with writing_vectors(link, metadata) as writer:
+    with writing_vectors(link, KNOWN) as writer:
         writer.write(["a"], np.ones((1, 3), np.float32))
     assert read_metadata(real) == read_metadata(link) is not None
 
@@ -127,7 +130,7 @@ def test_a_failed_write_leaves_no_metadata_of_other_vectors(tmp_path: Path, monk
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("whiten_runtime.files.write_vectors.publish", publish)
-    with pytest.raises(WhitenError, match="v.npy: cannot be written"), writing_vectors(link, metadata) as writer:
+    with pytest.raises(WhitenError, match="v.npy: cannot be written"), writing_vectors(link, KNOWN) as writer:
         writer.write(["a", "b"], np.zeros((2, 3), np.float32))
     assert np.load(real).tolist() == [[1, 1, 1]]
     assert read_metadata(real) is read_metadata(link) is None
