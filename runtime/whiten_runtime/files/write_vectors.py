@@ -212,7 +212,8 @@ def is_written_by_whiten(path: Path) -> bool:
     try:
         if kind == ".json":
             return decoded(path.read_bytes(), path) is not None
-        return read_metadata(path) is not None or (kind == ".jsonl" and _has_rows(path))
+        described = any(read_metadata(place) is not None for place in (path, path.resolve()))
+        return described or (kind == ".jsonl" and _has_rows(path))
     except (DataError, OSError, ValueError, RecursionError):
         return False
 
