@@ -15,7 +15,7 @@ from whiten import BundleError, DriftMonitor, Encoder, UsageError
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.main import whiten
-from whiten_whitening.drift import expected_iso_score
+from whiten_whitening.isotropy import expected_iso_score
 
 WIDTH = 8
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.records import CandidateRecord
 from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import Spread, iso_score
-from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, oas
-from whiten_whitening.moments import Float64Array, Keys, Moments, eigh
+from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec
+from whiten_whitening.moments import Float64Array, Keys, Moments, eigh, oas
 from whiten_whitening.similarity import cosines, spearman, unit
 
 SOFT_WEIGHT = 0.5

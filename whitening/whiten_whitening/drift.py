@@ -13,7 +13,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.vectors import check_no_codes
-from whiten_whitening.isotropy import HURTFUL_COSINE, Spread, average_cosine, iso_score
+from whiten_whitening.isotropy import HURTFUL_COSINE, Spread, average_cosine, expected_iso_score, iso_score
 from whiten_whitening.maps import WhiteningSpec, fit_map, read_map
 from whiten_whitening.moments import Float64Array, Moments
 
@@ -190,15 +190,11 @@ class DriftMonitor:
         Raises:
             UsageError: the vectors have another shape, are not finite, were normalised, or are int8, uint8 or bool.
         """
-        if self.manifest.normalize and not unwhitened:
+        rounded = self.manifest.vectors == "int8"
+        if (self.manifest.normalize or rounded) and not unwhitened:
             raise UsageError(
-                "this bundle's vectors have length 1 and do not tell how far from the mean they were; give those "
-                "before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
-            )
-        if self.manifest.vectors == "int8" and not unwhitened:
-            raise UsageError(
-                "this bundle's vectors are int8, each with a scale of its own, and do not tell how far from the mean "
-                "they were; give those before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
+                f"this bundle's vectors {'are int8' if rounded else 'have length 1'} and do not tell how far from the "
+                "mean they were; give those before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
             )
         try:
             rows = np.asarray(vectors)
@@ -303,16 +299,3 @@ class DriftMonitor:
         both = corpus.merge(Moments.of_covariance(self._moments.n, mean, covariance))
         fitted = fit_map(both, WhiteningSpec(whitening.method, dimension, whitening.beta, whitening.shrinkage))
         return Spread.of((mean - fitted.mean) @ fitted.weight, fitted.weight.T @ covariance @ fitted.weight)
-
-
-def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:
-    """Return the IsoScore of the covariance of n normal vectors like the corpus, in the corpus's units, to first order.
-
-    E[tr(S)²] = d² + 2d/(n-1) and E|S|_F² = dq + d(d+1)/(n-1). q is how uneven the true covariance is in units of the
-    covariance of corpus_n vectors, 1 / (1 - d/corpus_n): from the moments of the inverse Marchenko-Pastur law.
-    """
-    if rank == 1:
-        return 1.0
-    uneven = 1 / max(1 - rank / corpus_n, 1 / corpus_n)
-    trace, square = rank**2 + 2 * rank / (n - 1), rank * uneven + rank * (rank + 1) / (n - 1)
-    return (trace / square - 1) / (rank - 1)

@@ -18,7 +18,7 @@ from whiten_runtime.bundle.bundle import WHITENING_FILE
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
 from whiten_runtime.checks import whole_number
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_whitening.moments import Float64Array, Moments, eigh
+from whiten_whitening.moments import Float64Array, Moments, eigh, ledoit_wolf, oas
 
 Shrinkage = str | float
 
@@ -55,35 +55,9 @@ def shrinkage_weight(moments: Moments, shrinkage: Shrinkage) -> float:
     """Return α, from 0 to 1."""
     if not isinstance(shrinkage, str):
         return float(shrinkage)
-    return {"none": lambda _: 0.0, "ledoit-wolf": ledoit_wolf, "oas": oas}[shrinkage](moments)
-
-
-def ledoit_wolf(moments: Moments) -> float:
-    """Return the α of Ledoit & Wolf, "A well-conditioned estimator for large-dimensional covariance matrices" (2004).
-
-    Section 3.3, exact from moments: Σᵢ |xᵢxᵢᵀ - S|² = Σᵢ |xᵢ|⁴ - n |S|² for centred xᵢ and S = Σᵢ xᵢxᵢᵀ / n.
-    """
     if not np.isfinite(moments.fourth):
-        check_for_sif("ledoit-wolf")
-    n, d = moments.n, len(moments.mean)
-    S = moments.scatter / n
-    square, scale = float(np.square(S).sum()), float(np.trace(S)) / d
-    spread = square - d * scale**2
-    noise = min((moments.fourth / n - square) / n, spread)
-    return noise / spread if noise > 0 else 0.0
-
-
-def oas(moments: Moments) -> float:
-    """Return the α of the oracle approximating shrinkage.
-
-    Chen et al., "Shrinkage algorithms for MMSE covariance estimation" (2010), eq. 23, in the form that scikit-learn
-    uses: without the terms of order 1/d.
-    """
-    n, d = moments.n, len(moments.mean)
-    S = moments.scatter / n
-    square, trace = float(np.square(S).mean()), (float(np.trace(S)) / d) ** 2
-    denominator = (n + 1) * (square - trace / d)
-    return 1.0 if denominator <= 0 else min((square + trace) / denominator, 1.0)
+        check_for_sif(shrinkage)
+    return {"none": lambda _: 0.0, "ledoit-wolf": ledoit_wolf, "oas": oas}[shrinkage](moments)
 
 
 Method = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor"]

@@ -170,6 +170,32 @@ class Moments:
         return cls(int(counts[0]), mean, scatter, third, float(fourth[0]), directions, int(counts[1]))
 
 
+def ledoit_wolf(moments: Moments) -> float:
+    """Return the α of Ledoit & Wolf, "A well-conditioned estimator for large-dimensional covariance matrices" (2004).
+
+    Section 3.3, exact from moments: Σᵢ |xᵢxᵢᵀ - S|² = Σᵢ |xᵢ|⁴ - n |S|² for centred xᵢ and S = Σᵢ xᵢxᵢᵀ / n.
+    """
+    n, d = moments.n, len(moments.mean)
+    S = moments.scatter / n
+    square, scale = float(np.square(S).sum()), float(np.trace(S)) / d
+    spread = square - d * scale**2
+    noise = min((moments.fourth / n - square) / n, spread)
+    return noise / spread if noise > 0 else 0.0
+
+
+def oas(moments: Moments) -> float:
+    """Return the α of the oracle approximating shrinkage.
+
+    Chen et al., "Shrinkage algorithms for MMSE covariance estimation" (2010), eq. 23, in the form that scikit-learn
+    uses: without the terms of order 1/d.
+    """
+    n, d = moments.n, len(moments.mean)
+    S = moments.scatter / n
+    square, trace = float(np.square(S).mean()), (float(np.trace(S)) / d) ** 2
+    denominator = (n + 1) * (square - trace / d)
+    return 1.0 if denominator <= 0 else min((square + trace) / denominator, 1.0)
+
+
 SAMPLE_SIZE = 4096
 
 Keys = NDArray[np.uint64]

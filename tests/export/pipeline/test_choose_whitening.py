@@ -20,8 +20,8 @@ from whiten_export.pipeline.choose_whitening import report_kinds
 from whiten_runtime.files.pairs import read_pairs
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import choose_by_pairs, choose_by_rules
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, oas
-from whiten_whitening.moments import Moments
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
+from whiten_whitening.moments import Moments, oas
 from whiten_whitening.similarity import spearman
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,18 @@ from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.vectors import Nearest, check_no_codes
 from whiten_whitening.codes.io import FORMAT, Codes, read_tensors, write_tensors
-from whiten_whitening.codes.levels import Bits, Bytes, nearest_levels, pack, rotation, unpack
-from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, WARNED_RATIO, StoredMap, read_map, spectrum
+from whiten_whitening.codes.levels import (
+    Bits,
+    Bytes,
+    bits_of,
+    nearest_levels,
+    pack,
+    principal_axes,
+    rotation,
+    unit_moments,
+    unpack,
+)
+from whiten_whitening.maps import WARNED_RATIO, read_map
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.similarity import unit
 
@@ -80,7 +90,7 @@ class Coder:
                 "--out OTHER"
             )
         source = {"moments": manifest.files[WHITENING_FILE].sha256}
-        return cls._made(bytes, *_unit_moments(read_map(opened.path, manifest)), space_of(manifest), source)
+        return cls._made(bytes, *unit_moments(read_map(opened.path, manifest)), space_of(manifest), source)
 
     @classmethod
     def fit(cls, vectors: ArrayLike, bytes: int | None = None, space: str | None = None) -> "Coder":
@@ -119,13 +129,13 @@ class Coder:
         space: str | None,
         source: dict[str, str],
     ) -> "Coder":
-        """Make a coder from the moments of unit vectors; for `cross`, see `_principal_axes`."""
-        axes = _principal_axes(covariance, cross)
+        """Make a coder from the moments of unit vectors; for `cross`, see `principal_axes`."""
+        axes = principal_axes(covariance, cross)
         count = axes.shape[1]
         why = f": 4 bits for each of the {count} axes along which the vectors vary"
         wanted = max(1, len(mean) // 3) if bytes is None else bytes
         size = whole_number("bytes", wanted, 1, None if bytes is None else -(-4 * count // 8), why)
-        bits = _bits(size, count)
+        bits = bits_of(size, count)
         dims = min(8 * size // bits, count)
         content = json.dumps({"format": FORMAT, "space": space, **source, "bytes": size}, sort_keys=True)
         made_by = hashlib.sha256(content.encode()).hexdigest()[:SPACE_DIGITS]
@@ -267,37 +277,6 @@ class Coder:
         if not right:
             raise UsageError(f"codes are {described(array)}; wanted uint8 [n, {self.bytes}]")
         return array
-
-
-def _bits(size: int, axes: int) -> Bits:
-    """Return the bits of a coordinate in codes of `size` bytes."""
-    choices: tuple[tuple[Bits, float], ...] = ((4, 2 / 3), (3, 2 / 3), (2, 1 / 2))  # with the share of axes to keep
-    return next((bits for bits, share in choices if 8 * size >= bits * share * axes), 1)
-
-
-def _unit_moments(found: StoredMap) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Return mean [k] and covariance [k, k] of a bundle's output y / |y|, and the covariance [d, k] of input and y.
-
-    Moments of y / |y| are taken to be those of y / s, where s is the root mean square norm of y.
-    """
-    cross = found.covariance @ found.weight
-    mean, covariance = (found.corpus_mean - found.mean) @ found.weight, found.weight.T @ cross
-    norm = np.sqrt(np.trace(covariance) + mean @ mean)
-    return mean / norm, covariance / norm**2, cross
-
-
-def _principal_axes(covariance: Float64Array, cross: Float64Array) -> Float64Array:
-    """Return the axes along which unit vectors u vary, orthonormal [k, axes]; `cross` is about cov(x, u), [d, k].
-
-    They are the eigenvectors of cov(u, x) cov(x, u), where x is u before the whitening: with pca and zca, those of
-    cov(u). After a full whitening, whose cov(u) has no axes, they come in the order of the variance before it.
-    """
-    basis = spectrum(cross.T @ cross)[1]
-    variances = np.einsum("ij,ij->j", basis, covariance @ basis)
-    varying = variances > max(NULL_EIGENVALUE * variances.max(), FLOAT32_ROUNDING**2)
-    if not varying.any():
-        raise UsageError("all vectors have the same direction, so there are no axes; give different vectors")
-    return basis[:, varying]
 
 
 def _unit_rows(rows: NDArray[np.generic]) -> Float64Array:

@@ -1,4 +1,4 @@
-"""Rotate coordinates, round them to fixed levels, and pack the numbers of the levels into bytes.
+"""Find axes, rotate coordinates, round them to fixed levels, and pack the numbers of the levels into bytes.
 
 The levels have the least squared error for a normal coordinate (Max, "Quantizing for minimum distortion", IRE
 Transactions on Information Theory, 1960, table I, with more digits): each is the mean of its cell, each threshold lies
@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.errors import UsageError
+from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, StoredMap, spectrum
 from whiten_whitening.moments import Float64Array
 
 Bits = Literal[1, 2, 3, 4]
@@ -26,6 +28,38 @@ _POSITIVE: dict[int, tuple[float, ...]] = {
         *(1.2562311973471778, 1.6180463860218828, 2.0690172265313866, 2.7325895709951595),
     ),
 }
+
+
+def bits_of(size: int, axes: int) -> Bits:
+    """Return the bits of a coordinate in codes of `size` bytes."""
+    choices: tuple[tuple[Bits, float], ...] = ((4, 2 / 3), (3, 2 / 3), (2, 1 / 2))  # with the share of axes to keep
+    return next((bits for bits, share in choices if 8 * size >= bits * share * axes), 1)
+
+
+def unit_moments(found: StoredMap) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Return mean [k] and covariance [k, k] of a bundle's output y / |y|, and the covariance [d, k] of input and y.
+
+    Moments of y / |y| are taken to be those of y / s, where s is the root mean square norm of y.
+    """
+    cross = found.covariance @ found.weight
+    mean, covariance = (found.corpus_mean - found.mean) @ found.weight, found.weight.T @ cross
+    norm = np.sqrt(np.trace(covariance) + mean @ mean)
+    return mean / norm, covariance / norm**2, cross
+
+
+def principal_axes(covariance: Float64Array, cross: Float64Array) -> Float64Array:
+    """Return the axes along which unit vectors u vary, orthonormal [k, axes]; `cross` is about cov(x, u), [d, k].
+
+    They are the eigenvectors of cov(u, x) cov(x, u), where x is u before the whitening: with pca and zca, those of
+    cov(u). After a full whitening, whose cov(u) has no axes, they come in the order of the variance before it.
+    """
+    basis = spectrum(cross.T @ cross)[1]
+    variances = np.einsum("ij,ij->j", basis, covariance @ basis)
+    varying = variances > max(NULL_EIGENVALUE * variances.max(), FLOAT32_ROUNDING**2)
+    if not varying.any():
+        raise UsageError("all vectors have the same direction, so there are no axes; give different vectors")
+    return basis[:, varying]
+
 
 _ROUNDS = 4
 """Changes of signs, each followed by a Hadamard transform. One round leaves the last coordinates of a number that is no
