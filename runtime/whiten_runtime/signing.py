@@ -122,7 +122,7 @@ def sign_bundle(
         )
     with TemporaryDirectory(prefix="whiten-") as folder:
         written = Path(folder) / SIGNATURE_FILE
-        config.set_hashing_config(_hashing(root, target)).sign(root, written)
+        config.set_hashing_config(_hashing(root, target, UNSIGNED_FILES)).sign(root, written)
         content = written.read_bytes()
     replace_file(target, content)
     return target
@@ -167,7 +167,7 @@ def verify_signature(
 
     try:
         with redirect_stdout(sys.stderr):  # model-signing prints warnings there
-            config.set_hashing_config(_hashing(root, file)).verify(root, file)
+            config.set_hashing_config(_hashing(root, file, UNSIGNED_FILES - stated.keys())).verify(root, file)
     except InvalidSignature:
         raise SignatureError(f"{root}: was not signed with {signer}; the signature in {file} is another's") from None
     except Exception as error:  # those of model-signing, sigstore and parsers of JSON
@@ -223,11 +223,11 @@ def _verifier(key: str | Path | None, identity: str | None, provider: str | None
     return config, f"{identity}, by {provider}"
 
 
-def _hashing(root: Path, signature: Path) -> Any:
+def _hashing(root: Path, signature: Path, unsigned: Iterable[str]) -> Any:
     """Return model-signing's configuration of what is hashed; links are followed, of which the hub's cache is made."""
     from model_signing import hashing
 
-    ignored = [".cache", SIGNATURE_FILE, *sorted(UNSIGNED_FILES)]
+    ignored = [".cache", SIGNATURE_FILE, *sorted(unsigned)]
     if signature.absolute().is_relative_to(root.absolute()):
         ignored.append(str(signature.absolute().relative_to(root.absolute())))
     return hashing.Config().set_ignored_paths(paths=ignored).set_allow_symlinks(True)

@@ -108,7 +108,7 @@ def test_an_unsigned_bundle_is_refused_where_an_author_is_asked_for(bundle: Path
     assert "is not signed: there is no file" in result.stderr
 
 
-@pytest.mark.parametrize("name", sorted(set(contents(GOLDEN / "bundle-v1"))))
+@pytest.mark.parametrize("name", sorted(set(contents(GOLDEN / "bundle-v1")) - {"README.md", "whiten.json"}))
 def test_every_file_is_signed(name: str, signed: Path, keys: KeyPair) -> None:
     with (signed / name).open("ab") as file:
         file.write(b" ")
