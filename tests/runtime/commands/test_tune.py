@@ -121,7 +121,7 @@ def test_the_second_of_two_at_once_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_choice_that_cannot_be_written_names_what_can_be_done(tmp_path: Path) -> None:
-    choice = Choice(format=1, graph="", machine="", setting=CPU, measured=())
+    choice = Choice(graph="", machine="", setting=CPU, measured=())
     with pytest.raises(WhitenError, match=r"b\.tuned\.json: cannot .* another place for the bundle$"):
         write_choice(tmp_path / "no" / "b", choice)
 
