@@ -10,8 +10,6 @@ import click
 import pytest
 
 import whiten as whiten_names
-from support.guide_inputs import ELSEWHERE, INPUTS
-from support.guides import commands_of, fences_of
 from whiten_export.commands.export import export
 from whiten_runtime.commands.main import whiten
 
@@ -42,12 +40,6 @@ def snippets(page: Path, language: str) -> list[str]:
 def test_the_reference_has_every_public_name() -> None:
     page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
     assert re.findall(r"^::: whiten\.(\w+)$", page, re.MULTILINE) == sorted({*whiten_names.__all__} - {"__version__"})
-
-
-def test_every_page_with_commands_is_run() -> None:
-    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
-    found = {name for name, path in pages.items() if commands_of(fences_of(path.read_text("utf-8")))}
-    assert found - INPUTS.keys() - ELSEWHERE.keys() == set()
 
 
 def test_pages_are_short_and_lead_to_others() -> None:

@@ -1,12 +1,14 @@
-"""Make what each task guide says that its reader has: files of texts, vectors and pairs, bundles, parts of a clone."""
+"""What the readers of the pages have before the first command: files of texts, vectors and pairs, bundles."""
 
 import csv
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from support.hub import make_snapshot
 from support.sts import rows
@@ -160,72 +162,42 @@ def browser(folder: Path, hub: Path) -> None:
         shutil.copytree(ROOT / part, folder / part, ignore=left_out)
 
 
-def nothing(folder: Path, hub: Path) -> None:
-    """Write nothing: the bundle of the README is enough."""
+@dataclass(frozen=True)
+class Page:
+    """Says what the reader of a page has."""
+
+    write: Callable[[Path, Path], None] | None = None  # writes files into the folder and into a cache of the hub
+    bundles: tuple[str, ...] = ()  # of the README's set-up and of the start page
+    programs: tuple[str, ...] = ()  # besides those of the project
 
 
-INPUTS: Mapping[str, Callable[[Path, Path], None]] = {
-    "guides/embedding": nothing,
-    "guides/embedding-models": embedding_models,
-    "guides/exporting": exporting,
-    "guides/kept-and-refused": kept_and_refused,
-    "guides/precision": texts,
-    "guides/refit": texts,
-    "guides/speed": nothing,
-    "guides/whitening": texts,
-    "guides/whitening-methods": choose_layers,
-    "howto/api-vectors": api_vectors,
-    "howto/bert-on-my-corpus": bert_on_my_corpus,
-    "howto/browser": browser,
-    "howto/choose-layers": choose_layers,
-    "howto/long-documents": nothing,
-    "howto/offline": nothing,
-    "howto/serverless": nothing,
-    "howto/smaller-vectors": codes,
-    "howto/gpu": nothing,
-    "howto/migrate": published_model,
-    "howto/million-documents": million_documents,
-    "howto/other-languages": nothing,
-    "howto/published-model": published_model,
-    "howto/refit-keeping-an-index": refit_keeping_an_index,
-    "howto/serve": nothing,
-    "howto/which-model": nothing,
-    "start": nothing,
+PAGES: Mapping[str, Page] = {
+    "guides/embedding": Page(bundles=("minilm-l0-l1",)),
+    "guides/embedding-models": Page(embedding_models),
+    "guides/exporting": Page(exporting),
+    "guides/kept-and-refused": Page(kept_and_refused),
+    "guides/precision": Page(texts),
+    "guides/refit": Page(texts, ("minilm-l0-l1",)),
+    "guides/speed": Page(bundles=("minilm-l0-l1",)),
+    "guides/whitening": Page(texts),
+    "guides/whitening-methods": Page(choose_layers),
+    "howto/api-vectors": Page(api_vectors),
+    "howto/bert-on-my-corpus": Page(bert_on_my_corpus),
+    "howto/browser": Page(browser, programs=("node", "npm", "curl")),
+    "howto/choose-layers": Page(choose_layers),
+    "howto/long-documents": Page(bundles=("minilm-l0-l1",)),
+    "howto/migrate": Page(published_model),
+    "howto/million-documents": Page(million_documents, ("minilm-l0-l1",)),
+    "howto/other-languages": Page(bundles=("minilm",)),
+    "howto/published-model": Page(published_model),
+    "howto/refit-keeping-an-index": Page(refit_keeping_an_index, ("minilm-l0-l1",)),
+    "howto/serve": Page(bundles=("minilm-l0-l1",), programs=("curl",)),
+    "howto/smaller-vectors": Page(codes, ("minilm-l0-l1",)),
 }
-"""By the page's name, what writes its reader's files: into the folder of the commands and into a cache of the hub."""
+"""By the page's name; the readers of other pages need nothing but the bundle of the README, or have it made."""
 
-ELSEWHERE: Mapping[str, str] = {
-    "README": "builds the web site, as tests/docs/test_site.py",
-    "concepts/proof": "the command of the start page",
-    "edge": "tests/edge, tests/examples",
-    "evaluation": "commands of other pages, on data of their reader",
-    "reference/commands": "settings of shells",
-    "guides/clusters": "tests/scale/test_guide.py",
-    "guides/http": "tests/serving/http/test_guide.py",
-    "guides/hub": "needs a repository of the reader; tests/runtime/hub",
-    "guides/integrations": "tests/clients",
-    "guides/javascript": "tests/edge",
-    "guides/search": "tests/examples",
-    "guides/services": "tests/serving/test_guide.py",
-    "install": "makes an environment, as .ci/run",
-    "releasing": "publishes",
-    "layers": "commands of other pages, on data of their reader",
-    "scale": "tests/scale/test_guide.py",
-}
-"""Pages whose commands are not run as they are written, and where they are tested or why they are not."""
 
-BUNDLES: Mapping[str, tuple[str, ...]] = {
-    "guides/embedding": ("minilm-l0-l1",),
-    "guides/refit": ("minilm-l0-l1",),
-    "guides/speed": ("minilm-l0-l1",),
-    "howto/long-documents": ("minilm-l0-l1",),
-    "howto/smaller-vectors": ("minilm-l0-l1",),
-    "howto/million-documents": ("minilm-l0-l1",),
-    "howto/other-languages": ("minilm",),
-    "howto/refit-keeping-an-index": ("minilm-l0-l1",),
-    "howto/serve": ("minilm-l0-l1",),
-}
-"""Bundles of the README's set-up and of the start page with which a page begins."""
-
-PROGRAMS = {"howto/browser": ("node", "npm", "curl"), "howto/serve": ("curl",)}
-"""Programs besides those of the project that a page's commands call."""
+@pytest.fixture(scope="session")
+def page_of() -> Callable[[str], Page]:
+    """Return a function from the name of a page to what its reader has."""
+    return lambda name: PAGES.get(name, Page())
