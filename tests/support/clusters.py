@@ -1,4 +1,4 @@
-"""Clusters and stores of the tests: packages of their own, processes that end with the session."""
+"""Commands, nodes of a cluster and stores in processes of their own, with packages of their own."""
 
 import os
 import signal
