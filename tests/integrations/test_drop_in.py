@@ -144,11 +144,14 @@ def test_saving_nowhere_does_nothing(model: BundleTransformer, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
-def test_no_texts_need_no_ranges(golden: Path, tmp_path: Path, precision: str) -> None:
+def test_no_texts_need_no_ranges_and_can_be_cut(golden: Path, tmp_path: Path, precision: str) -> None:
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     change_bundle(bundle, whitening=None)
     model = load(bundle)
     assert model.encode([], precision=precision).shape == model.encode([]).shape
     assert model.encode(sentences=[], precision=precision).shape == model.encode([]).shape
+    assert model.encode([], precision=precision, truncate_dim=8).shape == model.encode([]).shape
+    with pytest.raises(UsageError, match="truncate_dim is 8, but there is no whitening"):
+        model.encode(["a"], truncate_dim=8)
     with pytest.raises(UsageError, match="stores no moments"):
         model.encode(["a"], precision=precision)

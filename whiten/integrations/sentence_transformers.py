@@ -84,6 +84,11 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
         wanted = given.get("output_value", "sentence_embedding")
         if wanted == "token_embeddings":
             raise UsageError("output_value is 'token_embeddings', but a bundle gives one vector for each text")
+        precision = given.get("precision", "float32")
+        texts = given.get(names[0], given.get("sentences", ""))  # the older name is still taken
+        if not isinstance(texts, str) and hasattr(texts, "__len__") and not len(texts):  # nothing to cut or round
+            rounded = {"precision": "float32"} if precision in ("int8", "uint8") else {}
+            return super().encode(**given | rounded)
         width = given.get("truncate_dim")
         kept = _truncated(
             self[0].encoder.manifest,
@@ -91,12 +96,8 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
             bool(given.get("normalize_embeddings")),
         )
         given |= {"normalize_embeddings": kept.normalize}
-        precision = given.get("precision", "float32")
         if precision not in ("int8", "uint8") or wanted is None:
             return super().encode(**given)
-        texts = given.get(names[0], given.get("sentences", ""))  # the older name is still taken
-        if not isinstance(texts, str) and not len(texts):  # nothing to round, so that a bundle needs no ranges
-            return super().encode(**given | {"precision": "float32"})
         # sentence-transformers takes ranges from the call's texts, so that a vector would depend on its neighbours.
         quantizer = self[0].encoder._quantizer(precision, None, kept)
         plain = {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
