@@ -12,6 +12,7 @@ from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.checks import from_clone
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.inference.repetition import check_ends
 
 UNSET_LENGTH = 1_000_000
 """Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""
@@ -124,7 +125,7 @@ def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
 
 
 def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: int) -> None:
-    """Check that the embeddings have a row for each id that texts have.
+    """Check that the embeddings have a row for each id that texts have, and that tokenising a text ends.
 
     Special tokens may be without a row: EmbeddingGemma's stand for images.
     """
@@ -136,6 +137,7 @@ def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: in
             f"'{checkpoint.model}': its tokenizer has ids up to {largest}, but the embeddings have {rows} rows; use "
             "the tokenizer that the model was trained with"
         )
+    check_ends(backend, f"'{checkpoint.model}'")
 
 
 def read_backend(path: Path) -> Tokenizer:
