@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.cli import invoke
+from support.published import peer
 from whiten import Encoder
+from whiten_export.commands.export import export
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.embedder import DOCUMENT
 
@@ -21,6 +24,21 @@ def tiny_bundle(fresh_bundle: Path) -> Path:
 def check_published() -> Callable[..., None]:
     """Return a function that compares vectors with those of the model that sentence-transformers opened."""
     return check
+
+
+@pytest.fixture(scope="session")
+def check_export() -> Callable[[Path, Path, Sequence[str]], None]:
+    """Return a function that exports a folder as published, and compares its vectors with sentence-transformers'."""
+
+    def exported(folder: Path, bundle: Path, texts: Sequence[str]) -> None:
+        result = invoke(export, folder, "--out", bundle)
+        assert result.exit_code == 0, result.stderr
+        with Encoder(bundle) as encoder:
+            assert encoder.manifest.published is not None
+            assert GATES["fp32"].passes(encoder.verify())
+            check(encoder, peer(folder), texts)
+
+    return exported
 
 
 def check(encoder: Encoder, model: Any, texts: Sequence[str], **task: str) -> None:

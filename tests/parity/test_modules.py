@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import CNN, Dropout, LayerNorm, Pooling, WeightedLayerPooling
 from torch import nn
@@ -18,7 +17,7 @@ from transformers.activations import NewGELUActivation
 from support.cli import invoke
 from support.families import DECODERS, FAMILIES, LAYERS, MAX_LENGTH, WIDTH
 from support.once import once
-from support.published import SIZE, save, save_published, static, transformer
+from support.published import SIZE, peer, save, save_published, static, transformer
 from whiten import Encoder, UsageError
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
@@ -224,20 +223,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: once(tmp_path_factory, f"rare-{name}", lambda path: RARE[name](path))
 
 
-def peer(folder: Path) -> SentenceTransformer:
-    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).float().eval()
-
-
 @pytest.mark.parametrize("name", sorted(RARE.keys() - REFUSED.keys() - ROUTES.keys()))
 def test_folder_gives_the_vectors_of_sentence_transformers(
-    folder: Callable[[str], Path], name: str, check_published: Callable[..., None], tmp_path: Path
+    folder: Callable[[str], Path], name: str, check_export: Callable[..., None], tmp_path: Path
 ) -> None:
-    result = invoke(export, folder(name), "--out", tmp_path / "bundle")
-    assert result.exit_code == 0, result.stderr
-    with Encoder(tmp_path / "bundle") as encoder:
-        assert encoder.manifest.published is not None
-        assert GATES["fp32"].passes(encoder.verify())
-        check_published(encoder, peer(folder(name)), TEXTS)
+    check_export(folder(name), tmp_path / "bundle", TEXTS)
 
 
 @pytest.mark.parametrize(("name", "message"), REFUSED.items())

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke
 from support.once import once
-from support.published import save_published
+from support.published import peer, save_published
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline import choose_whitening
@@ -61,22 +61,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: once(tmp_path_factory, f"published-{name}", lambda path: save_published(name, path))
 
 
-def peer(folder: Path) -> SentenceTransformer:
-    import torch
-
-    return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}).float().eval()
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_folder_gives_the_vectors_of_sentence_transformers(
-    folder: Callable[[str], Path], name: str, check_published: Callable[..., None], tmp_path: Path
+    folder: Callable[[str], Path], name: str, check_export: Callable[..., None], tmp_path: Path
 ) -> None:
-    result = invoke(export, folder(name), "--out", tmp_path / "bundle")
-    assert result.exit_code == 0, result.stderr
-    with Encoder(tmp_path / "bundle") as encoder:
-        assert encoder.manifest.published is not None
-        assert GATES["fp32"].passes(encoder.verify())
-        check_published(encoder, peer(folder(name)), TEXTS)
+    check_export(folder(name), tmp_path / "bundle", TEXTS)
 
 
 def test_naming_layers_says_what_is_left_out(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def save(modules: list[nn.Module], directory: Path, **options: Any) -> Path:
     return directory
 
 
+def peer(directory: Path) -> SentenceTransformer:
+    """Open a folder in sentence-transformers, in float32."""
+    return SentenceTransformer(str(directory), device="cpu", model_kwargs={"dtype": torch.float32}).float().eval()
+
+
 def transformer(family: str | Family, dtype: torch.dtype = torch.float32, **options: Any) -> Transformer:
     """Return a random network with its tokenizer; options are those of the class."""
     with TemporaryDirectory() as folder:
