@@ -45,7 +45,7 @@ def __dir__() -> list[str]:
 def _imported(name: str, module: str) -> Any:
     if not module.startswith(_EXPORT):
         return getattr(import_module(module), name)
-    from whiten_runtime.checks import needing
+    from whiten_runtime.errors import needing
 
     with needing("refit" if module.endswith(".refit") else "export"):
         return getattr(import_module(module), name)

@@ -1,4 +1,15 @@
-"""Define the errors: each message is one line that says what was passed, what was wanted, and what to do."""
+"""Define the errors, and the checks of arguments and installed packages that raise them.
+
+Each message is one line that says what was passed, what was wanted, and what to do.
+"""
+
+import io
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import SupportsIndex
 
 
 class WhitenError(Exception):
@@ -51,3 +62,117 @@ class ProviderError(WhitenError):
 
 class ParityError(WhitenError):
     """Raised when vectors differ from the reference by more than the parity gate allows."""
+
+
+_TO_LIST = ("to_pylist", "to_list", "tolist")
+"""Methods by which columns of tables become lists of Python's own objects."""
+
+
+_OTHERS = (set, frozenset, bytes, bytearray, memoryview, os.PathLike, io.IOBase)
+"""What iterates over something else than texts, or in no order."""
+
+
+def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
+    """Return the value as an int."""
+    wanted = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = minimum - 1
+    if isinstance(value, bool) or number < minimum or (maximum is not None and number > maximum):
+        raise UsageError(f"{name} is {value!r}; wanted a whole number {wanted}{why}")
+    return number
+
+
+def path_of(name: str, value: object) -> Path:
+    """Return a path that was passed as a text or as an object with `__fspath__`, such as a `Path`."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise UsageError(f"{name} is {described(value)}; wanted a path, a str or a Path")
+    if not text:
+        raise UsageError(f"{name} is an empty text; wanted a path")
+    if "\0" in text:
+        raise UsageError(f"{name} is {text!r}; wanted a path, and no path has a NUL character")
+    return Path(text)
+
+
+def instance_of(name: str, value: object, kind: type, hint: str) -> None:
+    """Check the type of an argument."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{name} is {described(value)}; wanted a {kind.__name__}, such as {hint}")
+
+
+def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Check that a value is one of those allowed."""
+    if value not in allowed:
+        raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
+
+
+def as_iterable(texts: Iterable[str]) -> Iterable[str]:
+    """Return texts as something whose items are strings of Python, if they are texts.
+
+    Columns of tables, which have `to_pylist`, `to_list` or `tolist` (pyarrow, pandas, polars, datasets, numpy), become
+    lists.
+    """
+    if isinstance(texts, list | tuple):
+        return texts
+    for name in _TO_LIST:
+        if hasattr(texts, name) and not isinstance(texts, type | memoryview):
+            if isinstance(items := getattr(texts, name)(), list):
+                return items
+            raise TextError(f"texts is {described(texts)}; wanted a str, or a list or another iterable of str")
+    if not isinstance(texts, Iterable) or isinstance(texts, _OTHERS) or hasattr(texts, "keys"):
+        raise TextError(f"texts is {described(texts)}; wanted a str, or a list or another iterable of str")
+    return texts
+
+
+def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
+    """Check that all texts are strings, and return them as a list."""
+    items = list(as_iterable(texts))
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            raise TextError(f"texts[{offset + index}] is {described(item)}; wanted a str")
+    return items
+
+
+def encodable(text: str) -> str:
+    """Return the text with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD; join surrogate pairs."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def from_clone(extra: str) -> str:
+    """Return the command that installs an extra; whiten is on no package index, and constraints keep torch small."""
+    return f"from the clone: python -m pip install -c constraints.txt '.[{extra}]'"
+
+
+def needing(extra: str) -> AbstractContextManager[None]:
+    """Turn an ImportError in the block into an error that names the extra to install."""
+    return _installing(from_clone(extra))
+
+
+def needing_package(package: str) -> AbstractContextManager[None]:
+    """Turn an ImportError in the block into an error that names the package to install."""
+    return _installing(f"with pip install '{package}'")
+
+
+@contextmanager
+def _installing(how: str) -> Iterator[None]:
+    try:
+        yield
+    except MissingPackageError:
+        raise
+    except ImportError as error:
+        raise MissingPackageError(f"this needs {error.name or error}; install it {how}") from error
+
+
+def described(value: object) -> str:
+    """Return the type of a value that was passed, with its shape or else its beginning, on one line, for messages."""
+    kind, shape, numbers = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and shape:
+        return f"{kind} of shape {list(shape)}" if numbers is None else f"{kind} of {numbers} {list(shape)}"
+    text = " ".join(repr(value).split())
+    return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -21,8 +21,7 @@ from whiten_runtime.bundle.bundle import (
 )
 from whiten_runtime.bundle.files import read_file, sha256_of, why_not_read
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.checks import needing, path_of
-from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError
+from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError, needing, path_of
 from whiten_runtime.files.replacing import delete_abandoned, replace_file
 from whiten_runtime.hub.locating import locate_bundle
 

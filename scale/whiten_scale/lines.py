@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO
 
-from whiten_runtime.checks import encodable
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, encodable
 from whiten_runtime.files import records
 from whiten_runtime.files.records import Kind, Record, WrongRowError, records_of, type_of
 from whiten_runtime.files.texts import choose_column, import_parquet

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from whiten_runtime.checks import encodable, needing
-from whiten_runtime.errors import DataError, UsageError, WhitenError
+from whiten_runtime.errors import DataError, UsageError, WhitenError, encodable, needing
 from whiten_runtime.files.replacing import cannot_write, replacing
 
 ELSEWHERE = "another --out"

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from whiten_runtime.checks import needing
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import WhitenError, needing
 from whiten_runtime.opened.encoder import Encoder
 from whiten_scale.workers import ATTEMPTS, ONE_THREAD, Work, open_once
 

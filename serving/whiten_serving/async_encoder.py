@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.checks import as_iterable, needing
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, as_iterable, needing
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.batcher import Batcher
 from whiten_serving.queue import Request, Stats

@@ -14,8 +14,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.checks import whole_number
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import UsageError, WhitenError, whole_number
 from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.vectors import not_finite, rows_not_finite
 from whiten_runtime.ort.process import before_exit

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from whiten_runtime.checks import one_of, whole_number
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, one_of, whole_number
 from whiten_serving.scheduler import MAX_QUEUE_TOKENS
 
 KEY_VARIABLE = "WHITEN_API_KEY"

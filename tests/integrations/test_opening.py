@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import whiten.integrations
-from whiten_runtime.checks import from_clone
+from whiten_runtime.errors import from_clone
 
 PACKAGES = {
     "bertopic": ("bertopic", "bertopic"),

@@ -1,7 +1,7 @@
 """Use a bundle as the embedding model of BERTopic: `BERTopic(embedding_model=BundleBackend("my-bundle"))`."""
 
 from whiten.integrations import DocumentBackend
-from whiten_runtime.checks import needing_package
+from whiten_runtime.errors import needing_package
 
 with needing_package("bertopic"):
     from bertopic.backend import BaseEmbedder

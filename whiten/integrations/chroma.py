@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
-from whiten_runtime.checks import needing_package
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("chromadb"):

@@ -5,8 +5,7 @@ from typing import Any
 
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.checks import needing_package
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import BundleError, UsageError, needing_package
 
 with needing_package("fastembed>=0.6"):
     from fastembed import TextEmbedding

@@ -1,7 +1,7 @@
 """Use a bundle as the model of KeyBERT: `KeyBERT(model=BundleBackend("my-bundle"))`."""
 
 from whiten.integrations import DocumentBackend
-from whiten_runtime.checks import needing_package
+from whiten_runtime.errors import needing_package
 
 with needing_package("keybert"):
     from keybert.backend import BaseEmbedder

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from whiten.integrations import open_encoder
-from whiten_runtime.checks import needing_package
+from whiten_runtime.errors import needing_package
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("llama-index-core"):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
-from whiten_runtime.checks import needing
+from whiten_runtime.errors import needing
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
 from whiten_runtime.opened.encoder import Encoder
 

@@ -14,8 +14,7 @@ from whiten.integrations import open_encoder
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.checks import needing_package, whole_number
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import BundleError, UsageError, needing_package, whole_number
 from whiten_runtime.files.replacing import replace_file, replacing
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Embedder, EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer

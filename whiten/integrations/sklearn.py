@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
-from whiten_runtime.checks import described, needing_package
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, described, needing_package
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.opened.encoder import Encoder
 

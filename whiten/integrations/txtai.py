@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.checks import needing_package
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.opened.encoder import Encoder
 

@@ -16,8 +16,7 @@ from safetensors.numpy import load_file
 
 from whiten_runtime.bundle.bundle import WHITENING_FILE
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
-from whiten_runtime.checks import whole_number
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import BundleError, UsageError, whole_number
 from whiten_whitening.moments import Float64Array, Moments, eigh, ledoit_wolf, oas
 
 Shrinkage = str | float

@@ -18,10 +18,9 @@ from whiten_evaluation.commands.options import (
 from whiten_evaluation.embedding import WhiteningSource
 from whiten_evaluation.tasks.classification import ClassificationScore, classify, score_entailment
 from whiten_evaluation.tasks.classification_files import TaskName, read_entailment, read_tasks
-from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, needing
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
 

@@ -24,10 +24,9 @@ from whiten_evaluation.tasks.sts import (
     task_cosines,
 )
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.checks import needing
 from whiten_runtime.commands.console import one_line_errors, say
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, needing
 
 
 @command(

@@ -13,7 +13,6 @@ from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
 from whiten_runtime.bundle.records import Pooling, PoolingMode
-from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     ConsoleReporter,
@@ -25,7 +24,7 @@ from whiten_runtime.commands.console import (
     threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.ort.providers import Provider
 
 REPORT = Kind("sweep", "sweep.json")

@@ -11,11 +11,10 @@ from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_numbers
 from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
-from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 

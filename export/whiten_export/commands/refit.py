@@ -13,7 +13,6 @@ from whiten_export.corpus.statistics import Statistics, load_statistics, save_st
 from whiten_export.pipeline.recipe import WhiteningChoice
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import VectorType
-from whiten_runtime.checks import needing
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     ConsoleReporter,
@@ -26,7 +25,7 @@ from whiten_runtime.commands.console import (
     threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle

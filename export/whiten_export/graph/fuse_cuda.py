@@ -16,7 +16,7 @@ from whiten_export.graph.attention_lengths import MASKS, use_lengths
 from whiten_export.graph.builder import constant
 from whiten_export.graph.fold_positions import PartialRun
 from whiten_export.graph.products import split_gemms
-from whiten_runtime.checks import needing
+from whiten_runtime.errors import needing
 
 CONTRIB = "com.microsoft"
 

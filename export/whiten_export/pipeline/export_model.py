@@ -28,7 +28,7 @@ from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.records import QuantizationRecord
-from whiten_runtime.checks import instance_of, path_of
+from whiten_runtime.errors import instance_of, path_of
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import with_prompt
 from whiten_runtime.inference.loading import load_graph

@@ -25,8 +25,7 @@ from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.probes import Probes, write_probes
 from whiten_runtime.bundle.records import CorpusRecord, ParityRecord, Source
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.checks import instance_of, path_of
-from whiten_runtime.errors import DataError, ParityError
+from whiten_runtime.errors import DataError, ParityError, instance_of, path_of
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.reporter import Reporter

@@ -6,8 +6,7 @@ from typing import Any, Literal, get_args
 
 from whiten_export.sources.choice import SourceChoice
 from whiten_runtime.bundle.records import Outputs, Precision, Similarity, Target, VectorType
-from whiten_runtime.checks import instance_of, one_of, path_of, whole_number
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, instance_of, one_of, path_of, whole_number
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, Shrinkage, WhiteningSpec
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from whiten_runtime.bundle.records import Pooling, pooling_modes
-from whiten_runtime.checks import path_of, whole_number
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, path_of, whole_number
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.tokenizers import SourceTokenizer, check_tokenizer
 from whiten_runtime.bundle.records import Pooling, Source, pooling_modes
-from whiten_runtime.checks import from_clone
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import UsageError, WhitenError, from_clone
 from whiten_runtime.reporter import Reporter
 
 

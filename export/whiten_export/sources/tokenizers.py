@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, normalizers
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
-from whiten_runtime.checks import from_clone
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import WhitenError, from_clone
 from whiten_runtime.inference.repetition import check_ends
 
 UNSET_LENGTH = 1_000_000

@@ -16,7 +16,7 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.records import IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.checks import encodable
+from whiten_runtime.errors import encodable
 from whiten_runtime.hub.locating import is_repository_id
 from whiten_runtime.hub.uploading import CARD_FILE
 from whiten_runtime.inference.embedder import TEXT

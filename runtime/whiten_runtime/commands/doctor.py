@@ -4,7 +4,6 @@ import sys
 
 import click
 
-from whiten_runtime.checks import from_clone
 from whiten_runtime.commands.console import (
     device_option,
     fail_line,
@@ -14,6 +13,7 @@ from whiten_runtime.commands.console import (
     print_json,
 )
 from whiten_runtime.commands.help import command, heading
+from whiten_runtime.errors import from_clone
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
 from whiten_runtime.ort.openvino import PLUGIN
 from whiten_runtime.ort.providers import Provider

@@ -8,8 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, get_args
 
-from whiten_runtime.checks import from_clone
-from whiten_runtime.errors import DataError, MissingPackageError, UsageError
+from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
 from whiten_runtime.files.records import (
     LOOKED_AT,
     Kind,

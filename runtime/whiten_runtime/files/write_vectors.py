@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.ranges import as_int8
-from whiten_runtime.checks import encodable
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, encodable
 from whiten_runtime.files.replacing import check_file_place, hidden_file, publish, replace_file
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import (

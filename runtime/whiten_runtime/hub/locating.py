@@ -13,8 +13,7 @@ from typing import Any
 
 from whiten_runtime.bundle.bundle import SIGNATURE_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.checks import needing, path_of
-from whiten_runtime.errors import BundleError, UsageError, WhitenError
+from whiten_runtime.errors import BundleError, UsageError, WhitenError, needing, path_of
 
 SCHEME = "hf://"
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from whiten_runtime.bundle.bundle import SIGNATURE_FILE, Bundle, is_model_file, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.checks import needing
-from whiten_runtime.errors import BundleError, UsageError, WhitenError
+from whiten_runtime.errors import BundleError, UsageError, WhitenError, needing
 from whiten_runtime.hub.locating import Repository, hub_answers, hub_errors
 
 CARD_FILE = "README.md"

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.checks import checked_texts, whole_number
-from whiten_runtime.errors import TooLongError, UsageError
+from whiten_runtime.errors import TooLongError, UsageError, checked_texts, whole_number
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.inference.vectors import check_given, unit

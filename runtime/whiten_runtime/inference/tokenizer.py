@@ -16,8 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessing, TemplateProcessing
 
 from whiten_runtime.bundle.records import Side
-from whiten_runtime.checks import encodable
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import BundleError, UsageError, encodable
 from whiten_runtime.inference.repetition import check_ends
 from whiten_runtime.ort.process import ForkSafeLock
 

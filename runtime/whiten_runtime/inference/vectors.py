@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import Similarity, VectorPrecision
-from whiten_runtime.checks import one_of
-from whiten_runtime.errors import BundleError, MissingPackageError, TextError, UsageError
+from whiten_runtime.errors import BundleError, MissingPackageError, TextError, UsageError, one_of
 
 _AT_ONCE = 1 << 22
 """Numbers of the differences that a distance holds in memory at once."""

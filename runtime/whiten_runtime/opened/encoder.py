@@ -9,8 +9,7 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.checks import one_of, whole_number
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, one_of, whole_number
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY
 from whiten_runtime.inference.vectors import as_tensors

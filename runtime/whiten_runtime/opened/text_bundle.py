@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.checks import as_iterable, checked_texts, whole_number
-from whiten_runtime.errors import TextError, UsageError
+from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.tokenizer import Token

@@ -7,8 +7,7 @@ import msgspec
 
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.checks import whole_number
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, whole_number
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.ort.processor import available_cpus, processor
 from whiten_runtime.ort.providers import Provider, parse_provider, providers_for

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.checks import from_clone
+from whiten_runtime.errors import from_clone
 from whiten_runtime.ort.providers import NVIDIA
 
 Load = Callable[[str], object]

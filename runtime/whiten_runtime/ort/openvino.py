@@ -10,8 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from whiten_runtime.checks import from_clone
-from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError
+from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, from_clone
 from whiten_runtime.ort.process import ForkSafeLock
 from whiten_runtime.ort.processor import BF16, processor, thread_count
 from whiten_runtime.ort.providers import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.checks import whole_number
+from whiten_runtime.errors import whole_number
 
 THREADS_VARIABLE = "WHITEN_THREADS"
 

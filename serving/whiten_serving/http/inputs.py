@@ -8,8 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from whiten_runtime.checks import needing
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, needing
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.settings import AppSettings

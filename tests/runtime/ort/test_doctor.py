@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from support.cli import invoke
-from whiten_runtime.checks import from_clone
 from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import from_clone
 from whiten_runtime.ort import doctor, providers
 from whiten_runtime.ort.doctor import LONG_TEXTS, SHORT_TEXTS, Advice, check_provider, diagnose, fastest
 from whiten_runtime.ort.nvidia import Driver, Gpu

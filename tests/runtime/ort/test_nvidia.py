@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from whiten_runtime.checks import from_clone
+from whiten_runtime.errors import from_clone
 from whiten_runtime.ort.nvidia import (
     Driver,
     Gpu,

@@ -13,8 +13,7 @@ from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import SPACE_DIGITS
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.checks import described, whole_number
-from whiten_runtime.errors import BundleError, DataError, UsageError
+from whiten_runtime.errors import BundleError, DataError, UsageError, described, whole_number
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.vectors import Nearest, check_no_codes
 from whiten_whitening.codes.io import FORMAT, Codes, read_tensors, write_tensors

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from whiten_runtime.checks import described, path_of
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, described, path_of
 from whiten_runtime.files.replacing import replace_file
 from whiten_whitening.codes.levels import Bytes
 

@@ -6,8 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from whiten_models.catalogue import Entry
-from whiten_runtime.checks import from_clone
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import WhitenError, from_clone
 from whiten_runtime.hub.locating import check_revision, hub_answers, hub_errors
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")

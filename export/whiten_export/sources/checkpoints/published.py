@@ -12,8 +12,7 @@ from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
-from whiten_runtime.checks import needing
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import UsageError, WhitenError, needing
 from whiten_runtime.inference.embedder import TEXT
 
 MODULES_FILE = "modules.json"

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.families import family_of
-from whiten_runtime.checks import from_clone
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from support.families import WIDTH
 from whiten import Encoder, TextError
-from whiten_runtime.checks import checked_texts
+from whiten_runtime.errors import checked_texts
 
 TEXTS = ["a text", "", "日本"]
 
