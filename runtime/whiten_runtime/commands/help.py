@@ -19,7 +19,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 class Option(click.Option):
     """An option of a command, under a heading of its help."""
 
-    heading = OTHER
+    heading: str | None = None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return completions; of a value that is a file or directory by its metavar, the shell's own."""
@@ -38,7 +38,7 @@ def heading(name: str) -> Callable[[Decorated], Decorated]:
 
     def headed(command: Decorated) -> Decorated:
         for parameter in getattr(command, "__click_params__", ()):
-            if isinstance(parameter, Option) and parameter.heading == OTHER:
+            if isinstance(parameter, Option) and parameter.heading is None:
                 parameter.heading = name
         return command
 
@@ -54,11 +54,14 @@ class Command(click.Command):
         self.section = section
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under their headings, `OTHER` last, with their texts in one column."""
+        """Write the options under their headings, `OTHER` last, with their texts in one column.
+
+        click 8.5 has rows for arguments as well, which the line of usage names already.
+        """
         found: dict[str, list[tuple[str, str]]] = {}
         for one in self.get_params(ctx):
-            if (row := one.get_help_record(ctx)) is not None:
-                found.setdefault(getattr(one, "heading", OTHER), []).append(row)
+            if isinstance(one, click.Option) and (row := one.get_help_record(ctx)) is not None:
+                found.setdefault(getattr(one, "heading", None) or OTHER, []).append(row)
         last = found.pop(OTHER, [])
         _write(formatter, {**found, OTHER: last}, _COLUMN)
 
