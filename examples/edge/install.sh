@@ -9,5 +9,6 @@ folder=$1 source=$2 python=${3:-python3}
 # What only other programs use: the library for C, and tools for graphs, Fortran and tests.
 cd "$folder"
 rm -rf bin onnxruntime/capi/libonnxruntime.so.* onnxruntime/datasets onnxruntime/quantization onnxruntime/tools \
-    onnxruntime/transformers numpy/distutils numpy/f2py whiten_evaluation whiten_export whiten_models whiten_whitening
+    onnxruntime/transformers numpy/distutils numpy/f2py whiten_evaluation whiten_export whiten_models whiten_scale \
+    whiten_serving whiten_whitening
 find . -depth -type d -name tests -exec rm -rf {} +
