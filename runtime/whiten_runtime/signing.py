@@ -19,7 +19,7 @@ from whiten_runtime.bundle.bundle import (
     signed_files,
     unlisted_files,
 )
-from whiten_runtime.bundle.files import read_file, sha256_of, why_not_read
+from whiten_runtime.bundle.files import read_file, sha256_of
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError, needing, path_of
 from whiten_runtime.files.replacing import delete_abandoned, replace_file
@@ -266,7 +266,7 @@ def _read(path: Path, most: int, kind: type[WhitenError], wanted: str) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         why = "is no file"
     except BundleError:
-        why = why_not_read(path, most)
+        why = f"is no regular file, or is larger than {most:,} bytes"
     except OSError as error:
         why = f"cannot be read ({error.strerror})"
     raise kind(f"{path}: {why}; wanted {wanted}")

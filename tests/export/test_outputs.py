@@ -13,8 +13,7 @@ from whiten import BundleError, Encoder, UsageError
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.graph_scan import scan_graph, with_output
+from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT, scan_graph, with_output
 from whiten_runtime.inference.embedder import Embedder, EncodeOptions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions

@@ -37,8 +37,7 @@ from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import TokenModel, open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
-from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN
-from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN, scan_graph
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Precision
 from whiten_runtime.inference.embedder import Embedder

@@ -16,8 +16,7 @@ from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
-from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.probes import read_probes
+from whiten_runtime.bundle.parity import GATES, compare, read_probes
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
 

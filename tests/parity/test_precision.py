@@ -14,7 +14,7 @@ from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, WHITENING_FILE
-from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.graph import scan_graph
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Precision

@@ -36,7 +36,7 @@ def test_a_limit_of_file_sizes(tiny_bundle: Path, filled: Path, tmp_path: Path) 
     arguments = options(tiny_bundle, filled, out)
     done = running(EMBED, *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)))
     assert done.returncode == 1
-    message = "part-000000.parquet: cannot be written (File too large); raise the limit of file sizes (ulimit -f)"
+    message = "part-000000.parquet: cannot be written (File too large); check space and permissions"
     assert done.stderr == f"planning 4 files\nerror: {out}/{message}, or name another --out\n"
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
     assert json.loads(ok("embed-many", *arguments, "--check-output", "--json").stdout)["rows"] == 400
@@ -47,7 +47,7 @@ def test_a_full_disk(tiny_bundle: Path, filled: Path, small_disk: Path) -> None:
     arguments = options(tiny_bundle, filled, out)
     done = running(EMBED, *arguments)
     assert done.returncode == 1
-    assert "cannot be written (No space left on device); free some space, or name another --out" in done.stderr
+    assert "cannot be written (No space left on device); check space and permissions, or name" in done.stderr
     assert not list(out.glob(".*"))
     there = len(list(out.glob("part-*.parquet")))
     assert there

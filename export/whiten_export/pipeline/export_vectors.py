@@ -21,8 +21,7 @@ from whiten_export.writing.model_card import with_model_card
 from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
-from whiten_runtime.bundle.parity import gate_of
-from whiten_runtime.bundle.probes import Probes, write_probes
+from whiten_runtime.bundle.parity import Probes, gate_of, write_probes
 from whiten_runtime.bundle.records import CorpusRecord, ParityRecord, Source
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import DataError, ParityError, instance_of, path_of

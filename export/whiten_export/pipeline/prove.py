@@ -32,8 +32,7 @@ from whiten_export.proof.reference import Head
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE, file_record, list_files
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
-from whiten_runtime.bundle.parity import Agreement, gate_of
-from whiten_runtime.bundle.probes import write_probes
+from whiten_runtime.bundle.parity import Agreement, gate_of, write_probes
 from whiten_runtime.bundle.records import (
     AlignmentRecord,
     IsotropyRecord,

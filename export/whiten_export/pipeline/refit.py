@@ -44,8 +44,7 @@ from whiten_runtime.bundle.bundle import (
     open_bundle,
 )
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
-from whiten_runtime.bundle.parity import gate_of
-from whiten_runtime.bundle.probes import Probes, read_probes, write_probes
+from whiten_runtime.bundle.parity import Probes, gate_of, read_probes, write_probes
 from whiten_runtime.bundle.records import ChoiceRecord, FileRecord, ParityRecord, VectorType, WhiteningRecord
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError

@@ -14,12 +14,12 @@ from whiten_runtime.bundle.parity import (
     GATES,
     ROUNDING,
     Agreement,
+    Probes,
     alone_and_batched,
     compare,
     compare_finished,
     gate_of,
 )
-from whiten_runtime.bundle.probes import Probes
 from whiten_runtime.bundle.ranges import to_steps
 from whiten_runtime.bundle.records import Precision, VectorType
 from whiten_runtime.errors import ParityError

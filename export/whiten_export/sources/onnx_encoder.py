@@ -20,8 +20,7 @@ from whiten_export.sources.checkpoints.published import read_settings
 from whiten_export.sources.families import family_of, usable_positions
 from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import file_tokenizer
-from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, unwanted
-from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.inference.runner import ForkSafeSession

@@ -13,8 +13,7 @@ from whiten_runtime.bundle.files import (
     sha256_of,
     sha256_of_open,
 )
-from whiten_runtime.bundle.graph import unwanted
-from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
+from whiten_runtime.bundle.graph import is_beside, scan_graph, unwanted
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_content
 from whiten_runtime.bundle.records import FileRecord
 from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError

@@ -1,11 +1,10 @@
 """Read, hash and name the files of a bundle: regular files alone, and none that is larger than such a file can be."""
 
 import hashlib
-import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
@@ -17,14 +16,6 @@ MANIFEST_BYTES = 16 << 20
 GRAPH_BYTES = (1 << 31) - 1
 """Largest graph, without the weights beside it: what protobuf allows."""
 
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
 
 @contextmanager
 def opened(path: Path, most: int | None = None) -> Iterator[BufferedReader]:
@@ -34,7 +25,7 @@ def opened(path: Path, most: int | None = None) -> Iterator[BufferedReader]:
     except ValueError as error:  # NUL in the path
         raise BundleError(f"{path}: no file has such a name ({error}); check the path") from None
     if not stat.S_ISREG(status.st_mode):
-        kind = _kind(status)
+        kind = "a directory" if path.is_dir() else "a pipe, a socket or a device"
         raise BundleError(f"{path}: {kind}, where a bundle has a regular file or a link to one; copy the bundle again")
     if most is not None and status.st_size > most:
         raise BundleError(
@@ -48,18 +39,6 @@ def read_file(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most so many bytes."""
     with opened(path, most) as file:
         return file.read(most)
-
-
-def why_not_read(path: Path, most: int) -> str:
-    """Return what is wrong with a file that `read_file` refused: "is a directory", or its size."""
-    with suppress(OSError, ValueError):
-        if not path.is_file():
-            return f"is {_kind(path.stat())}"
-    return f"is larger than {most:,} bytes"
-
-
-def _kind(status: os.stat_result) -> str:
-    return _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
 
 
 _PIECE = 1 << 20
@@ -86,9 +65,11 @@ class SentenceDigest:
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
+        self.count = 0
 
     def add(self, sentence: str) -> None:
         """Add a sentence to the hash."""
+        self.count += 1
         self._digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
 
     def hexdigest(self) -> str:

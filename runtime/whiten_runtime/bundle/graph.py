@@ -1,8 +1,18 @@
-"""Name the inputs and outputs of a graph, and list the operators that it may use, for each target."""
+"""Name the inputs and outputs of a graph, list the operators that it may use, and scan a file for what it has.
 
-from whiten_runtime.bundle.graph_scan import GraphScan
+The scan reads protobuf without the onnx package.
+"""
+
+import mmap
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whiten_runtime.bundle.files import GRAPH_BYTES, opened
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import Target
+from whiten_runtime.errors import BundleError
 
 VECTORS_INPUT = "vectors"
 """The input of a graph that whitens precomputed embeddings, float32 [batch_size, d]."""
@@ -78,14 +88,198 @@ ALLOWED: dict[Target, frozenset[tuple[str, str]]] = {"cpu": _STANDARD, "cuda": _
 but in the standard's domain."""
 
 
+Data = bytes | memoryview | mmap.mmap
+Span = tuple[int, int]
+"""Place of the bytes of a field: (start, end)."""
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def fields(data: Data, position: int, end: int) -> Iterator[tuple[int, int | Span]]:
+    """Yield (field number, its number or the place of its bytes) of a message; fields of fixed size are skipped."""
+    while position < end:
+        key = data[position]
+        if key < 0x80:  # nearly always; a call takes as long as the rest of this loop
+            position += 1
+        else:
+            key, position = varint(data, position, end)
+        number, wire = key >> 3, key & 7
+        if not 1 <= number < 1 << 29:
+            raise ValueError("no such field number")
+        if wire == _BYTES:
+            length = data[position] if position < end else 0x80
+            if length < 0x80:
+                position += 1
+            else:
+                length, position = varint(data, position, end)
+            if position + length > end:
+                raise ValueError("field runs past its message")
+            yield number, (position, position + length)
+            position += length
+        elif wire == _VARINT:
+            value, position = varint(data, position, end)
+            yield number, value
+        elif wire in (_FIXED32, _FIXED64):
+            position += 4 if wire == _FIXED32 else 8
+        else:
+            raise ValueError("unknown wire type")
+    if position != end:
+        raise ValueError("message is cut short")
+
+
+def spans(data: Data, position: int, end: int) -> Iterator[tuple[int, Span]]:
+    """Yield (field number, (start, end)) of every length-delimited field, as `fields` does."""
+    return ((number, value) for number, value in fields(data, position, end) if not isinstance(value, int))
+
+
+def varint(data: Data, position: int, end: int) -> tuple[int, int]:
+    """Read a varint in its shortest form.
+
+    Longer forms are refused because parsers disagree about them: onnxruntime's parser drops bits that a longer form
+    carries, and so would read as an allowed field what this function reads as an unknown one.
+    """
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if byte == 0 and shift:
+                raise ValueError("varint is longer than it need be")
+            return value, position
+        shift += 7
+    raise ValueError("unterminated varint")
+
+
+def encoded(number: int, content: bytes) -> bytes:
+    """Encode a length-delimited field."""
+    return varint_bytes(number << 3 | _BYTES) + varint_bytes(len(content)) + content
+
+
+def varint_bytes(value: int) -> bytes:
+    """Encode a number in the shortest form of a varint."""
+    groups = []
+    while value >= 1 << 7:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*groups, value])
+
+
+# Messages to descend into: {message: {field number: message of that field}}.
+_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _ENTRY, _OUTPUT = range(8)
+_CHILDREN: dict[int, dict[int, int]] = {
+    _MODEL: {7: _GRAPH},
+    _GRAPH: {1: _NODE, 5: _TENSOR, 12: _OUTPUT, 15: _SPARSE},
+    _NODE: {5: _ATTRIBUTE},
+    _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH, 22: _SPARSE, 23: _SPARSE},
+    _SPARSE: {1: _TENSOR, 2: _TENSOR},
+    _TENSOR: {13: _ENTRY},
+    _ENTRY: {},
+    _OUTPUT: {},
+}
+_MODEL_GRAPH, _GRAPH_OUTPUT = 7, 12
+_NODE_INPUT = 1
+_NODE_OP_TYPE, _NODE_DOMAIN, _ENTRY_KEY, _ENTRY_VALUE, _OUTPUT_NAME, _OUTPUT_TYPE = 4, 7, 1, 2, 1, 2
+_RANDOM = "Dropout with training_mode"
+_VECTORS = b"\x0a\x02\x08\x01"  # TypeProto of a float32 tensor of unknown shape
+_TEXTS = {
+    _NODE: (_NODE_OP_TYPE, _NODE_DOMAIN),
+    _ENTRY: (_ENTRY_KEY, _ENTRY_VALUE),
+    _OUTPUT: (_OUTPUT_NAME,),
+}
+_PARTS = {
+    (_MODEL, 20): "training information",
+    (_MODEL, 25): "a model-local function",
+    (_GRAPH, 15): "sparse weights",
+    (_ATTRIBUTE, 6): "a graph inside a node",
+    (_ATTRIBUTE, 11): "a graph inside a node",
+    (_ATTRIBUTE, 22): "a sparse tensor inside a node",
+    (_ATTRIBUTE, 23): "a sparse tensor inside a node",
+}
+"""Parts of a graph that no export writes, by message and field."""
+
+
+@dataclass
+class GraphScan:
+    """Holds the operators, external files and outputs of an ONNX file, and what a bundle's may not have."""
+
+    operators: set[tuple[str, str]] = field(default_factory=set)
+    """(domain, operator) of every node, subgraphs included; "" is the standard domain."""
+    external_files: set[str] = field(default_factory=set)
+    """Locations of weights that are stored outside the file."""
+    outputs: set[str] = field(default_factory=set)
+    """Names of the outputs, including those of subgraphs."""
+    parts: set[str] = field(default_factory=set)
+    """Parts that no export writes: functions, training information, sparse weights, graphs inside nodes."""
+
+
+def scan_graph(path: Path) -> GraphScan:
+    """Scan an ONNX file."""
+    scan = GraphScan()
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(opened(path, GRAPH_BYTES))
+            data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{path}: cannot be read ({error}); export the model again") from None
+        view = stack.enter_context(memoryview(data))
+        try:
+            _visit(view, 0, len(view), _MODEL, scan)
+        except (IndexError, ValueError, RecursionError):
+            raise BundleError(f"{path}: not an ONNX model, or a damaged one; export the model again") from None
+    if not scan.operators:
+        raise BundleError(f"{path}: an ONNX model without a single node; export the model again")
+    return scan
+
+
+def is_beside(location: str) -> bool:
+    """Return whether a location of external data is the plain name of a file in the graph's own folder."""
+    return "/" not in location and "\\" not in location and location not in ("", ".", "..")
+
+
+def with_output(path: Path, value: str) -> bytes:
+    """Return the content of an ONNX file, with a float32 value of its graph as one more output.
+
+    Two concatenated protobuf messages are read as one, with the repeated fields of both.
+    """
+    described = encoded(_OUTPUT_NAME, value.encode()) + encoded(_OUTPUT_TYPE, _VECTORS)
+    return path.read_bytes() + encoded(_MODEL_GRAPH, encoded(_GRAPH_OUTPUT, described))
+
+
+def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan) -> None:
+    children = _CHILDREN[message]
+    texts: dict[int, str] = {}
+    inputs = 0
+    for number, (first, last) in spans(data, start, end):
+        if (part := _PARTS.get((message, number))) is not None:
+            scan.parts.add(part)
+        if (child := children.get(number)) is not None:
+            _visit(data, first, last, child, scan)
+        elif number in _TEXTS.get(message, ()):
+            texts[number] = bytes(data[first:last]).decode("utf-8")
+        elif message == _NODE and number == _NODE_INPUT:
+            inputs += 1
+    if message == _NODE:
+        domain = texts.get(_NODE_DOMAIN, "")
+        name = texts.get(_NODE_OP_TYPE, "")
+        scan.operators.add(("" if domain == "ai.onnx" else domain, _RANDOM if _is_random(name, inputs) else name))
+    elif message == _ENTRY and texts.get(_ENTRY_KEY) == "location":
+        scan.external_files.add(texts.get(_ENTRY_VALUE, ""))
+    elif message == _OUTPUT:
+        scan.outputs.add(texts.get(_OUTPUT_NAME, ""))
+
+
+def _is_random(operator: str, inputs: int) -> bool:
+    """Return whether a node is a Dropout with its third input, `training_mode`: it gives other results each time."""
+    return operator == "Dropout" and inputs > 2
+
+
 def unwanted(scan: GraphScan, target: Target) -> str | None:
     """Return what a graph has and a bundle's may not have, for a message; None if there is nothing."""
     if foreign := sorted(scan.operators - ALLOWED[target]):
         domain, name = foreign[0]
         shown = f"{domain}::{name}" if domain else name
         return f"operator {shown}, which a bundle for {target} may not use"
-    if scan.functions:
-        return f"{scan.functions} model-local function(s), which a bundle may not have"
     if scan.parts:
         return f"{sorted(scan.parts)[0]}, which a bundle may not have"
     return None

@@ -1,16 +1,19 @@
-"""Compare vectors with a reference, and define the parity gate of each precision."""
+"""Compare vectors with a reference, define the parity gate of each precision, and read and write the probes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE, PROBES_FILE, Bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.ranges import STEPS, to_steps
 from whiten_runtime.bundle.records import ParityRecord, Precision, VectorType
-from whiten_runtime.errors import ParityError
+from whiten_runtime.errors import BundleError, ParityError
 
 _SHOWN = 0.005
 """Smallest share by which all norms are off that is worth a word."""
@@ -223,3 +226,61 @@ def compare_finished(kind: VectorType, vectors: ArrayLike, reference: ArrayLike)
         norm_bias=None,
         stepped=float((got != np.rint(exact)).mean()),
     )
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Holds texts with the reference's vectors."""
+
+    texts: tuple[str, ...]  # n texts; empty in a bundle that whitens vectors
+    embeddings: NDArray[np.float64]  # finished vectors before rounding to int8, if there is one, float64 [n, k]
+    unwhitened: NDArray[np.float64]  # vectors before whitening and normalisation, float64 [n, d]
+
+
+class _ProbesFile(msgspec.Struct):
+    texts: tuple[str, ...]
+
+
+def write_probes(root: Path, probes: Probes) -> None:
+    """Write `probes.json` and `probes.safetensors` into a bundle directory."""
+    if probes.texts:
+        content = msgspec.json.format(msgspec.json.encode(_ProbesFile(probes.texts)), indent=2)
+        (root / PROBES_FILE).write_bytes(content + b"\n")
+    from safetensors.numpy import save
+
+    vectors = {"embeddings": probes.embeddings, "unwhitened": probes.unwhitened}
+    arrays = save({name: np.ascontiguousarray(array) for name, array in vectors.items()})
+    (root / PROBE_VECTORS_FILE).write_bytes(arrays)
+
+
+def read_probes(bundle: Bundle) -> Probes:
+    """Read the probes of a bundle."""
+    from safetensors import SafetensorError  # an encoder that proves nothing needs neither
+    from safetensors.numpy import load
+
+    of_texts, manifest = bundle.manifest.input == "text", bundle.manifest
+    for name in (PROBE_VECTORS_FILE, *([PROBES_FILE] if of_texts else [])):
+        if name not in manifest.files:
+            raise BundleError(f"{bundle.path}: has no {name}, so nothing can be proven; export the model again")
+    try:
+        texts: tuple[str, ...] = ()
+        if of_texts:
+            texts = msgspec.json.decode(_content(bundle, PROBES_FILE), type=_ProbesFile).texts
+        vectors = load(_content(bundle, PROBE_VECTORS_FILE))
+        probes = Probes(texts, vectors["embeddings"], vectors["unwhitened"])
+    except BundleError:
+        raise
+    except (OSError, ValueError, RecursionError, SafetensorError, LookupError, TypeError) as error:
+        raise BundleError(f"{bundle.path}: its probes are damaged ({error}); copy the bundle again") from None
+    count = len(texts) if of_texts else len(probes.unwhitened)
+    shapes = (probes.embeddings.shape, probes.unwhitened.shape)
+    if not count or shapes != ((count, manifest.dimension), (count, manifest.unwhitened_width)):
+        raise BundleError(
+            f"{bundle.path}: its probes are {count} texts and vectors of shapes {shapes}; export it again"
+        )
+    return probes
+
+
+def _content(bundle: Bundle, name: str) -> bytes:
+    with bundle.opened(name) as file:
+        return file.read()

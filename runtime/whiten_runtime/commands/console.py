@@ -16,12 +16,12 @@ import msgspec
 from whiten_runtime.commands.help import OTHER, heading, option
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.files.replacing import CANNOT_WRITE
-from whiten_runtime.ort.process import ended_by_ctrl_c, unwind_on_sigterm
+from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 from whiten_runtime.reporter import Bar, Reporter
 
-_CLOSED_BY_READER = 128 + 13
-"""Exit code after SIGPIPE, in a shell."""
+_CTRL_C, _CLOSED_BY_READER = 128 + 2, 128 + 13
+"""Exit codes after SIGINT and SIGPIPE, in a shell."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -167,18 +167,21 @@ def one_line_errors(command: Command) -> Command:
 def run(command: click.Command, name: str | None = None) -> None:
     """Run a command line, perhaps under another name, with onnxruntime's own log silenced.
 
-    SIGTERM unwinds the stack like Ctrl-C, so that no partly written file remains. After Ctrl-C the process ends by
-    SIGINT.
+    SIGTERM and Ctrl-C unwind the stack, so that no partly written file remains. After Ctrl-C it ends by SIGINT.
     """
     if sys.stdout is None:
         _fail("stdout is closed, so results would be lost; redirect it to a file, or to /dev/null", 1)
     unwind_on_sigterm()
+    unwind_on_ctrl_c()
     silence_log()
-    with ended_by_ctrl_c():
-        try:
-            command.main(prog_name=name or command.name)
-        except OSError as error:  # of --help and --version
-            _fail_of_system(error)
+    try:
+        command.main(prog_name=name or command.name)
+    except OSError as error:  # of --help and --version
+        _fail_of_system(error)
+    except SystemExit as end:
+        if end.code == _CTRL_C:
+            end_by_ctrl_c()
+        raise
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -255,11 +258,7 @@ header_option = option(
     help="Begin lines of JSON with one that names the space. Vectors of 8 bits or less always have it.",
 )
 
-force_option = option(
-    "--force",
-    is_flag=True,
-    help="Replace a file that whiten has not written. A file of vectors that whiten wrote is replaced anyway.",
-)
+force_option = option("--force", is_flag=True, help="Replace a file that exists.")
 
 
 def check_other_file(out: Path | None, source: str | Path | None) -> None:

@@ -1,7 +1,7 @@
 """Stream, count and hash the sentences that a whitening is fitted on; read the built-in corpus."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -99,23 +99,12 @@ class Corpus:
         Raises:
             DataError: with a limit, the number of all sentences is not what it was when they were counted.
         """
-        records = []
-        limit = self._limit
-        total = 1 if limit is None else self._all()
-        index = 0
-        for source in self._sources:
-            digest, count = SentenceDigest(), 0
-            for sentence in self._sentences(source):
-                kept = limit is None or index * limit % total < limit
-                index += 1
-                if kept:
-                    digest.add(sentence)
-                    count += 1
-                    yield sentence
-            records.append(CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=count))
-        if limit is not None and index != total:
-            raise _changed(total, index)
-        self.records = tuple(record for record in records if record.sentences)
+        limit, digests = self._limit, [SentenceDigest() for _ in self._sources]
+        if limit is None:
+            yield from self._taken(lambda index: True, None, digests)
+        else:
+            total = self._all()
+            yield from self._taken(lambda index: index * limit % total < limit, total, digests)
 
     def mixed(self) -> Iterator[Iterator[str]]:
         """Yield all sentences in parts of about `PART`, each spread evenly over all sources, the same at each call.
@@ -129,31 +118,35 @@ class Corpus:
         assert self._limit is None
         total = self._all()
         parts = max(1, round(total / PART))
-        digests, counts = [SentenceDigest() for _ in self._sources], [0] * len(self._sources)
+        digests = [SentenceDigest() for _ in self._sources]
 
         def part(first: int, last: int) -> Iterator[str]:
-            index = 0
-            for place, source in enumerate(self._sources):
-                for sentence in self._sentences(source):
-                    mine = (index * _GOLDEN % 2**64) * parts >> 64
-                    index += 1
-                    if first <= mine < last:
-                        digests[place].add(sentence)
-                        counts[place] += 1
-                        yield sentence
-            if index != total:
-                raise _changed(total, index)
-            self.records = tuple(
-                CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=count)
-                for source, digest, count in zip(self._sources, digests, counts, strict=True)
-                if count
-            )
+            return self._taken(lambda index: first <= (index * _GOLDEN % 2**64) * parts >> 64 < last, total, digests)
 
         passes = min(parts, _PASSES)
         for number in range(passes):
             yield part(number, number + 1)
         if parts > passes:
             yield part(passes, parts)
+
+    def _taken(
+        self, kept: Callable[[int], bool], total: int | None, digests: Sequence[SentenceDigest]
+    ) -> Iterator[str]:
+        """Yield the sentences that are kept by their number, and record them; check their number if it is known."""
+        index = 0
+        for source, digest in zip(self._sources, digests, strict=True):
+            for sentence in self._sentences(source):
+                if kept(index):
+                    digest.add(sentence)
+                    yield sentence
+                index += 1
+        if total is not None and index != total:
+            raise DataError(f"the corpus changed from {total:,} to {index:,} sentences while it was read; begin again")
+        self.records = tuple(
+            CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=digest.count)
+            for source, digest in zip(self._sources, digests, strict=True)
+            if digest.count
+        )
 
     def _all(self) -> int:
         """Return the number of sentences of all sources."""
@@ -165,10 +158,6 @@ class Corpus:
         if is_builtin(source):
             return (sentence for _, sentence in builtin_sentences())
         return (text for text in read_texts(source, self._column) if text.strip())
-
-
-def _changed(before: int, now: int) -> DataError:
-    return DataError(f"the corpus changed from {before:,} to {now:,} sentences while it was read; begin again")
 
 
 def _display_name(source: str) -> str:

@@ -1,21 +1,17 @@
 """Read pairs of sentences with scores, such as a development set of the STS benchmark."""
 
-import csv
 import hashlib
-import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.ort.process import allow_long_csv_fields
-
-allow_long_csv_fields()
+from whiten_runtime.files.records import WrongRowError, each, fields_of, records_of, value_of
 
 COLUMNS = ("sentence1", "sentence2", "score")
 _STS_COLUMNS = (5, 6, 4)
@@ -40,14 +36,8 @@ def read_pairs(path: Path) -> Pairs:
     """Read a file of pairs."""
     if not path.is_file():
         raise UsageError(f"'{path}' is not a file; wanted pairs with scores")
-    try:
-        content = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
-    try:
-        rows = list(_rows(path, content))
-    except (csv.Error, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {_WANTED}") from None
+    with path.open("rb") as stream:
+        rows = list(_rows(stream, path))
     scores = np.array([score for _, _, score in rows])
     if len(rows) < _LEAST or np.ptp(scores) == 0:
         raise DataError(f"{path}: {len(rows)} pairs that tell nothing; wanted {_LEAST} or more, with different scores")
@@ -56,42 +46,41 @@ def read_pairs(path: Path) -> Pairs:
     return Pairs(tuple(row[0] for row in rows), tuple(row[1] for row in rows), scores, record)
 
 
-def _rows(path: Path, content: str) -> Iterator[tuple[str, str, float]]:
-    lines = [line.rstrip("\r") for line in content.split("\n")]
+def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
+    """Yield both sentences and the score of each pair."""
+    first = stream.readline().split(b"\t")
+    stream.seek(0)
+    headless = len(first) > max(_STS_COLUMNS) and _number(first[_STS_COLUMNS[2]]) is not None
     if path.suffix == ".jsonl":
-        yield from _from_json(path, lines)
+        yield from each(records_of(stream, str(path), "jsonl"), str(path), _of_object)
         return
-    tabs = [line.split("\t") for line in lines if line.strip()]
-    if tabs and len(tabs[0]) > max(_STS_COLUMNS) and _number(tabs[0][4]) is not None:
-        table, columns = tabs, list(_STS_COLUMNS)
-    else:
-        table = (
-            tabs
-            if path.suffix == ".tsv"
-            else [row for row in csv.reader(io.StringIO(content, newline=""), strict=True) if row]
-        )
-        header = table.pop(0) if table else []
+    kind = "tsv" if headless or path.suffix == ".tsv" else "csv"
+    records, columns = records_of(stream, str(path), kind), list(_STS_COLUMNS)
+    if not headless:
+        header = next(each(records, str(path), lambda row, lines: fields_of(lines, row, kind) or None), [])
         if not set(COLUMNS) <= set(header):
             raise UsageError(f"'{path}' is no file of pairs; {_WANTED}")
         columns = [header.index(name) for name in COLUMNS]
-    for number, row in enumerate(table, 1):
-        yield _pair(path, number, [row[column] if column < len(row) else None for column in columns])
+
+    def read(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
+        fields = fields_of(lines, row, kind)
+        return _pair([fields[column] if column < len(fields) else None for column in columns]) if fields else None
+
+    yield from each(records, str(path), read)
 
 
-def _from_json(path: Path, lines: list[str]) -> Iterator[tuple[str, str, float]]:
-    for number, line in enumerate((line for line in lines if line.strip()), 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        yield _pair(path, number, [row.get(name) for name in COLUMNS] if isinstance(row, dict) else [None] * 3)
+def _of_object(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
+    value = value_of(lines[0], row)
+    if value is None:
+        return None
+    return _pair([value.get(name) if isinstance(value, dict) else None for name in COLUMNS])
 
 
-def _pair(path: Path, number: int, fields: Sequence[object]) -> tuple[str, str, float]:
+def _pair(fields: Sequence[object]) -> tuple[str, str, float]:
     first, second, score = fields
     value = _number(score)
     if not isinstance(first, str) or not isinstance(second, str) or value is None:
-        raise DataError(f"{path}: pair {number} is {str(fields)[:80]}; {_WANTED}")
+        raise WrongRowError(f"holds {str(fields)[:80]} as sentences and score; {_WANTED}")
     return first, second, value
 
 

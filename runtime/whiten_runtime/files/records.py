@@ -4,14 +4,15 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Literal, cast, get_args
+from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from whiten_runtime.errors import DataError
-from whiten_runtime.ort.process import allow_long_csv_fields
 
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
+
+T = TypeVar("T")
 
 Record = tuple[int, list[bytes]]
 """Number of the line on which a record begins, from 1, and its lines."""
@@ -27,7 +28,7 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
 
-allow_long_csv_fields()
+csv.field_size_limit(2**31 - 1)  # the most that csv accepts on every platform; its default is 131,072 characters
 
 
 class WrongRowError(Exception):
@@ -66,6 +67,17 @@ def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int 
             except csv.Error as error:  # nobody knows where the record ends
                 raise DataError(f"{name}: line {number}: {error}; correct its quotes") from None
         yield number, taken
+
+
+def each(records: Iterable[Record], name: str, read: Callable[[int, list[bytes]], T | None]) -> Iterator[T]:
+    """Yield what a function reads of records; those of which it reads None are blank."""
+    for row, lines in records:
+        try:
+            found = read(row, lines)
+        except WrongRowError as error:
+            raise DataError(f"{name}: line {row} {error}; correct it") from None
+        if found is not None:
+            yield found
 
 
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:

@@ -17,20 +17,17 @@ except ImportError:  # Windows: what a killed process leaves stays until it is d
     fcntl = None  # type: ignore[assignment]
 
 
-_SPACE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)))
-_PERMISSION = frozenset((errno.EACCES, errno.EPERM))
-
 PARTIAL = ".partial-"
 """What follows the name of a file in the name of the hidden file that will replace it."""
 
-CANNOT_WRITE = _SPACE | frozenset((errno.EFBIG, errno.EROFS, errno.EIO))
+CANNOT_WRITE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, errno.EROFS, errno.EIO))
 """Errors that only writing gives, whether or not they name a file."""
 
 
 def cannot_write(error: OSError, path: Path, elsewhere: str = "another place") -> WhitenError:
     """Return the error that says why `path` cannot be written, and what to do."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
-    return WhitenError(f"{path}: cannot be written ({reason}); {_advice(error.errno)}, or name {elsewhere}")
+    return WhitenError(f"{path}: cannot be written ({reason}); check space and permissions, or name {elsewhere}")
 
 
 @contextmanager
@@ -55,20 +52,6 @@ def _concerns(error: OSError, path: Path) -> bool:
     named = Path(os.fsdecode(error.filename)).absolute()
     beside = {path.absolute().parent, path.resolve().parent}
     return not beside.isdisjoint(named.parents) or any(named in place.parents for place in (path.absolute(), *beside))
-
-
-def _advice(number: int | None) -> str:
-    if number in _SPACE:
-        return "free some space"
-    if number == errno.EFBIG:
-        return "raise the limit of file sizes (ulimit -f)"
-    if number in _PERMISSION:
-        return "change its permissions"
-    if number == errno.EROFS:
-        return "mount it writable"
-    if number == errno.EIO:
-        return "check the disk"
-    return "check space and permissions"
 
 
 _NOT_FLUSHABLE = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES))

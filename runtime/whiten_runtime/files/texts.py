@@ -3,20 +3,19 @@
 import gzip
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, get_args
+from typing import Any, BinaryIO, get_args
 
 from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
 from whiten_runtime.files.records import (
     LOOKED_AT,
     Kind,
-    Record,
-    WrongRowError,
     check_width,
     content_of,
     decoded,
+    each,
     fields_of,
     keys_of,
     kind_of,
@@ -25,8 +24,6 @@ from whiten_runtime.files.records import (
     value_of,
     values_of,
 )
-
-T = TypeVar("T")
 
 USUAL_COLUMNS = ("text", "sentence")
 """Columns that are taken when the caller names none."""
@@ -65,7 +62,7 @@ def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
 def _read_txt(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
     if column is not None:
         raise UsageError(f"'{name}' is plain text and has no column '{column}'; leave the column out")
-    return _each(records_of(stream, name, kind), name, lambda row, lines: decoded(lines[0], row))
+    return each(records_of(stream, name, kind), name, lambda row, lines: decoded(lines[0], row))
 
 
 def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
@@ -81,7 +78,7 @@ def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> 
         value = value_of(lines[0], row)
         return None if value is None else text_at(value, chosen)
 
-    return _each(chain(first, records), name, read)
+    return each(chain(first, records), name, read)
 
 
 def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
@@ -89,7 +86,7 @@ def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None)
     first = next(records, None)
     if first is None:
         return
-    (header,) = _each([first], name, lambda row, lines: fields_of(lines, row, kind))
+    (header,) = each([first], name, lambda row, lines: fields_of(lines, row, kind))
     index = header.index(choose_column(column, header, name))
 
     def read(row: int, lines: list[bytes]) -> str | None:
@@ -98,18 +95,7 @@ def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None)
             check_width(fields, len(header))
         return fields[index] if fields else None
 
-    yield from _each(records, name, read)
-
-
-def _each(records: Iterable[Record], name: str, read: Callable[[int, list[bytes]], T | None]) -> Iterator[T]:
-    """Yield what a function reads of records; those of which it reads None are blank."""
-    for row, lines in records:
-        try:
-            found = read(row, lines)
-        except WrongRowError as error:
-            raise DataError(f"{name}: line {row} {error}; correct it") from None
-        if found is not None:
-            yield found
+    yield from each(records, name, read)
 
 
 def _read_parquet(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Write vectors and their metadata to .npy, .parquet or .jsonl; a file appears only when it is complete."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,16 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.ranges import as_int8
-from whiten_runtime.errors import DataError, UsageError, encodable
+from whiten_runtime.errors import UsageError, encodable
 from whiten_runtime.files.replacing import check_file_place, hidden_file, publish, replace_file
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import (
     KEY,
-    LONGEST_HEADER,
     SPACE_KEY,
     VectorMetadata,
-    decoded,
-    read_metadata,
     sidecars_of,
 )
 
@@ -170,13 +166,10 @@ WRITERS: dict[str, Callable[[BinaryIO, VectorMetadata, bool], Writer]] = {
 }
 
 
-_ROW = {"text", "embedding"}
-
-
 def check_output(path: Path | None, header: bool = False, force: bool = False) -> None:
     """Check that vectors can be written to `path` before they are computed.
 
-    A file of vectors that whiten wrote is replaced, and so is an empty file; any other only with `force`.
+    An empty file is replaced, any other only with `force`.
     """
     if path is None:
         return
@@ -195,29 +188,7 @@ def check_output(path: Path | None, header: bool = False, force: bool = False) -
         raise UsageError(f"--header is for .jsonl, but '{path}' holds its metadata anyway; leave it out")
     if kind == ".parquet":
         import_parquet()
-    if not force:
-        for place in (path, *sidecars):
-            if place.is_file() and place.stat().st_size and not is_written_by_whiten(place):
-                raise UsageError(
-                    f"'{place}' exists and is not known to be a file of vectors that whiten wrote; replace it with "
-                    "--force, or name another --out"
-                )
+    for place in () if force else (path, *sidecars):
+        if place.is_file() and place.stat().st_size:
+            raise UsageError(f"'{place}' exists; replace it with --force, or name another --out")
     check_file_place(path, ELSEWHERE)
-
-
-def is_written_by_whiten(path: Path) -> bool:
-    """Return whether a file of vectors or a sidecar has what whiten writes: metadata, or rows of text and embedding."""
-    kind = path.suffix.lower()
-    try:
-        if kind == ".json":
-            return decoded(path.read_bytes(), path) is not None
-        described = any(read_metadata(place) is not None for place in (path, path.resolve()))
-        return described or (kind == ".jsonl" and _has_rows(path))
-    except (DataError, OSError, ValueError, RecursionError):
-        return False
-
-
-def _has_rows(path: Path) -> bool:
-    with path.open("rb") as stream:
-        row = json.loads(stream.readline(LONGEST_HEADER))
-    return isinstance(row, dict) and set(row) == _ROW

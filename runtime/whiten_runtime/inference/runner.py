@@ -1,8 +1,12 @@
 """Create sessions of a graph file, one for each process, and define how the engine runs padded batches on them."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -11,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.bundle.graph import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT, scan_graph, with_output
 from whiten_runtime.errors import BundleError, IntegrityError, WhitenError
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
+
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class ForkSafeSession:
@@ -143,8 +149,12 @@ class GraphFile:
         """Create a session of the graph."""
         if not self.unchanged:
             raise IntegrityError(f"{self.path}: replaced since it was opened; open it again, or restart the service")
-        value = None if self._value == OUTPUT else self._value
-        return create_session(self.path, options or self._options, threads, value)
+        settings = options or self._options
+        if self._value == OUTPUT or self._value in (scan := scan_graph(self.path)).outputs:
+            return create_session(self.path, settings, threads)
+        content = with_output(self.path, self._value)
+        with _folder_of_weights(self.path, scan.external_files) as folder:
+            return create_session(content, settings, threads, [(_WEIGHTS_FOLDER, os.fsencode(folder))])
 
     def output_widths(self, session: Any) -> dict[str, int]:
         """Return the number of coordinates of each output that holds vectors."""
@@ -173,6 +183,21 @@ class GraphFile:
         """Return numbers that change when the graph or its weights are replaced."""
         stats = [file.stat() for file in self._files()]
         return [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
+@contextmanager
+def _folder_of_weights(model: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Yield a folder with the weights of a graph; of links, as in the hub's cache, it is a temporary copy.
+
+    onnxruntime refuses weights that are links to another folder for a graph that it is given as bytes.
+    """
+    if not any((model.parent / name).is_symlink() for name in names):
+        yield model.parent.resolve()
+        return
+    with TemporaryDirectory(prefix="whiten-", ignore_cleanup_errors=True) as folder:
+        for name in names:
+            shutil.copyfile(model.parent / name, Path(folder) / name)
+        yield Path(folder)
 
 
 Feed = dict[str, NDArray[np.int64]]

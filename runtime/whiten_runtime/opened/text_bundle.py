@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
+from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished, read_probes
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
@@ -246,8 +246,6 @@ class TextBundle(OpenedBundle):
         Raises:
             BundleError: the probes are missing or damaged.
         """
-        from whiten_runtime.bundle.probes import read_probes  # imports safetensors, which nothing else here needs
-
         probes = read_probes(self._bundle)
         ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
         alone, batched = alone_and_batched(self._engine.vectors, ids)

@@ -1,4 +1,4 @@
-"""Read and write the choice of `whiten tune`: provider, threads and token budget for one bundle on one machine."""
+"""Read the choice of `whiten tune`: provider, threads and token budget for one bundle on one machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ import msgspec
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import UsageError, whole_number
-from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.ort.processor import available_cpus, processor
 from whiten_runtime.ort.providers import Provider, parse_provider, providers_for
 from whiten_runtime.ort.session import SessionOptions, Tuning
@@ -69,14 +68,6 @@ def graph_id(manifest: Manifest) -> str:
         if name.startswith("onnx/"):
             digest.add(f"{name} {record.sha256}")
     return digest.hexdigest()
-
-
-def write_choice(bundle: Path, choice: Choice) -> Path:
-    """Write a choice beside its bundle, in place of an earlier one, and return its path."""
-    path = choice_path(bundle)
-    content = msgspec.json.format(msgspec.json.encode(choice), indent=2) + b"\n"
-    replace_file(path, content, "another place for the bundle")
-    return path
 
 
 def session_options(

@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished
-from whiten_runtime.bundle.probes import read_probes
+from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished, read_probes
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from whiten_runtime.bundle.graph_scan import product_graph
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.nvidia import Driver, advice, driver, library_versions, missing_for
 from whiten_runtime.ort.openvino import PLUGIN, plugin_version
@@ -23,7 +22,7 @@ from whiten_runtime.ort.providers import (
     installed_packages,
     provider_name,
 )
-from whiten_runtime.ort.session import SessionOptions, open_session
+from whiten_runtime.ort.session import SessionOptions, create_session
 
 
 @dataclass(frozen=True)
@@ -136,12 +135,19 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     )
 
 
-def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., Any] = open_session) -> ProviderCheck:
+_PRODUCT = (
+    b'\x08\n:F\n\x11\n\x01x\n\x01x\x12\x01y"\x06MatMul\x12\x07productZ\x13\n\x01x\x12\x0e\n\x0c\x08\x01\x12\x08\n\x02\x08\x02\n\x02\x08\x02'
+    b"b\x13\n\x01y\x12\x0e\n\x0c\x08\x01\x12\x08\n\x02\x08\x02\n\x02\x08\x02B\x02\x10\x14"
+)
+"""Content of an ONNX file with one node: y = x x, float32 [2, 2]."""
+
+
+def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., Any] = create_session) -> ProviderCheck:
     """Multiply two matrices on one provider alone."""
     name = provider_name(provider)
     a = np.array([[1, 2], [3, 4]], np.float32)
     try:
-        session = opened(product_graph(), SessionOptions((provider,), threads=1))
+        session = opened(_PRODUCT, SessionOptions((provider,), threads=1))
         (product,) = session.run(["y"], {"x": a})
     except Exception as error:  # onnxruntime's exceptions share no base class
         missing = missing_for(onnxruntime, name)

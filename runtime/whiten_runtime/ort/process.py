@@ -1,7 +1,6 @@
-"""Contain every effect of this package on the whole process: environment, hooks, signals, csv's field limit."""
+"""Contain every effect of this package on the whole process: environment, hooks, signals."""
 
 import atexit
-import csv
 import io
 import os
 import signal
@@ -11,9 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from types import FrameType, TracebackType
 from weakref import WeakSet
-
-_LONGEST_FIELD = 2**31 - 1
-"""Characters of a csv field: the most that csv accepts on every platform. Its default limit is 131,072."""
 
 
 @contextmanager
@@ -27,11 +23,6 @@ def environment(name: str, value: str) -> Iterator[None]:
         yield
     finally:
         os.environ.pop(name, None)  # another thread may have removed it first
-
-
-def allow_long_csv_fields() -> None:
-    """Raise the limit of csv's readers, which the process shares, to `_LONGEST_FIELD` characters."""
-    csv.field_size_limit(_LONGEST_FIELD)
 
 
 def after_fork_in_child(action: Callable[[], None]) -> None:
@@ -57,31 +48,18 @@ def unwind_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, _exit)
 
 
-@contextmanager
-def ended_by_ctrl_c() -> Iterator[None]:
-    """End the process by SIGINT once the block has unwound after Ctrl-C, so that a shell's loop around it ends too.
+def unwind_on_ctrl_c() -> None:
+    """Turn Ctrl-C into SystemExit with the code 130; a SIGINT that is ignored, as by a background job, stays so."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit)
 
-    A SIGINT that is ignored, as by a job in the background, stays so. Blocks that handle SIGINT themselves do so.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    interrupted = threading.Event()
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        interrupted.set()
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if interrupted.is_set() else signal.default_int_handler)
-        if interrupted.is_set() and os.name != "nt":
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError, AttributeError):
-                    stream.flush()
-            os.kill(os.getpid(), signal.SIGINT)
+def end_by_ctrl_c() -> None:
+    """End the process by SIGINT, so that a loop of a shell around it ends too."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -1,16 +1,11 @@
 """Create onnxruntime sessions: explicit threads, no silent fallback, matrix products where they were asked for."""
 
-import os
-import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from whiten_runtime.bundle.graph_scan import scan_graph, with_output
 from whiten_runtime.errors import BundleError, ProviderError
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.openvino import add_plugin, register_plugin
@@ -112,8 +107,6 @@ SkipLayerNormalization only of two arrays of one shape, which is what its exact 
 EmbedLayerNormalization, which computes mean and variance in float16 and waits for the GPU in every run.
 """
 
-_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-
 _ONNX_ALONE = ("session.load_model_format", "ONNX")
 """Setting without which content that begins like onnxruntime's own format is read as that, unseen by `scan_graph`."""
 
@@ -169,36 +162,13 @@ class SessionOptions:
         return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
 
 
-def create_session(model: Path, options: SessionOptions, threads: int | None = None, value: str | None = None) -> Any:
-    """Create an `onnxruntime.InferenceSession` on exactly the providers asked for; `value` becomes an output too."""
-    if value is None or value in (scan := scan_graph(model)).outputs:
-        return open_session(str(model), options, threads)
-    with _folder_of_weights(model, scan.external_files) as folder:
-        return open_session(with_output(model, value), options, threads, [(_WEIGHTS_FOLDER, os.fsencode(folder))])
-
-
-@contextmanager
-def _folder_of_weights(model: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield a folder with the weights of a graph; of links, as in the hub's cache, it is a temporary copy.
-
-    onnxruntime refuses weights that are links to another folder for a graph that it is given as bytes.
-    """
-    if not any((model.parent / name).is_symlink() for name in names):
-        yield model.parent.resolve()
-        return
-    with TemporaryDirectory(prefix="whiten-", ignore_cleanup_errors=True) as folder:
-        for name in names:
-            shutil.copyfile(model.parent / name, Path(folder) / name)
-        yield Path(folder)
-
-
-def open_session(
-    graph: str | bytes,
+def create_session(
+    graph: Path | bytes,
     options: SessionOptions,
     threads: int | None = None,
     entries: Sequence[tuple[str, str | bytes]] = (),
 ) -> Any:
-    """Create a session like `create_session`, from a graph's path or content."""
+    """Create an `onnxruntime.InferenceSession` of a graph, by path or content, on exactly the providers asked for."""
     ort = import_onnxruntime()
     plugin = register_plugin(ort, options.providers)
     check_available(options.providers, ort.get_available_providers(), installed_packages)
@@ -221,7 +191,7 @@ def open_session(
         add_plugin(ort, settings, options.providers, settings.intra_op_num_threads)
     try:
         session = ort.InferenceSession(
-            graph,
+            graph if isinstance(graph, bytes) else str(graph),
             settings,
             providers=None if plugin else list(options.providers),
             enable_fallback=0,

@@ -109,7 +109,7 @@ def test_unknown_tasks_and_empty_directories_are_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("sickr-test.csv", "a\tb\tc\td\t1\tx\ty\n" * 11 + "a\tb\tc\td\tmuch\tx\ty\n", "pair 12 is"),
+        ("sickr-test.csv", "a\tb\tc\td\t1\tx\ty\n" * 11 + "a\tb\tc\td\tmuch\tx\ty\n", "line 12 holds"),
         ("SICK_test_annotated.txt", "one\ttwo\n", "its first line is"),
         ("SICK_test_annotated.txt", "sentence_A\tsentence_B\trelatedness_score\nx\ty\n", "line 2 has 2 columns"),
         ("SICK_test_annotated.txt", "sentence_A\tsentence_B\trelatedness_score\nx\ty\tz\n", "line 2 has the score 'z'"),

@@ -64,5 +64,5 @@ def test_a_tune_that_could_not_write_its_choice(golden: Path, tmp_path: Path, mo
     monkeypatch.setattr("whiten_runtime.files.replacing._open", refuse)
     result = invoke(whiten, "tune", copy)
     assert result.exit_code == 1
-    assert f"{copy}.tuned.json: cannot be written (Permission denied); change its permissions" in result.stderr
+    assert f"{copy}.tuned.json: cannot be written (Permission denied); check space and permissions" in result.stderr
     assert "or name another place for the bundle" in result.stderr

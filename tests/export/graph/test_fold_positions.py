@@ -125,6 +125,6 @@ def test_a_full_temporary_directory_is_named(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(WhitenError) as caught:
         fold_positions(built(positions), LONGEST)
     assert str(caught.value) == (
-        f"{tmp_path}: cannot be written (No space left on device); free some space, or name another TMPDIR"
+        f"{tmp_path}: cannot be written (No space left on device); check space and permissions, or name another TMPDIR"
     )
     assert not list(tmp_path.iterdir())

@@ -30,8 +30,7 @@ from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph import OUTPUT, unwanted
-from whiten_runtime.bundle.graph_scan import scan_graph
+from whiten_runtime.bundle.graph import OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.commands.info import describe

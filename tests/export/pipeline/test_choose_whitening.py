@@ -62,15 +62,15 @@ def test_pairs_are_read_from_every_kind_of_file(tmp_path: Path, kind: str) -> No
     [
         ("a.csv", "sentence1,score\nx,1\n", UsageError, "is no file of pairs; wanted .csv"),
         ("a.csv", "", UsageError, "is no file of pairs"),
-        ("a.csv", "sentence1,sentence2,score\nx,y,high\n", DataError, "pair 1 is"),
-        ("a.csv", "sentence1,sentence2,score\nx,y,nan\n", DataError, "pair 1 is"),
-        ("a.csv", "sentence1,sentence2,score\nx,y\n", DataError, "pair 1 is"),
+        ("a.csv", "sentence1,sentence2,score\nx,y,high\n", DataError, "line 2 holds"),
+        ("a.csv", "sentence1,sentence2,score\nx,y,nan\n", DataError, "line 2 holds"),
+        ("a.csv", "sentence1,sentence2,score\nx,y\n", DataError, "line 2 holds"),
         ("a.csv", "sentence1,sentence2,score\nx,y,1\n", DataError, "1 pairs that tell nothing"),
         ("a.csv", "sentence1,sentence2,score\n" + "x,y,1\n" * 20, DataError, "20 pairs that tell nothing"),
-        ("a.jsonl", "[1]\n", DataError, "pair 1 is"),
-        ("a.jsonl", "{\n", DataError, "pair 1 is"),
-        ("a.jsonl", "[" * 100_000 + "\n", DataError, "cannot be read"),
-        ("a.csv", 'sentence1,sentence2,score\nx,"y,1\n', DataError, "cannot be read"),
+        ("a.jsonl", "[1]\n", DataError, "line 1 holds a list"),
+        ("a.jsonl", "{\n", DataError, "line 1 is not JSON"),
+        ("a.jsonl", "[" * 100_000 + "\n", DataError, "line 1 is not JSON"),
+        ("a.csv", 'sentence1,sentence2,score\nx,"y,1\n', DataError, "line 2: .*correct its quotes"),
     ],
 )
 def test_files_without_pairs_are_refused(

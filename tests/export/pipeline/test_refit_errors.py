@@ -15,7 +15,7 @@ from support.vectors import write_word_vectors
 from whiten import BundleError
 from whiten_export.commands.export import export
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.probes import read_probes
+from whiten_runtime.bundle.parity import read_probes
 from whiten_runtime.commands.main import whiten
 
 pytestmark = pytest.mark.slow
@@ -102,13 +102,11 @@ def test_statistics_of_other_word_frequencies_are_refused(tmp_path: Path) -> Non
 def test_probes_of_another_width_are_refused(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
     copy = copy_bundle(tiny_bundle, tmp_path)
     probes = load_file(copy / "probes.safetensors")
-    count, width = probes["unwhitened"].shape
     probes["unwhitened"] = np.ascontiguousarray(probes["unwhitened"][:, :7])
     rewrite_file(copy, "probes.safetensors", save(probes))
     result = run(whiten, "refit", copy, "--corpus", other_file, "--out", tmp_path / "new")
-    want = f"unwhitened of its probes are of shape {(count, 7)}, not {(count, width)}"
-    assert (result.exit_code, want in result.stderr) == (1, True), result.stderr
-    with pytest.raises(BundleError, match="unwhitened of its probes are of shape"):
+    assert (result.exit_code, "texts and vectors of shapes" in result.stderr) == (1, True)
+    with pytest.raises(BundleError, match="its probes are .* texts"):
         read_probes(open_bundle(copy))
 
 

@@ -209,7 +209,7 @@ def test_invalid_tokenizer_is_refused(bundle: Path) -> None:
 
 def test_damaged_probes_are_refused(bundle: Path) -> None:
     rewrite_file(bundle, "probes.json", b'{"texts": ["only one"]}')
-    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="of its probes are of shape"):
+    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes are 1 texts and vectors of shapes"):
         encoder.verify()
     rewrite_file(bundle, "probes.safetensors", b"nonsense")
     with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes are damaged"):

@@ -136,7 +136,7 @@ def test_embed_draws_a_bar_on_a_terminal(tiny_bundle: Path, tmp_path: Path) -> N
     written = on_terminal(MAIN, *arguments)
     assert "texts [00:0" in written
     assert "".join(last_screen(written)).startswith("wrote 9,000 vectors")
-    assert on_terminal(MAIN, *arguments, "--quiet") == ""
+    assert on_terminal(MAIN, *arguments, "--quiet", "--force") == ""
 
 
 def test_quiet_leaves_warnings_and_errors(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from support.bundles import copy_bundle, edit_manifest
 from support.cli import invoke
 from whiten import Encoder, UsageError
 from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.commands import tune as tuner
 from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.tune import best, candidates, passages, providers_to_try, write_choice
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.files.replacing import lock_file
-from whiten_runtime.opened import tuner
 from whiten_runtime.opened.tuned import (
     Choice,
     Rate,
@@ -25,9 +26,7 @@ from whiten_runtime.opened.tuned import (
     graph_id,
     this_machine,
     tuned_options,
-    write_choice,
 )
-from whiten_runtime.opened.tuner import best, candidates, passages, providers_to_try
 
 DATA = Path(__file__).parents[2] / "data"
 run = partial(invoke, whiten)

@@ -96,27 +96,16 @@ def test_a_folder_that_may_not_be_read_is_not_flushed(tmp_path: Path, monkeypatc
 
 def test_a_disk_that_does_not_keep_a_name_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unflushable(errno.EIO, monkeypatch)
-    with pytest.raises(WhitenError, match="check the disk"):
+    with pytest.raises(WhitenError, match="Input/output error"):
         replace_file(tmp_path / "a", b"content")
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOSPC, "free some space"),
-        (errno.EDQUOT, "free some space"),
-        (errno.EACCES, "change its permissions"),
-        (errno.EROFS, "mount it writable"),
-        (errno.EFBIG, "ulimit -f"),
-        (errno.EIO, "check the disk"),
-        (errno.ELOOP, "check space and permissions"),
-    ],
-)
-def test_errors_name_the_file_that_was_asked_for(tmp_path: Path, number: int, advice: str) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EFBIG, errno.EIO, errno.ELOOP])
+def test_errors_name_the_file_that_was_asked_for(tmp_path: Path, number: int) -> None:
     target = tmp_path / "v.npy"
-    with pytest.raises(WhitenError, match=advice) as caught, replacing(target):
+    with pytest.raises(WhitenError) as caught, replacing(target):
         raise OSError(number, os.strerror(number))
-    assert str(caught.value).startswith(f"{target}: cannot be written ({os.strerror(number)}); ")
+    assert str(caught.value).startswith(f"{target}: cannot be written ({os.strerror(number)}); check space")
     assert list(tmp_path.iterdir()) == []
     assert "another --out" in str(cannot_write(OSError("odd"), target, "another --out"))
 
@@ -138,7 +127,6 @@ def test_a_limit_of_file_sizes_is_named(tiny_bundle: Path, tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: {out}: cannot be written (File too large); raise the limit of file sizes (ulimit -f), or name "
-        "another --out\n"
+        f"error: {out}: cannot be written (File too large); check space and permissions, or name another --out\n"
     )
     assert list(tmp_path.iterdir()) == []

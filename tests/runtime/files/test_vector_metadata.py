@@ -163,7 +163,7 @@ def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     change_bundle(bundle, prompts={"query": "q: ", "sts": "s: "}, default_prompt_name="query")
     for options, name in (((), "query"), (("--prompt-name", "sts"), "sts"), (("--prompt", "x"), None)):
-        ok("embed", bundle, "a", "--out", tmp_path / "v.parquet", *options)
+        ok("embed", bundle, "a", "--out", tmp_path / "v.parquet", "--force", *options)
         found = read_metadata(tmp_path / "v.parquet")
         assert found is not None
         assert found.prompt_name == name

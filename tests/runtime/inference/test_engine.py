@@ -34,9 +34,9 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Record the number of threads of each session that is created; None means all."""
     sessions: list[int | None] = []
 
-    def create(model: Path, options: SessionOptions, threads: int | None, value: str | None) -> Any:
+    def create(graph: Path | bytes, options: SessionOptions, threads: int | None, *more: Any) -> Any:
         sessions.append(threads)
-        return create_session(model, options, threads, value)
+        return create_session(graph, options, threads, *more)
 
     monkeypatch.setattr(runner, "create_session", create)
     return sessions

@@ -129,7 +129,7 @@ def put_pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.sig", r"model\.sig: is a pipe; wanted a signature; get the bundle from its author again"),
+        ("model.sig", r"model\.sig: is no regular file, or is larger than .*; wanted a signature; get the bundle"),
         ("probes.json", r"probes\.json"),
         ("config.json", r"config\.json"),
     ],
@@ -146,6 +146,6 @@ def test_a_key_that_is_a_pipe_or_huge_is_refused(use: Callable[..., object], sig
     put_pipe(tmp_path / "pipe.pem")
     with (tmp_path / "huge.pem").open("wb") as file:
         file.truncate(1 << 40)
-    for name, what in (("pipe.pem", "is a pipe"), ("huge.pem", "is larger than 65,536 bytes")):
-        with pytest.raises(UsageError, match=f"{name}: {what}; wanted a key in PEM"):
+    for name in ("pipe.pem", "huge.pem"):
+        with pytest.raises(UsageError, match=f"{name}: is no regular file, or is larger than 65,536 bytes"):
             use(signed, tmp_path / name)

@@ -68,10 +68,10 @@ def no_pem(folder: Path) -> Path:
 
 KEYS = {
     "missing": (lambda folder: folder / "none.pem", "is no file; wanted a key in PEM"),
-    "folder": (lambda folder: folder, "is a directory; wanted a key in PEM"),
-    "nothing": (lambda folder: "", "is a directory; wanted a key in PEM"),
-    "here": (lambda folder: ".", "is a directory; wanted a key in PEM"),
-    "device": (lambda folder: Path("/dev/null"), "/dev/null: is a device; wanted a key in PEM"),
+    "folder": (lambda folder: folder, "is no regular file"),
+    "nothing": (lambda folder: "", "is no regular file"),
+    "here": (lambda folder: ".", "is no regular file"),
+    "device": (lambda folder: Path("/dev/null"), "/dev/null: is no regular file"),
     "no pem": (no_pem, "in PEM"),
     "rsa": (
         lambda folder: key_pair(folder, "rsa", key=rsa.generate_private_key(65537, 2048)),

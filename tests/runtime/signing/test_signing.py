@@ -21,7 +21,7 @@ from support.bundles import contents, rewrite_file
 from support.cli import invoke, ok
 from support.keys import KeyPair, key_pair
 from whiten import Encoder
-from whiten_runtime.bundle.probes import read_probes
+from whiten_runtime.bundle.parity import read_probes
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError, SignatureError, UsageError
 from whiten_runtime.signing import sign_bundle, verify_signature

@@ -12,7 +12,7 @@ from whiten_export.sources.checkpoints.hub import download, is_hub_id
 from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
 from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.files import sha256_of
-from whiten_runtime.bundle.graph_scan import is_beside, scan_graph
+from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
