@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
@@ -102,28 +100,6 @@ def test_only_the_own_device_is_taken(asked: object, own: str, same: bool) -> No
 def test_other_providers_go_by_their_names() -> None:
     assert device_of("DmlExecutionProvider") == "DmlExecutionProvider"
     assert device_of((OPENVINO_PROVIDER, {"device_type": "CPU"})) == "openvino"
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
-@given(
-    precision=st.sampled_from(PRECISIONS),
-    texts=st.lists(st.text(max_size=20), max_size=4) | st.text(max_size=20),
-    width=st.none() | st.integers(1, WIDTH),
-    normalize=st.booleans(),
-)
-def test_shapes_and_types(
-    tiny: Encoder, precision: Any, texts: list[str] | str, width: int | None, normalize: bool
-) -> None:
-    options: dict[str, Any] = {"truncate_dim": width, "normalize_embeddings": normalize}
-    got = tiny.encode(texts, precision=precision, **options)
-    k = width or WIDTH
-    columns = -(-k // 8) if "binary" in precision else k
-    assert got.shape == ((columns,) if isinstance(texts, str) else (len(texts), columns))
-    types = {"float32": np.float32, "int8": np.int8, "binary": np.int8}
-    assert got.dtype == types.get(precision, np.uint8)
-    if precision in ("int8", "uint8"):
-        own = tiny.encode(texts, precision=precision, ranges=tiny.ranges(**options), **options)
-        np.testing.assert_array_equal(got, own)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

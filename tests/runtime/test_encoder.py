@@ -1,6 +1,5 @@
 """Test the library as services use it."""
 
-import io
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.families import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.parity import GATES
 
+CPU = "CPUExecutionProvider"
 NASTY = (
     "",
     " ",
@@ -104,11 +103,6 @@ def test_characters_are_bounded_before_a_text_is_tokenised(tiny_bundle: Path) ->
         )
         with pytest.raises(TooLongError, match=r"texts\[1\] has 1006 characters, but at most 500 are read"):
             bounded.encode(["one", blanks], truncate=False)
-        for wrong in (0, -1, 1.5, True):
-            with pytest.raises(UsageError, match="max_characters is"):
-                encoder.encode("one", max_characters=wrong)  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match="max_characters is 0"):
-        Encoder(tiny_bundle, max_characters=0)
 
 
 def test_texts_of_too_many_tokens_and_characters_are_counted_once(tiny_bundle: Path) -> None:
@@ -163,12 +157,6 @@ def test_normalize_and_truncate_dim(tiny: Encoder) -> None:
     unit = tiny.encode(texts, truncate_dim=8, normalize_embeddings=True)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(unit, short / np.linalg.norm(short, axis=1, keepdims=True), rtol=1e-6)
-    for bad in (0, -1, WIDTH + 1):
-        with pytest.raises(UsageError, match=f"truncate_dim is {bad}"):
-            tiny.encode(texts, truncate_dim=bad)
-    for bad in (0, 2.5, "8"):
-        with pytest.raises(UsageError, match="batch_size is"):
-            tiny.encode(texts, batch_size=bad)  # type: ignore[arg-type]
     np.testing.assert_array_equal(tiny.encode(texts, truncate_dim=np.int64(8)), short)
 
 
@@ -183,21 +171,12 @@ def test_similarity_is_the_cosine(tiny: Encoder) -> None:
         tiny.similarity(a, b[:, :8])
 
 
-def test_verify_detects_altered_probes(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
+def test_verify_counts_no_texts_as_truncated(tiny: Encoder) -> None:
     counted = tiny.truncated
     agreement = tiny.verify()
     assert tiny.truncated == counted
     assert GATES["fp32"].passes(agreement)
     assert agreement.vectors >= 60
-    from safetensors.numpy import load_file, save
-
-    from support.bundles import rewrite_file
-
-    copy = copy_bundle(tiny_bundle, tmp_path)
-    vectors = load_file(copy / "probes.safetensors")
-    vectors["embeddings"][3, 1] += 0.01 * np.linalg.norm(vectors["embeddings"][3])
-    rewrite_file(copy, "probes.safetensors", save(vectors))
-    assert Encoder(copy).verify().max_difference > 1e-3
 
 
 def test_progress_bar_goes_to_stderr(tiny: Encoder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,40 +189,58 @@ def test_progress_bar_goes_to_stderr(tiny: Encoder, capsys: pytest.CaptureFixtur
 def test_provider_that_fails_to_load_is_an_error(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime
 
-    listed = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    listed = ["CUDAExecutionProvider", CPU]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: listed)
     with pytest.raises(ProviderError, match="CUDAExecutionProvider"):
         Encoder(tiny_bundle, providers=["CUDAExecutionProvider"])
 
 
-def test_invalid_options_are_refused(tiny_bundle: Path) -> None:
-    for threads in (0, -1, 2.5, "2", True):
-        with pytest.raises(UsageError, match="threads"):
-            Encoder(tiny_bundle, threads=threads)  # type: ignore[arg-type]
-    for provider in (None, ("CPUExecutionProvider",), ("CPUExecutionProvider", "x")):
-        with pytest.raises(UsageError, match="neither a name nor"):
-            Encoder(tiny_bundle, providers=[provider])  # type: ignore[list-item]
-    with pytest.raises(UsageError, match="providers is the string"):
-        Encoder(tiny_bundle, providers="CPUExecutionProvider")
-    with pytest.raises(UsageError, match="providers is empty"):
-        Encoder(tiny_bundle, providers=[])
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("threads", (0, -1, 2.5, "2", True), "threads is"),
+        ("providers", ([None], [(CPU,)], [(CPU, "x")]), "neither a name nor"),
+        ("providers", (CPU,), "providers is the string"),
+        ("providers", ([],), "providers is empty"),
+        ("device", ("tpu",), "device is 'tpu'; wanted cpu, cuda, cuda:N, tensorrt"),
+        ("max_characters", (0, -1, 1.5, True), "max_characters is"),
+    ],
+)
+def test_options_of_the_encoder_are_refused(
+    tiny_bundle: Path, name: str, values: tuple[object, ...], message: str
+) -> None:
+    for value in values:
+        with pytest.raises(UsageError, match=message):
+            Encoder(tiny_bundle, **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="both providers and device"):
+        Encoder(tiny_bundle, providers=[CPU], device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("truncate_dim", (0, -1, WIDTH + 1)),
+        ("batch_size", (0, 2.5, "8")),
+        ("max_characters", (0, -1, 1.5, True)),
+    ],
+)
+def test_options_of_encode_are_refused(tiny: Encoder, name: str, values: tuple[object, ...]) -> None:
+    for value in values:
+        with pytest.raises(UsageError, match=f"{name} is {value!r}; wanted a whole number"):
+            tiny.encode("a text", **{name: value})  # type: ignore[call-overload]
 
 
 def test_provider_with_options_is_accepted(tiny_bundle: Path) -> None:
-    with Encoder(tiny_bundle, providers=[("CPUExecutionProvider", {"use_arena": "0"})], threads=1) as encoder:
-        assert encoder.providers == ["CPUExecutionProvider"]
+    with Encoder(tiny_bundle, providers=[(CPU, {"use_arena": "0"})], threads=1) as encoder:
+        assert encoder.providers == [CPU]
         assert encoder.encode("text").shape == (WIDTH,)
 
 
 def test_device_cpu_equals_the_default(tiny_bundle: Path) -> None:
     with Encoder(tiny_bundle, device="cpu") as encoder, Encoder(tiny_bundle) as plain:
-        assert encoder.providers == ["CPUExecutionProvider"]
+        assert encoder.providers == [CPU]
         np.testing.assert_array_equal(encoder.encode("text"), plain.encode("text"))
         assert pickle.loads(pickle.dumps(encoder)).placement == encoder.placement
-    with pytest.raises(UsageError, match="both providers and device"):
-        Encoder(tiny_bundle, providers=["CPUExecutionProvider"], device="cpu")
-    with pytest.raises(UsageError, match="device is 'tpu'; wanted cpu, cuda, cuda:N, tensorrt"):
-        Encoder(tiny_bundle, device="tpu")
 
 
 def test_closed_encoder_is_refused(tiny_bundle: Path) -> None:
@@ -268,8 +265,6 @@ def test_threads_share_one_encoder(tiny: Encoder) -> None:
 
 def test_pickled_encoder_gives_the_same_vectors(tiny_bundle: Path) -> None:
     encoder = Encoder(tiny_bundle, threads=1)
-    stream = io.BytesIO()
-    pickle.dump(encoder, stream)
-    assert len(stream.getvalue()) < 2000
-    copy = pickle.loads(stream.getvalue())
-    np.testing.assert_array_equal(copy.encode("text"), encoder.encode("text"))
+    pickled = pickle.dumps(encoder)
+    assert len(pickled) < 2000
+    np.testing.assert_array_equal(pickle.loads(pickled).encode("text"), encoder.encode("text"))

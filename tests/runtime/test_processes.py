@@ -115,24 +115,6 @@ def test_locks_are_free_in_a_forked_child(tiny_bundle: Path) -> None:
     assert result.stdout == "1\n", result.stderr
 
 
-LEAN = """
-import sys, socket
-def refuse(*args, **kwargs): raise AssertionError("the runtime used the network")
-socket.socket.connect = socket.getaddrinfo = refuse
-from whiten import Encoder
-encoder = Encoder(sys.argv[1])
-encoder.encode(["a", "b"]), encoder.verify()
-heavy = {"torch", "transformers", "huggingface_hub", "onnx", "scipy", "sklearn", "pandas", "pyarrow",
-         "whiten_export", "whiten_models", "whiten_evaluation"}
-print(sorted(heavy & set(sys.modules)))
-"""
-
-
-def test_the_runtime_needs_neither_torch_nor_the_network(tiny_bundle: Path) -> None:
-    result = _python(LEAN, tiny_bundle)
-    assert result.stdout == "[]\n", result.stderr
-
-
 TELEMETRY = """
 import os, sys, threading, time
 from whiten import Encoder

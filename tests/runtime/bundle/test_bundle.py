@@ -20,6 +20,9 @@ from whiten_runtime.bundle.bundle import (
 )
 from whiten_runtime.bundle.manifest import read_content, read_manifest
 
+NO_SPACES = ("", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef\n", "g" * 16)
+ONTO = {"median_cosine": 1.0, "self_recall": 1.0, "sentences": 1}
+
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
@@ -69,6 +72,8 @@ def test_missing_bundle_is_refused(tmp_path: Path) -> None:
         (lambda m: m.update(dimension=0), "dimension is 0"),
         (lambda m: m.update(pad_token_id=-1), "pad_token_id"),
         (lambda m: m.update(pad_token_id=1 << 40), "pad_token_id is 1099511627776; wanted 0 to"),
+        *((lambda m, id=id: m.update(space=id), "space is .*wanted 16 hexadecimal digits") for id in NO_SPACES),
+        *((lambda m, id=id: m["whitening"].update(alignment=ONTO | {"space": id}), "space is ") for id in NO_SPACES),
         (lambda m: m["files"].pop(MODEL_FILE), MODEL_FILE),
         (lambda m: m["files"].update({"../../x": m["files"][MODEL_FILE]}), "leave the bundle"),
         (lambda m: m["files"].update({"/etc/passwd": m["files"][MODEL_FILE]}), "leave the bundle"),
@@ -201,19 +206,23 @@ def _set_width(model: onnx.ModelProto, width: int) -> None:
         output.type.tensor_type.shape.dim[-1].dim_value = width
 
 
-def test_invalid_tokenizer_is_refused(bundle: Path) -> None:
-    rewrite_file(bundle, "tokenizer.json", b"{}")
-    with pytest.raises(BundleError, match="not a tokenizer"):
-        Encoder(bundle)
-
-
-def test_damaged_probes_are_refused(bundle: Path) -> None:
-    rewrite_file(bundle, "probes.json", b'{"texts": ["only one"]}')
-    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes are 1 texts and vectors of shapes"):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"{}", "not a tokenizer"),
+        ("probes.json", b'{"texts": ["only one"]}', "its probes are 1 texts and vectors of shapes"),
+        ("probes.json", b'{"texts": ["\xff\xfe"]}', "its probes are damaged"),
+        ("probes.json", b'{"texts":' + b"[" * 100_000, "its probes are damaged"),
+        ("probes.safetensors", b"nonsense", "its probes are damaged"),
+    ],
+)
+def test_files_that_are_not_what_they_are_named_are_refused(
+    bundle: Path, name: str, content: bytes, message: str
+) -> None:
+    rewrite_file(bundle, name, content)
+    with pytest.raises(BundleError, match=message) as caught, Encoder(bundle) as encoder:
         encoder.verify()
-    rewrite_file(bundle, "probes.safetensors", b"nonsense")
-    with Encoder(bundle) as encoder, pytest.raises(BundleError, match="its probes are damaged"):
-        encoder.verify()
+    assert "\n" not in str(caught.value)
 
 
 def test_a_bundle_that_is_replaced_while_it_is_opened_is_opened_again(

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.bundles import copy_bundle, edit_manifest
-from whiten import BundleError
 from whiten_runtime.bundle.manifest import Manifest, parse_manifest, read_manifest
 from whiten_runtime.bundle.records import AlignmentRecord, CorpusRecord, FileRecord, is_space
 from whiten_runtime.bundle.space import directions_of, space_id, space_of
@@ -118,11 +116,10 @@ def test_what_decides_the_coordinates_changes_the_id(manifest: Manifest, change:
     assert space_id(changed(manifest, change)) != space_id(manifest)
 
 
-def test_every_change_gives_another_id(manifest: Manifest) -> None:
+def test_the_default_prompt_and_a_fixed_shrinkage_change_the_id(manifest: Manifest) -> None:
     queries = changed(manifest, {"prompts": {"query": "q: "}})
-    assert space_id(queries) != space_id(replace(queries, default_prompt_name="query"))
     halves = [changed(manifest, {"whitening": {"shrinkage_estimator": "fixed", "shrinkage": α}}) for α in (0.5, 0.25)]
-    assert space_id(halves[0]) != space_id(halves[1])
+    assert len({space_id(one) for one in (queries, replace(queries, default_prompt_name="query"), *halves)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -193,16 +190,3 @@ def test_directions_are_those_of_vectors_of_any_length(manifest: Manifest) -> No
     assert len({space_of(one) for one in (manifest, unit, steps)}) == 3
     assert {directions_of(one) for one in (manifest, unit, steps)} == {space_of(manifest)}
     assert directions_of(changed(steps, {"whitening": {"method": "zca"}})) != space_of(manifest)
-
-
-@pytest.mark.parametrize("value", ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef\n", "g" * 16])
-def test_an_id_that_is_none_is_refused(golden: Path, tmp_path: Path, value: str) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    edit_manifest(bundle, lambda content: content.update(space=value))
-    with pytest.raises(BundleError, match="space is .*wanted 16 hexadecimal digits"):
-        read_manifest(bundle)
-    alignment = {"space": value, "median_cosine": 1.0, "self_recall": 1.0, "sentences": 1}
-    edit_manifest(bundle, lambda content: content["whitening"].update(alignment=alignment))
-    edit_manifest(bundle, lambda content: content.update(space=None))
-    with pytest.raises(BundleError, match="space is "):
-        read_manifest(bundle)

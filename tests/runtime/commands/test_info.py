@@ -32,12 +32,37 @@ def rows(bundle: Path, tmp_path: Path, **changes: Any) -> list[tuple[str, str]]:
     return [(line[:start].rstrip(), line[start:]) for line in lines]
 
 
-def test_a_whitened_bundle_says_nothing_of_what_it_does_not_have(golden: Path, tmp_path: Path) -> None:
-    found = dict(rows(golden / "bundle-v1", tmp_path))
-    assert found["layers"] == "1, 4, mean pooling"
-    assert found["max length"] == "48 tokens"
-    for name in ("route", "modules", "prompt", "similarity", "may be cut to", ""):
-        assert name not in found
+SCALES = {"constant_scales": 18, "token_scales": 6, "far_min_cosine": 0.99476, "far_mean_cosine": 0.998}
+SCALES |= {"largest_pair": 128, "token_min_cosine": 0.9948}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "row", "absent"),
+    [
+        ("bundle-v1", {}, ("layers", "1, 4, mean pooling"), ["route", "modules", "prompt", "similarity", ""]),
+        ("bundle-v1", {}, ("max length", "48 tokens"), ["may be cut to"]),
+        ("bundle-v1", {"prompts": {"query": "x\n\u2028\x1b[31m"}}, ("prompt", r"query: 'x\n\u2028\x1b[31m'"), []),
+        (
+            "bundle-v1-int8",
+            {"unwhitened_dimension": 48, "dimension": 8},
+            ("vectors", "8 dimensions, L2-normalised, and 48 before whitening"),
+            [],
+        ),
+        (
+            "bundle-v1",
+            {"precision": "int8", "quantization": SCALES},
+            ("", "18 constant scales, 6 per token; cosine to float32 on unusual texts 0.9948 at worst"),
+            [],
+        ),
+        ("bundle-v1-vectors", {}, ("takes", "vectors of 12 dimensions"), ["layers", "prompt", "max length"]),
+    ],
+)
+def test_rows(
+    golden: Path, tmp_path: Path, name: str, changes: dict[str, Any], row: tuple[str, str], absent: list[str]
+) -> None:
+    found = rows(golden / name, tmp_path, **changes)
+    assert row in found
+    assert not {first for first, _ in found} & {*absent}
 
 
 def test_a_published_model_is_described_in_full(golden: Path, tmp_path: Path) -> None:
@@ -76,48 +101,6 @@ def test_a_published_model_is_described_in_full(golden: Path, tmp_path: Path) ->
     assert published.startswith("cosine 1 - 0.0e+00 on average")
     assert "worst norm 2.0e-07 off" in published
     assert published.endswith("of that against sentence-transformers 6.2.0, float32")
-
-
-def test_both_outputs_are_described_with_their_dimensions(golden: Path, tmp_path: Path) -> None:
-    found = dict(rows(golden / "bundle-v1-int8", tmp_path, unwhitened_dimension=48, dimension=8))
-    assert found["vectors"] == "8 dimensions, L2-normalised, and 48 before whitening"
-
-
-def test_prompt_of_any_characters_takes_one_line(golden: Path, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    plain = rows(golden / "bundle-v1", tmp_path / "a", prompts={"query": "q"})
-    (tmp_path / "b").mkdir()
-    found = rows(golden / "bundle-v1", tmp_path / "b", prompts={"query": "x\n\u2028y\x1b[31m"})
-    assert len(found) == len(plain)
-    assert ("prompt", r"query: 'x\n\u2028y\x1b[31m'") in found
-
-
-def test_vectors_have_no_layers_and_no_prompts(golden: Path, tmp_path: Path) -> None:
-    found = dict(rows(golden / "bundle-v1-vectors", tmp_path))
-    assert found["takes"].startswith("vectors of ")
-    assert "layers" not in found
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_json_gives_every_field(golden: Path, tmp_path: Path, side: str) -> None:
-    copy = copy_bundle(golden / "bundle-v1", tmp_path)
-    edit_manifest(copy, lambda manifest: manifest.update(truncation_side=side, prompts={"query": "q: {text}"}))
-    (copy / "tokenizer_config.json").write_text("{}")  # one that another program wrote says nothing of the manifest
-    printed = ok("info", copy, "--json").stdout
-    assert f'"truncation_side": "{side}"' in printed
-    assert '"prompts": {' in printed
-
-
-def test_scales_of_int8_are_described(golden: Path, tmp_path: Path) -> None:
-    scales = {
-        "constant_scales": 18,
-        "token_scales": 6,
-        "far_min_cosine": 0.99476,
-        "far_mean_cosine": 0.998,
-        "largest_pair": 128,
-    }
-    found = rows(golden / "bundle-v1", tmp_path, precision="int8", quantization={**scales, "token_min_cosine": 0.9948})
-    assert ("", "18 constant scales, 6 per token; cosine to float32 on unusual texts 0.9948 at worst") in found
 
 
 def test_verify_prints_on_stdout_with_json_alone_and_only_what_was_compared(golden: Path, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.cli import ok
+
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 
 MAIN = "from whiten_runtime.commands.main import main; main()"
@@ -72,62 +74,39 @@ def last_screen(written: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def test_a_bar_shows_the_time_left_and_vanishes() -> None:
-    written = on_terminal(REPORT)
-    assert re.search(r"\d+%\|.* \d+/4000 \[00:00<00:0\d", written)
-    assert last_screen(written) == [
-        "· fitting the whitening",
-        "warning: a line too long: it was left out",
-        "· done",
-    ]
+LINES = ["· fitting the whitening", "warning: a line too long: it was left out", "· done"]
 
 
-@pytest.mark.slow
-def test_a_terminal_that_does_not_tell_its_size_gets_a_bar() -> None:
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (80, 24),
+        *(pytest.param(columns, lines, marks=pytest.mark.slow) for columns, lines in ((40, 24), (200, 24), (0, 0))),
+    ],
+)
+def test_a_bar_shows_the_time_left_fits_its_line_and_vanishes(columns: int, lines: int) -> None:
     """Serial consoles and `script` have 0 lines of 0 columns."""
-    written = on_terminal(REPORT, columns=0, lines=0)
-    assert re.search(r"\d+%\|.* \d+/4000 \[00:00<00:0\d", written)
-    assert max(len(frame) for frame in frames(written) if "%" in frame) < 80
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [40, 200])
-def test_a_bar_fits_its_line(columns: int) -> None:
-    written = on_terminal(REPORT, columns=columns)
+    written = on_terminal(REPORT, columns=columns, lines=lines)
     found = [frame for frame in frames(written) if "%" in frame]
-    assert found
-    assert max(map(len, found)) <= columns
+    assert re.search(r"\d+%\|.* \d+/4000 \[00:00<00:0\d", written) or columns == 40
+    assert 0 < max(map(len, found)) <= (columns or 79)
+    assert "\x1b[3" in written
+    if columns == 80:
+        assert last_screen(written) == LINES
 
 
 @pytest.mark.slow
-def test_colours_are_for_terminals_that_have_them() -> None:
-    assert "\x1b[3" in on_terminal(REPORT)
-    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        written = on_terminal(REPORT, variables=variables)
-        assert not re.search(r"\x1b\[\d+m", written)
-        assert "warning: a line" in written
-    assert "\x1b[3" in on_terminal(REPORT, variables={"NO_COLOR": ""})
-
-
-@pytest.mark.slow
-def test_a_terminal_that_cannot_return_to_the_beginning_of_a_line_gets_no_bar() -> None:
-    written = on_terminal(REPORT, variables={"TERM": "dumb"})
-    assert "\r" not in written
-    assert written.splitlines() == [
-        "· fitting the whitening",
-        "warning: a line too long: it was left out",
-        "· done",
-    ]
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_and_bars_are_for_terminals_that_have_them(variables: dict[str, str]) -> None:
+    written = on_terminal(REPORT, variables=variables)
+    assert not re.search(r"\x1b\[\d+m", written)
+    assert ("\r" in written) == ("TERM" not in variables)
+    assert last_screen(written) == LINES
 
 
 def test_a_pipe_gets_lines_alone() -> None:
     done = subprocess.run([sys.executable, "-c", REPORT], capture_output=True, text=True, check=True, encoding="utf-8")
-    assert done.stdout == ""
-    assert done.stderr.splitlines() == [
-        "· fitting the whitening",
-        "warning: a line too long: it was left out",
-        "· done",
-    ]
+    assert (done.stdout, done.stderr.splitlines()) == ("", LINES)
 
 
 def test_embed_draws_a_bar_on_a_terminal(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -150,12 +129,6 @@ def test_quiet_leaves_warnings_and_errors(tiny_bundle: Path, tmp_path: Path) -> 
     done = run("embed", tiny_bundle, "long " * 99, "-q", "--out", tmp_path / "out.npy")
     assert done.stderr.splitlines() == ["warning: 1 of 1 texts were cut to 48 tokens"]
     done = run("verify", tmp_path / "nowhere", "-q")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-
-
-def test_quiet_ends_with_its_command(tiny_bundle: Path) -> None:
-    from support.cli import ok
-
+    assert (done.returncode, done.stderr.startswith("error: ")) == (1, True)
     assert ok("verify", tiny_bundle, "--quiet").stderr == ""
-    assert ok("verify", tiny_bundle).stderr
+    assert ok("verify", tiny_bundle).stderr  # of the same process

@@ -61,6 +61,11 @@ def test_a_corpus_that_grows_while_it_is_sampled_is_refused(tmp_path: Path) -> N
     path.write_text("\n".join(map(str, range(100))), "utf-8")
     with pytest.raises(DataError, match="changed from 10 to 100 sentences"):
         list(corpus)
+    corpus = numbered(tmp_path, b=10)
+    assert corpus.count() == 10
+    numbered(tmp_path, b=100)
+    with pytest.raises(DataError, match="changed from 10 to 100 sentences"):
+        list(next(corpus.mixed()))
 
 
 def numbered(folder: Path, **sizes: int) -> Corpus:
@@ -106,14 +111,6 @@ def test_a_large_corpus_is_read_33_times_at_most(tmp_path: Path) -> None:
     assert parts[-1] == pytest.approx(8 * PART, rel=0.01)
 
 
-def test_a_corpus_that_grows_while_it_is_mixed_is_refused(tmp_path: Path) -> None:
-    corpus = numbered(tmp_path, a=2 * PART)
-    assert corpus.count() == 2 * PART
-    numbered(tmp_path, a=3 * PART)
-    with pytest.raises(DataError, match="changed from 2,048 to 3,072 sentences"):
-        list(next(corpus.mixed()))
-
-
 def test_the_builtin_corpus_never_changes() -> None:
     corpus = Corpus((BUILTIN_CORPUS,), None, None)
     sentences = list(corpus)
@@ -144,7 +141,6 @@ def test_the_builtin_corpus_is_small_and_names_its_sources() -> None:
     [
         ("a.txt", b"", DataError, "holds no sentence"),
         ("a.txt", b"\n \n", DataError, "holds no sentence"),
-        ("a.txt", b"\xff\xfe", DataError, "not UTF-8"),
         ("a.txt", b"fine\n" * 5000 + b"\xff\n", DataError, "line 5001 is not UTF-8"),
         ("a.csv", b"id,body\n1,x\n", UsageError, "choose one with --column"),
     ],

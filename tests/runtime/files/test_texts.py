@@ -155,15 +155,6 @@ def test_quotes_in_a_tsv_are_text(tmp_path: Path) -> None:
     assert list(read_texts(path)) == ['"Hello he said', "second", 'third "q"']
 
 
-def test_files_can_be_read_at_the_same_time(tmp_path: Path) -> None:
-    """csv's limit on the length of a field is one for the whole process."""
-    path = _write(tmp_path / "a.csv", "csv")
-    first, second = read_texts(path), read_texts(path)
-    next(second)
-    assert list(first) == TEXTS
-    assert list(second) == TEXTS[1:]
-
-
 def test_lone_surrogates_in_json_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(r'{"text": "\ud83d half"}', "utf-8")

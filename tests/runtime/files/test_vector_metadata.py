@@ -16,7 +16,7 @@ from whiten import Encoder
 from whiten_runtime.errors import DataError, UsageError, WhitenError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
-from whiten_runtime.files.write_vectors import Writer, check_output, writing_vectors
+from whiten_runtime.files.write_vectors import check_output, writing_vectors
 
 SPACE = "0123456789abcdef"
 METADATA = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False)
@@ -101,20 +101,6 @@ def test_a_sidecar_that_is_no_metadata_is_refused(tmp_path: Path, content: str) 
     sidecar_of(file).write_bytes(content.encode("latin-1"))
     with pytest.raises(DataError, match=r"v\.npy\.json: its metadata is damaged"):
         read_metadata(file)
-
-
-def write_some(writer: Writer) -> None:
-    writer.write(["a"], ROWS[:1])
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
-def test_an_interrupted_write_leaves_the_old_file_and_its_metadata(tmp_path: Path, kind: str) -> None:
-    file = write(tmp_path / f"v.{kind}")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(KeyboardInterrupt), writing_vectors(file, METADATA) as writer:
-        write_some(writer)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("failing", [1, 2])

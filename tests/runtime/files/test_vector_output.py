@@ -3,14 +3,11 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from support.cli import invoke, ok
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.errors import WhitenError
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
-from whiten_runtime.files.write_vectors import writing_vectors
 
 KNOWN = VectorMetadata(space="0" * 16, bundle="b", dimension=3, normalized=False)
 
@@ -88,20 +85,3 @@ def test_old_metadata_beside_a_link_and_its_file_is_replaced(tiny_bundle: Path, 
         assert metadata.normalized
     refused = invoke(whiten, "embed", tiny_bundle, "one", "--out", link)
     assert (refused.exit_code, f"{link}' exists" in refused.stderr) == (2, True)
-
-
-def test_a_failed_write_leaves_no_metadata_of_other_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    link, real = linked(tmp_path, "w.npy")
-    with writing_vectors(link, KNOWN) as writer:
-        writer.write(["a"], np.ones((1, 3), np.float32))
-    assert read_metadata(real) == read_metadata(link) is not None
-
-    def publish(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("whiten_runtime.files.write_vectors.publish", publish)
-    with pytest.raises(WhitenError, match="v.npy: cannot be written"), writing_vectors(link, KNOWN) as writer:
-        writer.write(["a", "b"], np.zeros((2, 3), np.float32))
-    assert np.load(real).tolist() == [[1, 1, 1]]
-    assert read_metadata(real) is read_metadata(link) is None
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "real", "v.npy", "w.npy"]

@@ -46,30 +46,18 @@ def test_a_directory_goes_before_the_hub(hub: Hub, content: Mapping[str, bytes],
     Encoder(ID).close()
     with pytest.raises(UsageError, match=f"revision 'v1' is for the hub, but '{ID}' is a local path; leave it out"):
         Encoder(ID, revision="v1")
-    assert hub.asked == []
-    assert locate_bundle(f"hf://{ID}").name == commit_of(content)
-
-
-def test_a_name_that_is_missing_in_a_directory_is_not_looked_for_on_the_hub(
-    hub: Hub, content: Mapping[str, bytes]
-) -> None:
-    hub.repositories[ID] = content
-    Path("org").mkdir()
+    Path(ID).unlink()
     with pytest.raises(
         BundleError, match=f"bundle '{ID}' does not exist in the directory 'org'; .* or write hf://{ID}"
     ):
         Encoder(ID)
-    assert hub.asked == []
-    Encoder(f"hf://{ID}").close()
-
-
-def test_a_path_is_never_looked_for_on_the_hub(hub: Hub, content: Mapping[str, bytes]) -> None:
-    hub.repositories[ID] = content
+    Path("org").rmdir()
     with pytest.raises(BundleError, match="does not exist"):
-        Encoder(Path(ID))
+        Encoder(Path(ID))  # a path is never looked for on the hub
     with pytest.raises(UsageError, match="is a local path"):
         Encoder(Path(ID), revision="main")
     assert hub.asked == []
+    assert locate_bundle(f"hf://{ID}").name == commit_of(content)
 
 
 def test_a_copy_by_pickle_opens_the_same_snapshot(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, edit_manifest
-from whiten import Encoder, ProviderError, WhitenError
+from whiten import Encoder, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.inference import batching, engine, loading, runner
@@ -49,11 +49,28 @@ def vectors(made: Engine, ids: list[list[int]]) -> np.ndarray:
     return result
 
 
-def test_small_batch_has_one_thread(tiny_bundle: Path, created: list[int | None]) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
-    vectors(made, QUERY)
-    vectors(made, MANY)
-    assert created == [1]
+@pytest.mark.parametrize(
+    ("threads", "tuning", "calls", "sessions"),
+    [
+        (2, Tuning(), (QUERY, MANY), [1]),  # a small graph has one thread for either
+        (2, Tuning(little_work=1e9), (MANY, QUERY), [1]),
+        (1, NO_LITTLE_WORK, (QUERY, MANY), [None]),
+        (2, Tuning(little_work=0, largest_held_twice=0), (QUERY, MANY), [None]),  # a large graph is held once
+        (3, NO_LITTLE_WORK, (MANY, QUERY), [None, 1, None]),  # a session that never ran is freed
+    ],
+)
+def test_sessions_that_are_created(
+    tiny_bundle: Path,
+    created: list[int | None],
+    threads: int,
+    tuning: Tuning,
+    calls: tuple[list[list[int]], ...],
+    sessions: list[int | None],
+) -> None:
+    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=threads, tuning=tuning))
+    for ids in calls:
+        vectors(made, ids)
+    assert created == sessions
 
 
 def test_single_batch_has_all_threads_and_several_have_one_each(tiny_bundle: Path, created: list[int | None]) -> None:
@@ -93,14 +110,6 @@ def test_two_threads_share_a_session(tiny_bundle: Path, created: list[int | None
     assert in_pool
 
 
-def test_two_threads_of_a_small_graph_do_not_share(tiny_bundle: Path, created: list[int | None]) -> None:
-    """Single texts are faster with one thread, and a second copy of the graph is small."""
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=Tuning(little_work=1e9)))
-    vectors(made, MANY)
-    vectors(made, QUERY)
-    assert created == [1]
-
-
 def test_run_in_the_pool_that_fails_is_an_error(tiny_bundle: Path) -> None:
     session = ForkSafeSession(lambda: create_session(tiny_bundle / MODEL_FILE, SessionOptions(threads=2)))
     feed = batching.pad_batch([[10**9, 3]], 0)
@@ -110,13 +119,6 @@ def test_run_in_the_pool_that_fails_is_an_error(tiny_bundle: Path) -> None:
         session.run_in_pool([OUTPUT], {"input_ids": feed["input_ids"]})
     good = batching.pad_batch(QUERY, 0)
     np.testing.assert_array_equal(session.run_in_pool([OUTPUT], good)[0], session.run([OUTPUT], good)[0])
-
-
-def test_session_that_never_ran_is_freed(tiny_bundle: Path, created: list[int | None]) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
-    vectors(made, MANY)
-    vectors(made, QUERY)
-    assert created == [None, 1, None]
 
 
 def test_gpu_batches_share_a_session(
@@ -143,20 +145,6 @@ def test_first_window_for_a_gpu_is_short(tiny_bundle: Path, monkeypatch: pytest.
         np.testing.assert_allclose(encoder.encode(texts), want, rtol=1e-4, atol=1e-4)
         assert sizes == [64, 236]
         assert encoder.encode(texts[:64]).shape == (64, want.shape[1])
-
-
-@pytest.mark.parametrize(("threads", "limit"), [(1, 1 << 30), (2, 0)])
-def test_one_thread_or_a_large_graph_has_one_session(
-    tiny_bundle: Path, created: list[int | None], threads: int, limit: int
-) -> None:
-    made = Engine(
-        tiny_bundle / MODEL_FILE,
-        0,
-        SessionOptions(threads=threads, tuning=Tuning(little_work=0, largest_held_twice=limit)),
-    )
-    vectors(made, QUERY)
-    vectors(made, MANY)
-    assert created == [None]
 
 
 def test_graph_without_a_network_has_one_thread(golden: Path, tmp_path: Path, created: list[int | None]) -> None:
@@ -241,24 +229,8 @@ def test_one_failing_batch_fails_the_call(tiny_bundle: Path) -> None:
     assert np.isfinite(vectors(made, MANY)).all()
 
 
-def test_padding_check_refuses_other_and_nan_vectors(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    for longest in (1, 2, 5, 9, 12, 48):
-        made.check_padding(longest, "fp32")
-    run = made.run_batch
-
-    def blind(feed: dict[str, np.ndarray], values: tuple[str, ...]) -> np.ndarray:
-        return run({**feed, "attention_mask": np.ones_like(feed["attention_mask"])}, values)
-
-    monkeypatch.setattr(made, "run_batch", blind)
-    with pytest.raises(ProviderError, match="padded to 9 tokens another vector than the same text alone"):
-        made.check_padding(48, "fp32")
-    monkeypatch.setattr(made, "run_batch", lambda feed, values: np.full((len(feed["input_ids"]), 8), np.nan))
-    with pytest.raises(ProviderError, match="nan of the norm away"):
-        made.check_padding(48, "fp32")
-
-
 def test_padding_is_checked_on_loading_for_cuda(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1)).check_padding(48, "fp32")
     checked: list[tuple[int, str, str]] = []
     monkeypatch.setattr(Engine, "check_padding", lambda self, *what: checked.append(what))
     monkeypatch.setattr(loading, "CUDA_PROVIDER", "CPUExecutionProvider")

@@ -116,6 +116,8 @@ def test_kernel_that_misreads_padding_from_some_width_on_is_refused(wrong_from: 
     with pytest.raises(ProviderError, match=f"padded to {wrong_from} tokens another vector than the same text alone"):
         check_padding(run, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
     check_padding(run, 0, wrong_from - 1, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+    with pytest.raises(ProviderError, match="nan of the norm away"):
+        check_padding(lambda feed, values: run(feed, values) * np.nan, 0, 9, "a", "CUDA", precision)  # type: ignore[arg-type]
 
 
 FEED: Feed = {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")}

@@ -215,19 +215,6 @@ def test_among_equals_the_lower_number_comes_first() -> None:
     assert found.cosines.tolist() == [[1, 1, 1, 0, 0, 0]]
 
 
-def test_no_queries_have_no_nearest() -> None:
-    assert Nearest.empty(0).add(np.empty((0, 2), np.float32), np.ones((3, 2), np.float32), 0, 2).rows.shape == (0, 0)
-
-
-def test_cosines_of_rows_are_the_diagonal_of_all() -> None:
-    generator = np.random.default_rng(0)
-    first, second = (generator.normal(size=(7, 5)).astype(np.float32) for _ in range(2))
-    second[3] = 0
-    want = np.diag(similarity_matrix(first, second, "cosine"))
-    np.testing.assert_allclose(row_cosines(first, second), want, atol=1e-6)
-    assert row_cosines(first, second)[3] == 0
-
-
 PRECISIONS = [precision for precision in get_args(VectorPrecision) if precision != "float32"]
 
 
