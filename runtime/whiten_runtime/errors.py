@@ -3,6 +3,7 @@
 Each message is one line that says what was passed, what was wanted, and what to do.
 """
 
+import errno
 import io
 import operator
 import os
@@ -169,10 +170,19 @@ def _installing(how: str) -> Iterator[None]:
         raise MissingPackageError(f"this needs {error.name or error}; install it {how}") from error
 
 
+CANNOT_WRITE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, errno.EROFS, errno.EIO))
+"""Errors of the system that only writing gives, whether or not they name a file."""
+
+
+def one_line(error: object) -> str:
+    """Return the message of an exception in one line."""
+    return " ".join(str(error).split())
+
+
 def described(value: object) -> str:
     """Return the type of a value that was passed, with its shape or else its beginning, on one line, for messages."""
     kind, shape, numbers = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and shape:
         return f"{kind} of shape {list(shape)}" if numbers is None else f"{kind} of {numbers} {list(shape)}"
-    text = " ".join(repr(value).split())
+    text = one_line(repr(value))
     return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -21,7 +21,7 @@ from whiten_runtime.bundle.bundle import (
 )
 from whiten_runtime.bundle.files import read_file, sha256_of
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError, needing, path_of
+from whiten_runtime.errors import BundleError, SignatureError, UsageError, WhitenError, needing, one_line, path_of
 from whiten_runtime.files.replacing import delete_abandoned, replace_file
 from whiten_runtime.hub.locating import locate_bundle
 
@@ -110,7 +110,7 @@ def sign_bundle(
     except Exception as error:  # those of cryptography
         raise UsageError(
             f"{private}: is no private key of P-256, P-384 or P-521 in PEM, or the passphrase does not open it "
-            f"({_one_line(error)}); wanted one such as {_MAKE} writes"
+            f"({one_line(error)[:300]}); wanted one such as {_MAKE} writes"
         ) from None
     bundle = open_bundle(root)
     delete_abandoned(target)
@@ -170,7 +170,7 @@ def verify_signature(
     except InvalidSignature:
         raise SignatureError(f"{root}: was not signed with {signer}; the signature in {file} is another's") from None
     except Exception as error:  # those of model-signing, sigstore and parsers of JSON
-        text = _one_line(error)
+        text = one_line(error)[:300]
         if text.startswith("Signature mismatch"):  # the author is the right one
             _check_covered(root, wanted, stated)
             names = [name for name, digest in stated.items() if not _is_file_of(root / name, digest)]
@@ -208,8 +208,8 @@ def _verifier(key: str | Path | None, identity: str | None, provider: str | None
             config.use_elliptic_key_verifier(public_key=public)
         except Exception as error:  # those of cryptography
             raise UsageError(
-                f"{public}: is no public key of P-256, P-384 or P-521 in PEM ({_one_line(error)}); wanted one such as "
-                f"{_EXTRACT} writes"
+                f"{public}: is no public key of P-256, P-384 or P-521 in PEM ({one_line(error)[:300]}); wanted one "
+                f"such as {_EXTRACT} writes"
             ) from None
         return config, f"key {public} (SHA-256 {hashlib.sha256(content).hexdigest()[:16]})"
     try:
@@ -217,7 +217,7 @@ def _verifier(key: str | Path | None, identity: str | None, provider: str | None
     except Exception as error:  # those of sigstore, tuf and their HTTP libraries
         raise WhitenError(
             f"the signature cannot be checked: sigstore's keys cannot be fetched ({type(error).__name__}: "
-            f"{_one_line(error)}); check the network, or use --public-key"
+            f"{one_line(error)[:300]}); check the network, or use --public-key"
         ) from error
     return config, f"{identity}, by {provider}"
 
@@ -275,7 +275,3 @@ def _read(path: Path, most: int, kind: type[WhitenError], wanted: str) -> bytes:
 def _some_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -159,6 +159,29 @@ def gate_here(manifest: Manifest, bfloat16: bool = False) -> Gate:
     return replace(gate, mean_cosine=max(gate.mean_cosine, round(1 - lost, 6)))
 
 
+@dataclass(frozen=True)
+class Proof:
+    """Holds how near the vectors of a bundle's probes are to the reference's, and how near they have to be here."""
+
+    agreement: Agreement
+    gate: Gate
+    reference: str  # program that computed the reference's vectors
+    provider: str  # execution provider that computed the bundle's
+
+    @property
+    def passed(self) -> bool:
+        """Return whether every bound of the gate is satisfied."""
+        return self.gate.passes(self.agreement)
+
+    def check(self, bundle: object, advice: str = "") -> None:
+        """Raise ParityError unless every bound is satisfied."""
+        if not self.passed:
+            raise ParityError(
+                f"{bundle}: not what {self.reference} computed, on {self.provider}: {self.agreement}; wanted "
+                f"{self.gate}{advice}"
+            )
+
+
 def alone_and_batched(
     embed: Callable[[Any], NDArray[np.float32]], items: Sequence[Any] | NDArray[Any]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

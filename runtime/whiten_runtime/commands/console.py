@@ -14,8 +14,7 @@ import click
 import msgspec
 
 from whiten_runtime.commands.help import OTHER, heading, option
-from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.files.replacing import CANNOT_WRITE
+from whiten_runtime.errors import CANNOT_WRITE, UsageError, WhitenError, one_line
 from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 from whiten_runtime.reporter import Bar, Reporter
@@ -50,7 +49,7 @@ def say(message: str, mark: str = "") -> None:
 
 def warn(message: str) -> None:
     """Print a warning for a person, on stderr."""
-    _print(_one_line(message), f"{coloured('warning:', 'yellow', True)} ")
+    _print(one_line(message), f"{coloured('warning:', 'yellow', True)} ")
 
 
 def say_written(message: str) -> None:
@@ -60,7 +59,7 @@ def say_written(message: str) -> None:
 
 def fail_line(message: str) -> None:
     """Print an error in one line, on stderr."""
-    _print(_one_line(message), f"{coloured('error:', 'red', True)} ")
+    _print(one_line(message), f"{coloured('error:', 'red', True)} ")
 
 
 def coloured(text: str, colour: str, bold: bool = False) -> str:
@@ -239,10 +238,6 @@ def _fail_of_system(error: OSError) -> NoReturn:
 def _fail(message: str, code: int) -> NoReturn:
     fail_line(message)
     sys.exit(code)
-
-
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
 
 
 def _escaped(character: str) -> str:

@@ -6,7 +6,6 @@ import click
 
 from whiten_runtime.bundle.bundle import changed_client_files
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.parity import gate_here
 from whiten_runtime.commands.console import (
     bundle_argument,
     device_option,
@@ -18,11 +17,10 @@ from whiten_runtime.commands.console import (
     threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.vector_whitener import VectorWhitener
-from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.signing import verify_signature
 
@@ -95,23 +93,16 @@ def verify(
     with opened(path, providers or None, threads) as encoder:
         if signed is not None:
             signed.check(encoder)
-        agreement = encoder.verify()
-        manifest = encoder.manifest
-        gate = gate_here(manifest, wants_bfloat16(providers))
-        active = encoder.providers[0]
-        parity = manifest.parity
-        changed = changed_client_files(path, manifest.files)
-    passed = gate.passes(agreement)
-    reference = parity.reference.split(",")[0] if parity else "its reference"
+        proof = encoder._proof()
+        changed = changed_client_files(path, encoder.manifest.files)
     if changed:
         names = ", ".join(changed)
         say(f"{bundle}: of files that only other programs read, these differ from its manifest: {names}")
     if as_json:
-        report = {"passed": passed, "provider": active, "agreement": agreement, "gate": gate}
+        report = {"passed": proof.passed, "provider": proof.provider, "agreement": proof.agreement, "gate": proof.gate}
         print_json(report | {"changed_client_files": changed, "signer": signed and signed.signer})
-    if not passed:
-        raise ParityError(f"{bundle}: not what {reference} computed, on {active}: {agreement}; wanted {gate}")
-    say(f"{bundle}: equal to {reference} on {active}: {agreement} (gate: {gate})")
+    proof.check(bundle)
+    say(f"{bundle}: equal to {proof.reference} on {proof.provider}: {proof.agreement} (gate: {proof.gate})")
     if signed is None:
         say(f"{bundle}: this detects damage, not forgery; check its author with --public-key")
     else:

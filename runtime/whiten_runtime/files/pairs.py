@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.records import WrongRowError, each, fields_of, records_of, value_of
+from whiten_runtime.files.records import Kind, WrongRowError, each, fields_of, records_of, value_of
 
 COLUMNS = ("sentence1", "sentence2", "score")
 _STS_COLUMNS = (5, 6, 4)
@@ -54,7 +54,7 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
     if path.suffix == ".jsonl":
         yield from each(records_of(stream, str(path), "jsonl"), str(path), _of_object)
         return
-    kind = "tsv" if headless or path.suffix == ".tsv" else "csv"
+    kind: Kind = "tsv" if headless or path.suffix == ".tsv" else "csv"
     records, columns = records_of(stream, str(path), kind), list(_STS_COLUMNS)
     if not headless:
         header = next(each(records, str(path), lambda row, lines: fields_of(lines, row, kind) or None), [])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, one_line
 from whiten_runtime.files.texts import choose_column, import_parquet
 from whiten_runtime.files.vector_metadata import is_header, read_metadata, sidecar_of
 
@@ -138,7 +138,7 @@ _READERS: dict[str, Callable[[Path, str | None], Iterator[Rows]]] = {
 
 def _refusal(error: Exception) -> str:
     """Return what is wrong with a .npy file; numpy's own words for objects tell how to run them."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if "pickle" in text or "Python objects" in text:
         return "not a .npy file with numbers: it holds Python objects, or no array; write it with numpy.save"
     return f"not a .npy file ({text})"

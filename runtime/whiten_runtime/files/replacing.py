@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import CANNOT_WRITE, UsageError, WhitenError, one_line
 
 try:
     import fcntl
@@ -20,13 +20,10 @@ except ImportError:  # Windows: what a killed process leaves stays until it is d
 PARTIAL = ".partial-"
 """What follows the name of a file in the name of the hidden file that will replace it."""
 
-CANNOT_WRITE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, errno.EROFS, errno.EIO))
-"""Errors that only writing gives, whether or not they name a file."""
-
 
 def cannot_write(error: OSError, path: Path, elsewhere: str = "another place") -> WhitenError:
     """Return the error that says why `path` cannot be written, and what to do."""
-    reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    reason = error.strerror or one_line(error) or type(error).__name__
     return WhitenError(f"{path}: cannot be written ({reason}); check space and permissions, or name {elsewhere}")
 
 

@@ -1,6 +1,5 @@
 """Find a bundle by what names it: a directory, or a repository of the model hub."""
 
-import errno
 import glob
 import re
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 from whiten_runtime.bundle.bundle import SIGNATURE_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.errors import BundleError, UsageError, WhitenError, needing, path_of
+from whiten_runtime.errors import CANNOT_WRITE, BundleError, UsageError, WhitenError, needing, one_line, path_of
 
 SCHEME = "hf://"
 
@@ -155,9 +154,6 @@ def _missing(folder: Path) -> list[str]:
     return [name for name in read_manifest(folder).files if not (folder / name).is_file()]
 
 
-_OF_FILES = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, errno.EROFS, errno.EIO))
-"""Errors of writing a file, which systems may give without the name of the file."""
-
 _SECONDS = 5.0
 """Seconds within which the hub has to answer, the look-up of its name included."""
 
@@ -211,7 +207,7 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
     except HfHubHTTPError as error:
         raise WhitenError(f"the hub refused '{hub_id}': {one_line(error)}; try again later") from error
     except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
-        if isinstance(error, OSError) and (error.filename is not None or error.errno in _OF_FILES):
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in CANNOT_WRITE):
             raise WhitenError(
                 f"{error.filename or constants.HF_HUB_CACHE}: {error.strerror}; check space and permissions of the "
                 "hub's cache, or set HF_HOME"
@@ -220,8 +216,3 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
             f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
             f"{one_line(error)}); run it again: what has arrived is kept"
         ) from error
-
-
-def one_line(error: Exception) -> str:
-    """Return an exception's message in one line."""
-    return " ".join(str(error).split())

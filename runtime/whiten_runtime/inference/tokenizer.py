@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessing, TemplateProcessing
 
 from whiten_runtime.bundle.records import Side
-from whiten_runtime.errors import BundleError, UsageError, encodable
+from whiten_runtime.errors import BundleError, UsageError, encodable, one_line
 from whiten_runtime.inference.repetition import check_ends
 from whiten_runtime.ort.process import ForkSafeLock
 
@@ -255,7 +255,7 @@ def _typed_errors(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, BundleError):
         raise
     except BaseException as error:
-        raise BundleError(f"{what} ({' '.join(str(error).split())}); export the model again") from error
+        raise BundleError(f"{what} ({one_line(error)}); export the model again") from error
 
 
 def _added_tokens(backend: Backend) -> tuple[int, int]:

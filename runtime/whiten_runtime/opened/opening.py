@@ -12,11 +12,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.parity import Agreement, gate_here
+from whiten_runtime.bundle.parity import (
+    Agreement,
+    Probes,
+    Proof,
+    alone_and_batched,
+    compare_finished,
+    gate_here,
+    read_probes,
+)
 from whiten_runtime.bundle.ranges import OutputMoments, as_int8, read_moments
 from whiten_runtime.bundle.records import Similarity, VectorPrecision
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.vectors import Quantizer, comparable, row_similarities, similarity_matrix
 from whiten_runtime.ort.openvino import wants_bfloat16
@@ -51,9 +59,20 @@ class OpenedBundle:
         """Free the graph. The object cannot be used afterwards."""
         raise NotImplementedError
 
-    def verify(self) -> Agreement:
-        """Compare the vectors of the bundle's probes with those of the reference."""
+    def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
+        """Return the function that computes vectors of probes, and what it takes."""
         raise NotImplementedError
+
+    def verify(self) -> Agreement:
+        """Compute the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
+
+        Raises:
+            BundleError: the probes are missing or damaged.
+        """
+        probes = read_probes(self._bundle)
+        alone, batched = alone_and_batched(*self._probed(probes))
+        got = np.concatenate([batched, alone])
+        return compare_finished(self.manifest.vectors, got, np.tile(probes.embeddings, (2, 1)))
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
         """Return the similarity of every vector of `a` with every vector of `b`.
@@ -168,23 +187,22 @@ class OpenedBundle:
         return reopen, (type(self), self._opening)
 
     def _prove(self) -> None:
-        """Compute the bundle's probes, and close it if a bound of the parity gate is not kept.
-
-        Raises:
-            ParityError: the vectors differ from the reference's by more than the gate allows.
-            BundleError: the probes are missing or damaged.
-        """
-        options, manifest = self._opening.options, self.manifest
-        gate = gate_here(manifest, wants_bfloat16(options.providers))
+        """Compute the bundle's probes, and close it if a bound of the parity gate is not kept."""
         try:
-            agreement = self.verify()
-            if not gate.passes(agreement):
-                reference = manifest.parity.reference.split(",")[0] if manifest.parity else "its reference"
-                on = provider_name(options.providers[0])
-                raise ParityError(f"{self.path}: not what {reference} computed, on {on}: {agreement}; wanted {gate}")
+            self._proof().check(self.path)
         except BaseException:
             self.close()
             raise
+
+    def _proof(self) -> Proof:
+        """Compute the bundle's probes, and return how near they are to the reference's vectors."""
+        providers, parity = self._opening.options.providers, self.manifest.parity
+        return Proof(
+            agreement=self.verify(),
+            gate=gate_here(self.manifest, wants_bfloat16(providers)),
+            reference=parity.reference.split(",")[0] if parity else "its reference",
+            provider=provider_name(providers[0]),
+        )
 
     def _quantizer(
         self, precision: VectorPrecision, ranges: ArrayLike | None, options: EncodeOptions

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished, read_probes
+from whiten_runtime.bundle.parity import Probes
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
@@ -240,17 +240,8 @@ class TextBundle(OpenedBundle):
         """
         return self._tokenizer.decode(ids, skip_special)
 
-    def verify(self) -> Agreement:
-        """Embed the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
-
-        Raises:
-            BundleError: the probes are missing or damaged.
-        """
-        probes = read_probes(self._bundle)
-        ids = [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
-        alone, batched = alone_and_batched(self._engine.vectors, ids)
-        got = np.concatenate([batched, alone])
-        return compare_finished(self.manifest.vectors, got, np.tile(probes.embeddings, (2, 1)))
+    def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
+        return self._engine.vectors, [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
 
     def warmup(self) -> None:
         """Run a short and a long text, so that the next call does not pay first-time costs."""

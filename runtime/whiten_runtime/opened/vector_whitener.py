@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.parity import Agreement, alone_and_batched, compare_finished, read_probes
+from whiten_runtime.bundle.parity import Probes
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
@@ -118,16 +118,8 @@ class VectorWhitener(OpenedBundle):
         result = result if quantizer is None else quantizer(result)
         return result[0] if rows.ndim == 1 else result
 
-    def verify(self) -> Agreement:
-        """Whiten the bundle's probes, alone and batched, and compare them with the float64 vectors of the reference.
-
-        Raises:
-            BundleError: the probes are missing or damaged.
-        """
-        probes = read_probes(self._bundle)
-        alone, batched = alone_and_batched(self.transform, probes.unwhitened)
-        got = np.concatenate([batched, alone])
-        return compare_finished(self.manifest.vectors, got, np.tile(probes.embeddings, (2, 1)))
+    def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
+        return self.transform, probes.unwhitened
 
     @property
     def width(self) -> int:

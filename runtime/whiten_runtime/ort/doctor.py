@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import WhitenError, one_line
 from whiten_runtime.ort.nvidia import Driver, advice, driver, library_versions, missing_for
 from whiten_runtime.ort.openvino import PLUGIN, plugin_version
 from whiten_runtime.ort.processor import BF16, Processor, processor
@@ -151,7 +151,7 @@ def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., A
         (product,) = session.run(["y"], {"x": a})
     except Exception as error:  # onnxruntime's exceptions share no base class
         missing = missing_for(onnxruntime, name)
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         if missing:
             reason = f"cannot load {', '.join(missing)}: {advice(missing)}"
         return ProviderCheck(name, False, reason, tuple(missing))

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, from_clone
+from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, from_clone, one_line
 from whiten_runtime.ort.process import ForkSafeLock
 from whiten_runtime.ort.processor import BF16, processor, thread_count
 from whiten_runtime.ort.providers import (
@@ -103,7 +103,7 @@ def _register(onnxruntime: Any) -> None:
         onnxruntime.register_execution_provider_library(_REGISTERED_AS, get_library_path())
     except Exception as error:  # onnxruntime's exceptions share no base class
         if "already registered" not in str(error):
-            raise ProviderError(f"{PLUGIN} cannot be loaded: {' '.join(str(error).split())}") from error
+            raise ProviderError(f"{PLUGIN} cannot be loaded: {one_line(error)}") from error
 
 
 def add_plugin(onnxruntime: Any, settings: Any, providers: Sequence[Provider], threads: int) -> None:

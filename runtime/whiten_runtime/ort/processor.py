@@ -51,17 +51,10 @@ class Processor:
 
 def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
     """Inspect the processor."""
-    try:
-        lines = (root / "proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    facts: dict[str, str] = {}
-    for key, _, value in (line.partition(":") for line in lines):
-        facts.setdefault(key.strip(), value.strip())  # the first processor's
-    flags = set(f"{facts.get('flags', '')} {facts.get('Features', '')}".split())
+    model, features = _model_and_features(root)
     return Processor(
-        model=facts.get("model name", "") or platform.processor(),
-        features=tuple(name for name, signs in _FEATURES.items() if signs & flags),
+        model=model,
+        features=features,
         affinity=_affinity(),
         quota=_cgroup_quota(root),
         threads=default_threads(),
@@ -95,11 +88,21 @@ def saturates_int8(root: Path = Path("/"), machine: str | None = None) -> bool:
     """Return whether uint8 * int8 kernels may saturate here: x86 without VNNI adds pairs of products in 16 bits."""
     if (machine or platform.machine()).lower() not in _X86:
         return False
+    return "VNNI" not in _model_and_features(root)[1]
+
+
+def _model_and_features(root: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the first processor, and those of `_FEATURES` that it has; none where nothing lists them."""
     try:
-        flags = (root / "proc/cpuinfo").read_text()
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return True
-    return not {"avx512_vnni", "avx_vnni"} & set(flags.split())
+        lines = []
+    facts: dict[str, str] = {}
+    for key, _, value in (line.partition(":") for line in lines):
+        facts.setdefault(key.strip(), value.strip())
+    flags = set(f"{facts.get('flags', '')} {facts.get('Features', '')}".split())
+    features = tuple(name for name, signs in _FEATURES.items() if signs & flags)
+    return facts.get("model name", "") or platform.processor(), features
 
 
 def _affinity() -> int:

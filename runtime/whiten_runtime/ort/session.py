@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.errors import BundleError, ProviderError
+from whiten_runtime.errors import BundleError, ProviderError, one_line
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.openvino import add_plugin, register_plugin
 from whiten_runtime.ort.processor import default_threads, saturates_int8, thread_count
@@ -198,7 +198,7 @@ def create_session(
             disabled_optimizers=_UNWANTED_FUSIONS.get(first),
         )
     except Exception as error:  # onnxruntime's exceptions share no base class
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         if first != CPU_PROVIDER:
             raise ProviderError(f"{first} could not start: {_why(ort, first, reason)}") from error
         what = "a graph" if isinstance(graph, bytes) else str(graph)

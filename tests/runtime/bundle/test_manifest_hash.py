@@ -25,8 +25,10 @@ def without_hash(content: bytes) -> bytes:
 
 def test_every_flip_of_a_bit_is_refused(written: Path) -> None:
     content, accepted = written.read_bytes(), []
+    begin = content.index(HASH_FIELD.encode())
+    digits = range(begin, begin + 100)  # bit 5 turns small letters of the hash into capitals
     for position in range(len(content)):
-        for bit in {position % 8, 5}:  # bit 5 turns small letters into capitals
+        for bit in {position % 8, 5} if position in digits else {position % 8}:
             flipped = bytearray(content)
             flipped[position] ^= 1 << bit
             written.write_bytes(flipped)

@@ -83,23 +83,23 @@ def test_weights_and_code_of_other_programs_are_not_mixed_with_a_bundle(hub: Hub
     assert hub.repositories[ID][name] == b"mine"
 
 
+OTHERS = {"model.safetensors": b"trained", "2_Dense/model.safetensors": b"trained too"}
+
+
 @pytest.mark.parametrize("manifest", [None, b"{", b'{"format_version": 9}'])
-def test_weights_that_no_bundle_lists_are_not_removed(
-    hub: Hub, bundle: Path, content: Mapping[str, bytes], manifest: bytes | None
-) -> None:
-    there = {name: data for name, data in content.items() if name != "other/model.safetensors"}
-    there |= {"model.safetensors": b"trained", "2_Dense/model.safetensors": b"trained too"}
-    hub.repositories[ID] = there if manifest is None else there | {MANIFEST_FILE: manifest}
-    before = dict(hub.repositories[ID])
+def test_weights_of_other_models_are_left_alone(hub: Hub, bundle: Path, manifest: bytes | None) -> None:
+    hub.repositories[ID] = before = OTHERS if manifest is None else {**OTHERS, MANIFEST_FILE: manifest}
+    message = (
+        "2_Dense/model.safetensors and no whiten.json: it is another model's repository; choose a new name"
+        if manifest is None
+        else "2_Dense/model.safetensors, model.safetensors, which no bundle there lists, and other programs would take "
+        "for the bundle's; move them to another repository, or choose another name"
+    )
     for options in ((), ("--branch", "v2")):
         result = invoke(whiten, "push", bundle, ID, *options)
-        assert (result.exit_code, result.stderr) == (
-            2,
-            f"error: '{ID}' holds 2_Dense/model.safetensors, model.safetensors, which no bundle there lists, and other "
-            "programs would take for the bundle's; move them to another repository, or choose another name\n",
-        )
+        assert (result.exit_code, result.stderr) == (2, f"error: '{ID}' holds {message}\n")
     assert hub.repositories[ID] == before
-    assert writes(hub) == []
+    assert writes(hub) == []  # no branch is left behind
 
 
 def test_a_broken_bundle_is_replaced(hub: Hub, bundle: Path, content: Mapping[str, bytes]) -> None:
@@ -127,19 +127,6 @@ def test_private(hub: Hub, bundle: Path) -> None:
     assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
     assert hub.repositories["org/public"] == {}
     assert ("org/public", "mine") not in hub.branches
-
-
-def test_another_models_repository_is_left_alone(hub: Hub, bundle: Path) -> None:
-    hub.repositories[ID] = {"model.safetensors": b"weights"}
-    result = invoke(whiten, "push", bundle, ID)
-    assert (result.exit_code, result.stderr) == (
-        2,
-        f"error: '{ID}' holds model.safetensors and no whiten.json: it is another model's repository; choose a new "
-        "name\n",
-    )
-    assert invoke(whiten, "push", bundle, ID, "--branch", "mine").stderr == result.stderr
-    assert hub.repositories[ID] == {"model.safetensors": b"weights"}
-    assert writes(hub) == []  # no branch is left behind
 
 
 def test_a_branch_is_looked_at_by_itself(hub: Hub, bundle: Path) -> None:

@@ -43,42 +43,31 @@ def test_shape_nodes_on_the_cpu_are_allowed() -> None:
     check_placement(placement, [CUDA])
 
 
-def test_matrix_products_on_the_cpu_are_an_error() -> None:
-    placement = placement_of(Session([Subgraph(CUDA, ("MatMul",)), Subgraph(CPU, ("MatMulInteger", "MatMulInteger"))]))
-    with pytest.raises(ProviderError, match="no kernel for 2 MatMulInteger of this graph, which would run on the CPU"):
-        check_placement(placement, [CUDA])
+PARTS = [Subgraph(TENSORRT, ("MatMul", "Add")), Subgraph(CUDA, ("MatMul", "Attention")), Subgraph(CPU, ("Shape",))]
+INT8 = [Subgraph(TENSORRT, ("Add",)), Subgraph(CPU, ("MatMulInteger", "MatMulInteger"))]
 
 
-def test_provider_without_nodes_is_an_error() -> None:
-    with pytest.raises(ProviderError, match="is active but runs no node"):
-        check_placement(placement_of(Session([Subgraph(CPU, ("Gather",))])), [CUDA])
-
-
-def test_what_one_accelerator_leaves_to_the_next_is_fine() -> None:
-    parts = [Subgraph(TENSORRT, ("MatMul", "Add")), Subgraph(CUDA, ("MatMul", "Attention")), Subgraph(CPU, ("Shape",))]
+@pytest.mark.parametrize(
+    ("parts", "providers", "message"),
+    [
+        (INT8, [TENSORRT], "no kernel for 2 MatMulInteger of this graph, which would run on the CPU"),
+        (INT8, [TENSORRT, CUDA], f"{TENSORRT} and {CUDA} have no kernel for .*ask for CPUExecutionProvider too"),
+        (INT8, [TENSORRT, CUDA, CPU], None),
+        (PARTS, [TENSORRT, CUDA], None),  # what one accelerator leaves to the next is fine
+        (PARTS, [TENSORRT], f"{TENSORRT} has no kernel for 1 Attention, 1 MatMul"),
+        (INT8, [CUDA], "is active but runs no node"),
+        (PARTS[1:], [TENSORRT, CUDA], "Tensorrt.* runs no node of this graph; use CUDAExecutionProvider for it"),
+    ],
+)
+def test_matrix_products_run_where_they_were_asked_for(
+    parts: list[Subgraph], providers: list[str], message: str | None
+) -> None:
     placement = placement_of(Session(parts))
-    assert placement.products_elsewhere(TENSORRT) == {"MatMul": 1, "Attention": 1}
-    assert placement.products_elsewhere(TENSORRT, CUDA) == {}
-    check_placement(placement, [TENSORRT, CUDA])
-    check_placement(placement, [TENSORRT, CUDA, CPU])
-    with pytest.raises(ProviderError, match="TensorrtExecutionProvider has no kernel for 1 Attention, 1 MatMul"):
-        check_placement(placement, [TENSORRT])
-
-
-def test_the_cpu_is_a_fallback_that_must_be_asked_for() -> None:
-    placement = placement_of(Session([Subgraph(TENSORRT, ("Add",)), Subgraph(CPU, ("MatMulInteger",))]))
-    names = (
-        "TensorrtExecutionProvider and CUDAExecutionProvider have no kernel for 1 MatMulInteger of this graph, which"
-    )
-    with pytest.raises(ProviderError, match=f"{names} would run on the CPU.*ask for CPUExecutionProvider too"):
-        check_placement(placement, [TENSORRT, CUDA])
-    check_placement(placement, [TENSORRT, CUDA, CPU])
-
-
-def test_first_provider_without_nodes_is_an_error_even_if_the_next_has_them() -> None:
-    placement = placement_of(Session([Subgraph(CUDA, ("MatMul",))]))
-    with pytest.raises(ProviderError, match="Tensorrt.* runs no node of this graph; use CUDAExecutionProvider for it"):
-        check_placement(placement, [TENSORRT, CUDA])
+    if message is None:
+        check_placement(placement, providers)
+        return
+    with pytest.raises(ProviderError, match=message):
+        check_placement(placement, providers)
 
 
 def test_missing_placement_report_is_accepted() -> None:
