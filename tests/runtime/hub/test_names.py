@@ -30,35 +30,14 @@ def test_a_revision_beside_the_name() -> None:
         parse_repository("hf://org/name@v1", "v2")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hf://",
-        "hf://name",
-        "hf://org/name/sub",
-        "hf://org/name@",
-        "hf://@v1",
-        "name",
-        "/org/name",
-        "./name",
-        "../name",
-        "org/",
-        "/name",
-        "org/.name",
-        "org/name.",
-        "-org/name",
-        "org/na--me",
-        "org/na..me",
-        "org/name.git",
-        "a\\b/c",
-        "org/name@v1",
-        "C:/name",
-        "org/na me",
-        "org/name\n",
-        "o/" + "n" * 95,
-        "",
-    ],
+NO_NAMES = (
+    *("hf://", "hf://name", "hf://org/name/sub", "hf://org/name@", "hf://@v1", "name", "/org/name", "./name"),
+    *("../name", "org/", "/name", "org/.name", "org/name.", "-org/name", "org/na--me", "org/na..me", "org/name.git"),
+    *("a\\b/c", "org/name@v1", "C:/name", "org/na me", "org/name\n", "o/" + "n" * 95, ""),
 )
+
+
+@pytest.mark.parametrize("text", NO_NAMES)
 def test_what_names_no_repository(text: str) -> None:
     with pytest.raises(UsageError, match="does not name a repository of the hub; wanted ORG/NAME or hf://"):
         parse_repository(text)

@@ -10,10 +10,9 @@ import pytest
 pytest.importorskip("model_signing", reason="needs whiten[sign]")
 
 import whiten as whiten_package
-from support.bundles import copy_bundle
 from support.cli import invoke, ok
 from support.keys import KeyPair
-from whiten import Encoder, VectorWhitener
+from whiten import Encoder
 from whiten_runtime.commands import verify as command
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError, SignatureError, UsageError
@@ -53,13 +52,6 @@ def test_callers_of_python_check_what_they_opened(signed: Path, keys: KeyPair, g
     replace_with(golden, "bundle-v1-int8", signed)
     with Encoder(signed) as encoder, pytest.raises(SignatureError, match="is not the bundle that was signed with key"):
         signature.check(encoder)
-
-
-def test_bundles_of_vectors_are_checked_too(golden: Path, tmp_path: Path, keys: KeyPair) -> None:
-    bundle = copy_bundle(golden / "bundle-v1-vectors", tmp_path)
-    sign_bundle(bundle, keys.private)
-    with VectorWhitener(bundle) as whitener:
-        verify_signature(bundle, key=keys.public).check(whitener)
 
 
 PLANTED = [

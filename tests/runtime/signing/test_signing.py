@@ -23,7 +23,7 @@ from support.keys import KeyPair, key_pair
 from whiten import Encoder
 from whiten_runtime.bundle.parity import read_probes
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.errors import BundleError, SignatureError, UsageError
+from whiten_runtime.errors import BundleError, SignatureError
 from whiten_runtime.signing import sign_bundle, verify_signature
 
 GOLDEN = Path(__file__).parents[2] / "data"
@@ -102,12 +102,6 @@ def test_a_forger_cannot_sign_in_the_authors_name(signed: Path, keys: KeyPair, t
     assert "was not signed with key" in result.stderr
 
 
-def test_an_unsigned_bundle_is_refused_where_an_author_is_asked_for(bundle: Path, keys: KeyPair) -> None:
-    result = invoke(whiten, "verify", bundle, "--public-key", keys.public)
-    assert result.exit_code == 1
-    assert "is not signed: there is no file" in result.stderr
-
-
 @pytest.mark.parametrize("name", sorted(set(contents(GOLDEN / "bundle-v1")) - {"README.md", "whiten.json"}))
 def test_every_file_is_signed(name: str, signed: Path, keys: KeyPair) -> None:
     with (signed / name).open("ab") as file:
@@ -128,12 +122,26 @@ def test_an_altered_bundle_is_not_signed(bundle: Path, keys: KeyPair) -> None:
     assert not (bundle / "model.sig").exists()
 
 
-def test_signing_again_replaces_the_signature(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
-    other = key_pair(tmp_path, "other")
-    sign_bundle(signed, other.private)
-    verify_signature(signed, key=other.public)
-    with pytest.raises(SignatureError, match="was not signed with key"):
-        verify_signature(signed, key=keys.public)
+PROVIDER = ("--identity-provider", "https://accounts.example")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("verify", "BUNDLE", "--public-key", "PUBLIC"), 1, "is not signed: there is no file"),
+        (("sign", "BUNDLE", "--key", "PRIVATE", "--signature", "no/x.sig"), 1, "x.sig: cannot be written (No such"),
+        (("verify", "BUNDLE", "--identity", "a@b.c"), 2, "or with an identity and its identity provider"),
+        (("verify", "BUNDLE", *PROVIDER), 2, "or with an identity and its identity provider"),
+        (("verify", "BUNDLE", "--public-key", "PUBLIC", "--identity", "a@b.c", *PROVIDER), 2, "both a key and an"),
+        (("verify", "BUNDLE", "--signature", "x.sig"), 2, "without an author"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    bundle: Path, keys: KeyPair, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    places = {"BUNDLE": bundle, "PUBLIC": keys.public, "PRIVATE": keys.private}
+    result = invoke(whiten, *(places.get(word, word) for word in arguments))
+    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (code, 1, True), result.stderr
 
 
 def test_a_signature_may_lie_elsewhere(bundle: Path, keys: KeyPair, tmp_path: Path) -> None:
@@ -141,9 +149,6 @@ def test_a_signature_may_lie_elsewhere(bundle: Path, keys: KeyPair, tmp_path: Pa
     ok("sign", bundle, "--key", keys.private, "--signature", apart)
     assert not (bundle / "model.sig").exists()
     ok("verify", bundle, "--public-key", keys.public, "--signature", apart)
-    result = invoke(whiten, "verify", bundle, "--signature", apart)
-    assert result.exit_code == 2
-    assert "without an author" in result.stderr
 
 
 def test_a_signature_holds_for_the_links_of_the_hubs_cache(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
@@ -196,33 +201,6 @@ def test_a_damaged_signature_is_refused_in_one_line(content: bytes, signed: Path
     assert result.stderr.startswith("error: ")
     assert len(result.stderr.splitlines()) == 1
     assert "model.sig: is no signature; get the bundle from its author again" in result.stderr
-
-
-def test_a_signature_that_cannot_be_written_is_one_line(bundle: Path, keys: KeyPair, tmp_path: Path) -> None:
-    result = invoke(whiten, "sign", bundle, "--key", keys.private, "--signature", tmp_path / "none" / "x.sig")
-    assert result.exit_code == 1
-    assert "x.sig: cannot be written (No such file or directory)" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_an_author_is_one_key_or_one_identity(signed: Path, keys: KeyPair) -> None:
-    for options in (
-        ("--identity", "a@b.c"),
-        ("--identity-provider", "https://accounts.example"),
-        ("--public-key", keys.public, "--identity", "a@b.c", "--identity-provider", "https://accounts.example"),
-    ):
-        result = invoke(whiten, "verify", signed, *options)
-        assert result.exit_code == 2
-        assert "identity" in result.stderr
-    with pytest.raises(UsageError, match="a signature is checked with a key, or with an identity"):
-        verify_signature(signed)
-
-
-def test_a_hash_that_the_manifest_states_wrongly_is_found_after_signing(bundle: Path, keys: KeyPair) -> None:
-    sign_bundle(bundle, keys.private)
-    rewrite_file(bundle, "config.json", b"{}")
-    with pytest.raises(SignatureError, match=r"not as it was signed: config\.json, whiten\.json;"):
-        verify_signature(bundle, key=keys.public)
 
 
 IDENTITY = ("--identity", "author@example.org", "--identity-provider", "https://accounts.example.org")
