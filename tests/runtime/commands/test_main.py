@@ -110,6 +110,9 @@ def test_verify_fails_on_other_vectors(tiny_bundle: Path, tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert json.loads(result.stdout)["passed"] is False
     assert result.stderr.startswith("error: ")
+    (copy / "probes.safetensors").write_bytes(b"altered")
+    result = run("verify", copy, "--json")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)  # nothing was compared
 
 
 def test_models_lists_the_catalogue() -> None:
