@@ -21,7 +21,7 @@ import prometheus_client
 import uvicorn
 
 from whiten_runtime.errors import WhitenError
-from whiten_serving.http.app import make_app
+from whiten_serving.http.app import make_app, traced
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
@@ -43,6 +43,9 @@ _SWITCH = 0.001
 """Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, lanes that have computed a
 batch wait for the event loop: 10 % fewer texts/s of all-MiniLM-L6-v2 on two cores. With 0.0001, they take so many small
 batches that requests for layer 0, whose network costs nothing, take a fifth more of the processor."""
+
+_KEEP_ALIVE = 75
+"""Seconds that a connection may be idle: more than proxies keep theirs, or they would send requests to closed ones."""
 
 _SETTLING = 0.3
 """Seconds in which connections that were made, and requests that were sent, before the end of the drain are read."""
@@ -80,14 +83,14 @@ class Process:
         """Serve until a signal has been obeyed."""
         settings = self.settings
         config = uvicorn.Config(
-            _traced(make_app(self.service)),
+            traced(make_app(self.service)),
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=math.ceil(settings.keep_alive),
+            timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=math.ceil(settings.grace),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
@@ -240,19 +243,15 @@ def set_up_logs(form: str) -> None:
     """Let uvicorn, asyncio and the application log in one form, and requests a line each, on stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    for name, level in (
-        ("whiten.serving", logging.INFO),
-        ("uvicorn.error", logging.WARNING),
-        ("asyncio", logging.ERROR),
+    for name, level, one in (
+        ("whiten.serving", logging.INFO, handler),
+        ("uvicorn.error", logging.WARNING, handler),
+        ("asyncio", logging.ERROR, handler),
+        ("whiten.access", logging.INFO, logging.StreamHandler()),
     ):
-        _give(name, handler, level)
-    _give("whiten.access", logging.StreamHandler(), logging.INFO)
-
-
-def _give(name: str, handler: logging.Handler, level: int) -> None:
-    logger = logging.getLogger(name)
-    logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(level)
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [one], False
+        logger.setLevel(level)
 
 
 class TextLines(logging.Formatter):
@@ -292,16 +291,3 @@ def notify(*lines: str) -> None:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.connect("\0" + address[1:] if address.startswith("@") else address)
             sender.sendall("\n".join(lines).encode())
-
-
-def _traced(app: Any) -> Any:
-    """Return the application in OpenTelemetry's instrumentation, where `opentelemetry-instrument` has set it up."""
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return app
-    try:
-        from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
-    except ImportError:
-        _LOG.warning("no spans: opentelemetry-instrumentation-asgi is not installed")
-        return app
-    return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])

@@ -1,21 +1,32 @@
-"""Hold requests, batches and counts, and plan the batches of what waits. No threads: callers hold a lock."""
+"""Hold requests, batches and counts, and form batches of what waits. No threads: callers hold a lock."""
 
 import math
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import WhitenError
-from whiten_runtime.inference.batching import plan_batches, token_budget, workers_for
+from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.inference.batching import token_budget, workers_for
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 
 WINDOW = 256
-"""Number of texts, the oldest ones, that are planned together: about ten batches of short texts."""
+"""Number of texts, the oldest ones, from which a batch is formed: about ten batches of short texts."""
+
+RUN_TOKENS = 16
+"""Cost of a run besides that of its padded tokens, in tokens."""
+
+LEAST_OF_LONGEST = 0.5
+"""Length of a text at least, relative to the longest of its batch."""
+
+_MEMORY = 0.95
+"""Share of the earlier measurements that the rate keeps with each batch: about the last twenty count. With fewer, too
+much is accepted whenever some batches happen to be fast."""
 
 Finish = Callable[[NDArray[np.float32]], NDArray[Any]]
 """Function that makes a caller's vectors of those of the graph: cut, normalised, quantised."""
@@ -37,7 +48,7 @@ class Request:
     tokens: int = field(init=False)
     waiting: int = field(init=False)  # tokens that no lane has taken
     left: int = field(init=False)  # texts that are not computed
-    planned: int = 0  # texts that are in a window already
+    windowed: int = 0  # texts that are or were in the window of the queue
     over: bool = False  # it has its outcome, or its caller has gone
     result: NDArray[Any] | None = None
     error: Exception | None = None
@@ -60,11 +71,11 @@ class Request:
         return self.left == 0
 
     def complete(self) -> None:
-        """Finish the vectors, or keep the error that finishing them raises."""
-        assert self.vectors is not None
+        """Finish the vectors if all are there, or keep the error that finishing them raises."""
         self.ended = time.monotonic()
         try:
-            self.result = self.finish(self.vectors)
+            if self.error is None and self.vectors is not None:
+                self.result = self.finish(self.vectors)
         except Exception as error:
             self.error = error
 
@@ -96,14 +107,6 @@ class Batch:
     def runner(self) -> TokenRunner:
         """Return what computes the batch."""
         return next(iter(self.parts)).runner
-
-    def items(self) -> list[Item]:
-        """Return the texts that somebody still waits for."""
-        return [(request, index) for request, indices in self.parts.items() if not request.over for index in indices]
-
-    def remaining(self) -> "Batch":
-        """Return the batch without texts that nobody waits for any more."""
-        return Batch.of(self.items()) if any(request.over for request in self.parts) else self
 
     def run(self, alone: bool) -> NDArray[np.float32]:
         """Compute the vectors of the texts, float32 [n, k], in their order."""
@@ -140,6 +143,13 @@ class Counters:
     departed: int = 0  # requests cancelled before they were computed
     late: int = 0  # requests whose deadline passed before they were computed
 
+    def add(self, batch: Batch) -> None:
+        """Count a batch that was computed."""
+        self.texts += batch.texts
+        self.tokens += batch.tokens
+        self.padding += batch.padding
+        self.batches += 1
+
 
 @dataclass(frozen=True)
 class Stats:
@@ -154,71 +164,126 @@ class Stats:
     counted: Counters = field(default_factory=Counters)
 
 
-class Queue:
-    """Holds the requests that wait, first in first out, and plans their batches.
+@dataclass
+class Rate:
+    """Measures the rate of one lane by its last batches."""
 
-    The oldest texts, a window of them, are planned together: those of like length share a batch. A window is planned
-    when the one before it was taken, so nothing waits longer than the window before it and its own.
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Add a batch."""
+        self.tokens = self.tokens * _MEMORY + tokens
+        self.seconds = self.seconds * _MEMORY + seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return the rate; 0 before the first batch."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def seconds_for(self, tokens: int) -> float:
+        """Return the time that tokens take; 0 before the first batch."""
+        return tokens * self.seconds / self.tokens if self.tokens else 0.0
+
+
+class Queue:
+    """Holds the requests that wait, first in first out, and forms batches of their texts.
+
+    A batch is formed when a lane is free: it has the oldest text, and those of like length among the oldest ones, the
+    window. So no text is overtaken by more than the texts of the window before it.
     """
 
     def __init__(self) -> None:
         self.tokens = 0
         self.requests = 0
-        self._planned: deque[Batch] = deque()
-        self._rest: OrderedDict[Request, None] = OrderedDict()
+        self._window: list[Item] = []
+        self._rest: deque[Request] = deque()
 
     def add(self, request: Request) -> None:
         """Queue a request behind all others."""
-        self._rest[request] = None
+        self._rest.append(request)
         self.tokens += request.waiting
         self.requests += 1
 
     def drop(self, request: Request) -> None:
-        """Forget the texts of a request that wait, if any do."""
-        self._rest.pop(request, None)
+        """Forget the texts of a request that wait, if any do; the caller marks it as over."""
         if request.waiting:
             self.tokens -= request.waiting
             self.requests -= 1
             request.waiting = 0
 
+    def late(self, now: float) -> list[Request]:
+        """Return requests of the window whose deadline has passed."""
+        self._fill()
+        return list({request: None for request, _ in self._window if now >= request.deadline})
+
     def take(self, idle: int, budget: int) -> Batch | None:
         """Take the next batch; None if no text waits."""
-        while self.tokens:
-            if not self._planned:
-                self._planned.extend(_planned(self._window(), idle, budget))
-            batch = self._planned.popleft().remaining()
-            if batch.parts:
-                for request, indices in batch.parts.items():
-                    request.waiting -= sum([request.lengths[index] for index in indices])
-                    self.requests -= request.waiting == 0
-                self.tokens -= batch.tokens
-                return batch
-        return None
-
-    def _window(self) -> list[Item]:
-        """Return the oldest texts that were not planned yet."""
-        window: list[Item] = []
-        while self._rest and len(window) < WINDOW:
-            request = next(iter(self._rest))
-            end = min(len(request.lengths), request.planned + WINDOW - len(window))
-            window += [(request, index) for index in range(request.planned, end)]
-            request.planned = end
-            if end == len(request.lengths):
-                del self._rest[request]
-        return window
-
-
-def _planned(window: list[Item], idle: int, budget: int) -> list[Batch]:
-    """Return the batches of a window, in the order of the oldest text of each."""
-    batches: list[tuple[int, Batch]] = []
-    places: dict[tuple[TokenRunner, int], list[int]] = {}  # of texts that may share a batch
-    for place, (request, _) in enumerate(window):
-        places.setdefault((request.runner, request.texts.prompt_tokens), []).append(place)
-    for same in places.values():
-        lengths = [request.lengths[index] for request, index in [window[place] for place in same]]
+        self._fill()
+        if not self._window:
+            return None
+        oldest, _ = self._window[0]
+        kind = oldest.runner, oldest.texts.prompt_tokens
+        places = [
+            place
+            for place, (request, _) in enumerate(self._window)
+            if (request.runner, request.texts.prompt_tokens) == kind
+        ]
+        lengths = [request.lengths[index] for request, index in (self._window[place] for place in places)]
         workers = workers_for(lengths, idle)
         most = budget if workers == 1 else token_budget(lengths, workers, budget)
-        for group in plan_batches(lengths, most):
-            rows = sorted(same[index] for index in group)
-            batches.append((rows[0], Batch.of([window[row] for row in rows])))
-    return [batch for _, batch in sorted(batches, key=lambda entry: entry[0])]
+        chosen = {places[number] for number in companions(lengths, most)}
+        batch = Batch.of(item for place, item in enumerate(self._window) if place in chosen)
+        self._window = [item for place, item in enumerate(self._window) if place not in chosen]
+        now = time.monotonic()
+        for request, indices in batch.parts.items():
+            request.started = request.started or now
+            request.waiting -= sum([request.lengths[index] for index in indices])
+            self.requests -= request.waiting == 0
+        self.tokens -= batch.tokens
+        return batch
+
+    def _fill(self) -> None:
+        """Fill the window with the oldest texts that somebody still waits for."""
+        self._window = [item for item in self._window if not item[0].over]
+        while self._rest and len(self._window) < WINDOW:
+            request = self._rest[0]
+            end = min(len(request.lengths), request.windowed + WINDOW - len(self._window))
+            if not request.over:
+                self._window += [(request, index) for index in range(request.windowed, end)]
+                request.windowed = end
+            if request.over or end == len(request.lengths):
+                self._rest.popleft()
+
+
+def companions(lengths: Sequence[int], budget: int) -> list[int]:
+    """Return the indices of texts that form a batch with the first, which wastes the least on padding and on the run.
+
+    It has at most `budget` padded tokens, unless the first text alone has more.
+    """
+    tokens = np.asarray(lengths, np.intp)
+    order = np.argsort(tokens, kind="stable")
+    tokens = tokens[order]
+    place = int(np.flatnonzero(order == 0)[0])
+    ends = np.arange(1, len(tokens) + 1)  # of batches, each the longest one that ends there
+    starts = np.maximum(ends - np.maximum(budget // tokens, 1), np.searchsorted(tokens, tokens * LEAST_OF_LONGEST))
+    sums = np.concatenate(([0], np.cumsum(tokens)))
+    useful = (sums[ends] - sums[starts]) / ((ends - starts) * tokens + RUN_TOKENS)
+    useful[(starts > place) | (ends <= place)] = 0
+    best = int(useful.argmax())
+    found: list[int] = order[starts[best] : ends[best]].tolist()
+    return found
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number, which NaN and bool are not."""
+    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def moment_in(name: str, seconds: float | None) -> float:
+    """Return the time of `time.monotonic` in so many seconds; infinite for None."""
+    if seconds is None:
+        return math.inf
+    if not is_number(seconds):
+        raise UsageError(f"{name} is {seconds!r}; wanted seconds from now, or None")
+    return time.monotonic() + float(seconds)

@@ -1,12 +1,10 @@
 """Queue requests, and compute their texts in batches on threads: `Scheduler`."""
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from numbers import Real
 from threading import Condition, RLock, Thread, current_thread
 from typing import Any
 from weakref import WeakSet
@@ -19,14 +17,10 @@ from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.vectors import not_finite, rows_not_finite
 from whiten_runtime.ort.process import before_exit
 from whiten_runtime.ort.processor import thread_count
-from whiten_serving.queue import Batch, BatchRun, Counters, Queue, Request, Stats
+from whiten_serving.queue import Batch, BatchRun, Counters, Queue, Rate, Request, Stats, is_number
 
 MAX_QUEUE_TOKENS = 131_072
 """Default for the number of tokens that may wait: some seconds of a small model on two cores."""
-
-_MEMORY = 0.95
-"""Share of the earlier measurements that the rate keeps with each batch: about the last twenty count. With fewer, too
-much is accepted whenever some batches happen to be fast."""
 
 _log = logging.getLogger("whiten.serving")
 
@@ -72,15 +66,15 @@ class Scheduler:
         self.on_batch = on_batch
         self._process = os.getpid()
         lock = RLock()
-        self._changed, self._emptied = Condition(lock), Condition(lock)  # for lanes; for those who wait for none
+        self._changed, self._settled = Condition(lock), Condition(lock)  # for lanes; for those who wait for an end
         self._threads: list[Thread] = []
         self._queue = Queue()
         self._counters = Counters()
-        self._open: dict[TokenRunner, set[Request]] = {}  # requests without an outcome
+        self._open: set[Request] = set()  # requests without an outcome
         self._ended: WeakSet[TokenRunner] = WeakSet()
         self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
         self._closed = False
-        self._rate_tokens = self._rate_seconds = 0.0
+        self._rate = Rate()
         _live.add(self)
 
     def check_open(self, runner: TokenRunner) -> None:
@@ -95,7 +89,7 @@ class Scheduler:
         waiting = self._queue.tokens  # without the lock, which a plan may hold for milliseconds
         if not waiting:
             return
-        seconds = self._seconds_for(waiting)
+        seconds = self._rate.seconds_for(waiting) / self.lanes
         if waiting + tokens > self.max_queue_tokens:
             why = f"{waiting} tokens wait, and {self.max_queue_tokens} may"
         elif self.max_wait is not None and seconds * (waiting + tokens) / waiting > self.max_wait:
@@ -112,14 +106,12 @@ class Scheduler:
             self.check_open(request.runner)
             self.check_room(request.tokens)
             if not self._threads:
-                self._threads = [
-                    Thread(target=self._work, name=f"whiten-lane-{number}", daemon=True) for number in range(self.lanes)
-                ]
+                self._threads = [Thread(target=self._work, name="whiten-lane", daemon=True) for _ in range(self.lanes)]
                 for thread in self._threads:
                     thread.start()
             request.submitted = time.monotonic()
             self._queue.add(request)
-            self._open.setdefault(request.runner, set()).add(request)
+            self._open.add(request)
             if wake:
                 self._wake()
 
@@ -146,9 +138,8 @@ class Scheduler:
     def stats(self) -> Stats:
         """Return what waits and runs now, and what was done so far."""
         with self._changed:
-            queue, rate = self._queue, self._rate_seconds and self._rate_tokens * self.lanes / self._rate_seconds
-            seconds = self._seconds_for(queue.tokens)
-            counted = replace(self._counters)
+            queue, rate, counted = self._queue, self._rate.tokens_per_second * self.lanes, replace(self._counters)
+            seconds = self._rate.seconds_for(queue.tokens) / self.lanes
             return Stats(self.lanes, self._busy, queue.requests, queue.tokens, seconds, rate, counted)
 
     def close(self, wait: bool = True) -> None:
@@ -157,9 +148,10 @@ class Scheduler:
             return
         with self._changed:
             self._closed = True
-            abandoned = [] if wait else self._abandoned(list(self._open))
+            left = list(self._open)
             self._changed.notify_all()
-        _tell(abandoned)
+        if not wait:
+            self._abandon(left)
         for lane in self._threads:
             if lane is not current_thread():
                 lane.join()
@@ -168,11 +160,12 @@ class Scheduler:
         """Take no more requests of a runner, return when none is left, and go on with those of others."""
         with self._changed:
             self._ended.add(runner)
-            abandoned = [] if wait else self._abandoned([runner])
-        _tell(abandoned)
+            left = [request for request in self._open if request.runner is runner]
+        if not wait:
+            self._abandon(left)
         with self._changed:
             if current_thread() not in self._threads:
-                self._emptied.wait_for(lambda: runner not in self._open)
+                self._settled.wait_for(lambda: all(request.over for request in left))
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -188,44 +181,36 @@ class Scheduler:
                 self._busy -= 1
                 self._counters.failed += not computed
                 if computed:
-                    self._rate_tokens = self._rate_tokens * _MEMORY + batch.tokens
-                    self._rate_seconds = self._rate_seconds * _MEMORY + time.perf_counter() - start
+                    self._rate.add(batch.tokens, time.perf_counter() - start)
 
     def _next(self) -> tuple[Batch, bool] | None:
         """Wait for a batch; return it, and whether it is the only one. Returns None if the scheduler is closed."""
         while True:
-            late: list[Request] = []
             with self._changed:
-                while (batch := self._taken(late)) is None and not late:
-                    if self._closed:
-                        return None
-                    self._asleep += 1
-                    self._changed.wait()
+                late = self._drop_late()
+                batch = self._queue.take(self.lanes - self._busy, self.max_batch_tokens)
                 if batch is not None:
                     self._busy += 1
                     if self._queue.tokens:
                         self._wake()
                     alone = self._busy == 1 and not self._queue.tokens
+                elif not late:
+                    if self._closed:
+                        return None
+                    self._asleep += 1
+                    self._changed.wait()
             _tell(late)
             if batch is not None:
                 return batch, alone
 
-    def _taken(self, late: list[Request]) -> Batch | None:
-        """Take the next batch, without requests that are late, which are added to `late`; None if nothing waits."""
-        while (batch := self._queue.take(self.lanes - self._busy, self.max_batch_tokens)) is not None:
-            now = time.monotonic()
-            for request in batch.parts:
-                if now >= request.deadline:
-                    self._counters.late += 1
-                    seconds = request.deadline - request.submitted
-                    request.error = DeadlineExceededError(f"not computed within {seconds:.1f} s")
-                    self._settle(request)
-                    late.append(request)
-                request.started = request.started or now
-            batch = batch.remaining()
-            if batch.parts:
-                return batch
-        return None
+    def _drop_late(self) -> list[Request]:
+        """Give the oldest requests whose deadlines have passed an error, and return them; callers hold the lock."""
+        late = self._queue.late(time.monotonic())
+        for request in late:
+            self._counters.late += 1
+            request.error = DeadlineExceededError(f"not computed within {request.deadline - request.submitted:.1f} s")
+            self._settle(request)
+        return late
 
     def _compute(self, batch: Batch, alone: bool) -> bool:
         """Compute a batch, or its texts one by one if it fails; return whether it did not fail."""
@@ -252,10 +237,7 @@ class Scheduler:
         settled: list[Request] = []
         end = 0
         with self._changed:
-            self._counters.texts += batch.texts
-            self._counters.tokens += batch.tokens
-            self._counters.padding += batch.padding
-            self._counters.batches += 1
+            self._counters.add(batch)
             for request, indices in batch.parts.items():
                 start, end = end, end + len(indices)
                 if request.over:
@@ -267,8 +249,7 @@ class Scheduler:
                     self._settle(request)
                     settled.append(request)
         for request in settled:
-            if request.error is None:
-                request.complete()
+            request.complete()
         _tell(settled)
 
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
@@ -280,41 +261,17 @@ class Scheduler:
                 self._settle(request)
         _tell(failed)
 
-    def _abandoned(self, runners: Iterable[TokenRunner]) -> list[Request]:
-        """Fail the requests of runners that wait, and return them; callers hold the lock."""
-        found = [request for runner in runners for request in self._open.get(runner, ()) if request.waiting]
-        for request in found:
-            request.error = WhitenError("the batcher was closed before this was computed")
-            self._settle(request)
-        return found
+    def _abandon(self, requests: Iterable[Request]) -> None:
+        """Fail the requests of which texts wait."""
+        waiting = [request for request in requests if request.waiting]
+        self._fail(waiting, WhitenError("the batcher was closed before this was computed"))
 
     def _settle(self, request: Request) -> None:
         """Note that a request has its outcome, or that its caller has gone; callers hold the lock."""
         request.over = True
         self._queue.drop(request)
-        others = self._open.get(request.runner, set())
-        others.discard(request)
-        if not others:
-            self._open.pop(request.runner, None)
-            self._emptied.notify_all()
-
-    def _seconds_for(self, tokens: int) -> float:
-        """Return the time that tokens take; 0 before the first batch."""
-        return tokens * self._rate_seconds / self._rate_tokens / self.lanes if self._rate_tokens else 0.0
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value is a real number, which NaN and bool are not."""
-    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def moment_in(name: str, seconds: float | None) -> float:
-    """Return the time of `time.monotonic` in so many seconds; infinite for None."""
-    if seconds is None:
-        return math.inf
-    if not is_number(seconds):
-        raise UsageError(f"{name} is {seconds!r}; wanted seconds from now, or None")
-    return time.monotonic() + float(seconds)
+        self._open.discard(request)
+        self._settled.notify_all()
 
 
 def _tell(requests: Iterable[Request]) -> None:

@@ -28,7 +28,6 @@ class AppSettings:
 
     Attributes:
         api_keys: keys, any of which a request must have; empty for none.
-        metrics_need_key: whether /metrics needs a key too, if there are keys.
         cors_origins: origins whose pages may read answers, such as "https://example.org", or "*".
         max_texts: number of texts of a request at most.
         max_body: number of bytes of a body at most.
@@ -47,7 +46,6 @@ class AppSettings:
     """
 
     api_keys: tuple[str, ...] = ()
-    metrics_need_key: bool = False
     cors_origins: tuple[str, ...] = ()
     max_texts: int = 2048
     max_body: int = 32_000_000
@@ -110,7 +108,6 @@ class Settings(AppSettings):
     api_key_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
-    keep_alive: float = 75.0
     verify: bool = True
     drift: bool = False
     drain: float = 5.0

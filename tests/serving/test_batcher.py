@@ -297,6 +297,7 @@ def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future
     assert early.result(60).shape == (3,)
     assert first.result(60).shape == (3,)
     assert runner.texts == 2
+    assert batcher.stats().counted.late == 3
 
 
 def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(kind: Any, tiny: Encoder) -> None:

@@ -15,7 +15,7 @@ from support.server import until
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_serving.queue import BatchRun, Request
-from whiten_serving.scheduler import DeadlineExceededError, OverloadedError, Scheduler
+from whiten_serving.scheduler import OverloadedError, Scheduler
 
 Opened = Callable[..., Scheduler]
 
@@ -131,24 +131,6 @@ def test_the_vectors_of_a_request_do_not_change_with_the_batches_they_share(open
     np.testing.assert_array_equal(requests[1].result, vectors_of([[1], [1]]))
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_of_those_who_leave_nothing_is_computed_but_the_batches_that_run(opened: Opened, count: int) -> None:
-    lanes, runner, ended, _ = held(opened, count)
-    requests = [request_of(runner, [1], [2], done=ended) for _ in range(60)]
-    for request in requests:
-        lanes.submit(request)
-    for request in requests[:50]:
-        lanes.cancel(request)
-        lanes.cancel(request)
-    assert lanes.stats().queue_requests == 10
-    assert lanes.stats().queue_tokens == 20
-    runner.open.set()
-    ended.wait(10 + count)
-    assert runner.texts == count + 20
-    assert [request.result is None for request in requests] == [True] * 50 + [False] * 10
-    assert lanes.stats().counted.departed == 50
-
-
 def test_a_request_that_leaves_midway_costs_the_batch_that_runs(opened: Opened) -> None:
     lanes, runner, ended = opened(budget=2), FakeRunner(held=True), Ended()
     request = request_of(runner, *[[1]] * 100, done=ended)
@@ -159,22 +141,6 @@ def test_a_request_that_leaves_midway_costs_the_batch_that_runs(opened: Opened) 
     lanes.close()
     assert runner.texts <= 2
     assert not ended.requests
-
-
-def test_late_requests_are_not_computed(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened)
-    late = [request_of(runner, [2], done=ended, deadline=time.monotonic() + 0.01) for _ in range(5)]
-    early = request_of(runner, [3], done=ended, deadline=time.monotonic() + 60)
-    for request in (*late, early):
-        lanes.submit(request)
-    time.sleep(0.05)
-    runner.open.set()
-    ended.wait(7)
-    assert [ids for ids, _ in runner.batches] == [[[1]], [[3]]]
-    assert {str(request.error) for request in late} == {"not computed within 0.0 s"}
-    assert all(isinstance(request.error, DeadlineExceededError) for request in late)
-    assert early.result is not None
-    assert lanes.stats().counted.late == 5
 
 
 def test_a_text_that_fails_fails_its_request_alone(opened: Opened) -> None:
@@ -288,24 +254,6 @@ def test_finishing_that_raises_fails_its_request(opened: Opened) -> None:
     assert str(request.error) == "cannot be finished"
 
 
-def test_too_many_tokens_are_refused_at_once(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened, max_queue_tokens=10)
-    large = request_of(runner, *[[1]] * 50, done=ended)
-    lanes.submit(large)  # nothing waits: it is taken, though it is larger than the bound
-    with pytest.raises(OverloadedError, match="50 tokens wait, and 10 may"):
-        lanes.check_room()
-    refused = request_of(runner, [1], done=ended)
-    with pytest.raises(OverloadedError):
-        lanes.submit(refused)
-    lanes.cancel(refused)  # as whoever submits it does in any case
-    assert lanes.stats().counted.rejected == 2
-    runner.open.set()
-    ended.wait(2)
-    assert large.result is not None
-    lanes.submit(request_of(runner, [1], done=ended))
-    ended.wait(3)
-
-
 def test_work_is_bounded_in_seconds_at_the_measured_rate(opened: Opened) -> None:
     lanes, runner, ended = opened(max_queue_tokens=10**9, max_wait=0.5), FakeRunner(token_seconds=0.001), Ended()
     for _ in range(20):  # 1 ms a token: 500 tokens may wait
@@ -325,19 +273,6 @@ def test_work_is_bounded_in_seconds_at_the_measured_rate(opened: Opened) -> None
     assert lanes.stats().queue_seconds == pytest.approx(error.value.retry_after)
     runner.open.set()
     ended.wait(21 + accepted)
-
-
-def test_closing_computes_what_waits(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened)
-    requests = [request_of(runner, [place], done=ended) for place in range(9)]
-    for request in requests:
-        lanes.submit(request)
-    threading.Timer(0.05, runner.open.set).start()
-    lanes.close()
-    assert all(request.result is not None for request in requests)
-    lanes.close()
-    with pytest.raises(WhitenError, match="the batcher is closed; create a new one"):
-        lanes.submit(request_of(runner, [1]))
 
 
 def test_closing_without_waiting_fails_what_waits(opened: Opened) -> None:
@@ -376,20 +311,6 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
     ended.wait(len(taken))
     assert all(request.result is not None for request in taken)
     assert len(taken) + len(refused) == 800
-
-
-def test_ending_one_runner_leaves_the_others(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened, 2)
-    other = FakeRunner()
-    waiting = request_of(runner, [5], done=ended)
-    lanes.submit(waiting)
-    threading.Timer(0.05, runner.open.set).start()
-    lanes.end(runner)
-    assert waiting.result is not None
-    with pytest.raises(WhitenError, match="the batcher is closed"):
-        lanes.submit(request_of(runner, [1]))
-    lanes.submit(request_of(other, [1], done=ended))
-    ended.wait(4)
 
 
 def test_ending_one_runner_without_waiting_fails_its_requests(opened: Opened) -> None:

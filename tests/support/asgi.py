@@ -27,14 +27,14 @@ async def ask(
     path: str,
     body: object = None,
     headers: Mapping[str, str] | None = None,
-    query: str = "",
 ) -> Answer:
     """Return the answer to a request. A body that is not bytes, or an iterator of its parts, is sent as JSON."""
     content: Any = body if isinstance(body, bytes) or hasattr(body, "__aiter__") else json.dumps(body).encode()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-        url = httpx.URL("http://test" + path, query=query.encode()) if query else "http://test" + path
         encoded = {name: value.encode("latin-1") for name, value in (headers or {}).items()}
-        answer = await client.request(method, url, content=None if body is None else content, headers=encoded)
+        answer = await client.request(
+            method, "http://test" + path, content=None if body is None else content, headers=encoded
+        )
     return Answer(answer.status_code, answer.headers, answer.content)
 
 

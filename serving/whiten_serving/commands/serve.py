@@ -120,13 +120,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     show_default=True,
     help="Time until a request is answered with 504; x-timeout-ms shortens it.",
 )
-@option(
-    "--keep-alive",
-    type=SECONDS,
-    default="75s",
-    show_default=True,
-    help="Time that a connection may be idle; more than that of proxies before it.",
-)
 @heading("Texts and vectors")
 @option(
     "--token-ids",
@@ -157,7 +150,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 )
 @heading("Access")
 @option("--api-key-file", metavar="FILE", help="File of keys, one a line, one of which each request must have.")
-@option("--metrics-need-key", is_flag=True, help="Let /metrics need a key too, if there are keys.")
 @option(
     "--cors-origin",
     "cors_origins",

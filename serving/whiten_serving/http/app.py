@@ -13,13 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from whiten_serving.http import info, ollama, openai, tei
-from whiten_serving.http.errors import ApiError, ClientGoneError
-from whiten_serving.http.service import Call, Endpoint, Guarded, Service, answer, json_of
+from whiten_serving.http import ollama, openai, tei
+from whiten_serving.http.errors import ApiError, ClientGoneError, draining
+from whiten_serving.http.metrics import version
+from whiten_serving.http.service import Call, Endpoint, Guarded, Service, json_of
 
 LOGGER = logging.getLogger("whiten.serving")
 ACCESS = logging.getLogger("whiten.access")
@@ -29,70 +30,64 @@ GONE = 499
 """Status, in logs and metrics, of requests whose caller had gone before the answer."""
 
 _EXPOSED = ("x-request-id", "x-whiten-truncated", "retry-after", "retry-after-ms")
-_VECTORS = "Vectors of texts"
 
 
-def _openai(path: str) -> Endpoint:
-    types = openai.EmbeddingsAnswer, openai.EmbeddingsRequest
-    return Endpoint("POST", path, "openai", openai.embeddings, _VECTORS, *types, computes=True)
+async def live(service: Service, request: Request, call: Call) -> Response:
+    return PlainTextResponse("live\n")
 
 
-def _root(path: str) -> Endpoint:
-    answers, requests = (tei.EmbedAnswer, tei.SimilarityAnswer), (tei.EmbedRequest, tei.SimilarityRequest)
-    what = "Vectors of texts, or cosines of one with others"
-    return Endpoint("POST", path, "tei", tei.root, what, answers, requests, computes=True)
+async def ready(service: Service, request: Request, call: Call) -> Response:
+    if "model" in request.path_params:
+        service.models.get(request.path_params["model"])
+    if service.draining:
+        raise draining("the server is about to stop")
+    return PlainTextResponse("ready\n")
+
+
+async def metrics(service: Service, request: Request, call: Call) -> Response:
+    return Response(service.metrics.page(), headers={"content-type": service.metrics.content_type})
+
+
+async def about(service: Service, request: Request, call: Call) -> Response:
+    names = ", ".join(service.models.names)
+    return PlainTextResponse(f"whiten {version()}: embeddings by {names}; options: /info, metrics: /metrics\n")
 
 
 TEI = (
-    Endpoint("POST", "/embed", "tei", tei.embed, _VECTORS, tei.EmbedAnswer, tei.EmbedRequest, computes=True),
-    _root("/"),
-    _root("/invocations"),
-    Endpoint(
-        *("POST", "/similarity", "tei", tei.similarity, "Cosines of one text with others"),
-        *(tei.SimilarityAnswer, tei.SimilarityRequest),
-        computes=True,
-    ),
-    Endpoint("POST", "/tokenize", "tei", tei.tokenize, "Tokens of texts", tei.TokenizeAnswer, tei.TokenizeRequest),
-    Endpoint("GET", "/info", "tei", info.info, "What is served, and its options", dict),
-    Endpoint("GET", "/health", "tei", info.ready, "Whether requests are welcome", str, access="open"),
-    Endpoint("GET", "/ping", "tei", info.ready, "Whether requests are welcome", str, access="open"),
+    Endpoint("POST", "/embed", "tei", tei.embed),
+    Endpoint("POST", "/", "tei", tei.root),
+    Endpoint("POST", "/invocations", "tei", tei.root),
+    Endpoint("POST", "/similarity", "tei", tei.similarity),
+    Endpoint("POST", "/tokenize", "tei", tei.tokenize, queues=False),
+    Endpoint("GET", "/info", "tei", tei.info),
+    Endpoint("GET", "/health", "tei", ready, open=True),
+    Endpoint("GET", "/ping", "tei", ready, open=True),
 )
 """TEI's routes, which name no model; below /models/NAME they are there for each one."""
 
 ENDPOINTS = (
-    _openai("/v1/embeddings"),
+    Endpoint("POST", "/v1/embeddings", "openai", openai.embeddings),
     *TEI,
-    _openai("/embeddings"),
-    _openai("/openai/deployments/{deployment}/embeddings"),
-    Endpoint("GET", "/v1/models", "openai", openai.models, "The models", openai.ModelsAnswer),
-    Endpoint("GET", "/models", "openai", openai.models, "The models", openai.ModelsAnswer),
-    Endpoint("GET", "/v1/models/{id}", "openai", openai.model, "One model", openai.ModelAnswer),
-    Endpoint(
-        "POST", "/api/embed", "ollama", ollama.embed, _VECTORS, ollama.EmbedAnswer, ollama.EmbedRequest, computes=True
-    ),
-    Endpoint(
-        *("POST", "/api/embeddings", "ollama", ollama.embeddings, "Vector of a text"),
-        *(ollama.PromptAnswer, ollama.PromptRequest),
-        computes=True,
-    ),
-    Endpoint("GET", "/api/tags", "ollama", ollama.tags, "The models", dict),
-    Endpoint("GET", "/api/version", "ollama", ollama.about, "The version", ollama.VersionAnswer),
-    Endpoint("GET", "/live", "openai", info.live, "Whether the process runs", str, access="open"),
-    Endpoint("GET", "/ready", "openai", info.ready, "Whether requests are welcome", str, access="open"),
-    Endpoint("GET", "/metrics", "openai", info.metrics, "Metrics, for Prometheus", str, access="metrics"),
-    Endpoint("GET", "/", "openai", info.about, "What this server is", str),
+    Endpoint("POST", "/embeddings", "openai", openai.embeddings),
+    Endpoint("POST", "/openai/deployments/{deployment}/embeddings", "openai", openai.embeddings),
+    Endpoint("GET", "/v1/models", "openai", openai.models),
+    Endpoint("GET", "/models", "openai", openai.models),
+    Endpoint("GET", "/v1/models/{id}", "openai", openai.model),
+    Endpoint("POST", "/api/embed", "ollama", ollama.embed),
+    Endpoint("POST", "/api/embeddings", "ollama", ollama.embeddings),
+    Endpoint("GET", "/api/tags", "ollama", ollama.tags),
+    Endpoint("GET", "/api/version", "ollama", ollama.about),
+    Endpoint("GET", "/live", "openai", live, open=True),
+    Endpoint("GET", "/ready", "openai", ready, open=True),
+    Endpoint("GET", "/metrics", "openai", metrics, open=True),
+    Endpoint("GET", "/", "openai", about),
 )
-"""All routes but /openapi.json, which describes them."""
+"""All routes."""
 
 
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one."""
-
-    async def describe(service: Service, request: Request, call: Call) -> Response:
-        return answer(json_of(info.openapi((*ENDPOINTS, itself), bool(service.settings.api_keys))))
-
-    itself = Endpoint("GET", "/openapi.json", "openai", describe, "This description", dict)
-    routes = [_route(service, endpoint, endpoint.path) for endpoint in (*ENDPOINTS, itself)]
+    routes = [_route(service, endpoint, endpoint.path) for endpoint in ENDPOINTS]
     below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
     routes += [_route(service, endpoint, f"/models/{{model}}{endpoint.path}".rstrip("/")) for endpoint in below]
     middleware = []
@@ -141,7 +136,7 @@ class Answered:
         service, endpoint = self._service, self._endpoint
         try:
             service.admit(endpoint, call)
-            with Guarded(call, receive) if endpoint.request is not None else nullcontext():
+            with Guarded(call, receive) if endpoint.method == "POST" else nullcontext():
                 return await endpoint.handler(service, Request(scope, receive), call)
         except ApiError as error:
             return _refused(call, error)
@@ -174,7 +169,7 @@ def _not_found(request: Request, call: Call, error: HTTPException) -> Response:
         allow = (error.headers or {})["Allow"]
         message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
         return _refused(call, ApiError("method_not_allowed", message, None, {"allow": allow}))
-    message = f"there is no {path[:80]!r} here; /openapi.json lists what there is"
+    message = f"there is no {path[:80]!r} here; the routes are those of OpenAI, TEI and Ollama"
     return _refused(call, ApiError("unknown_path", message))
 
 
@@ -232,3 +227,16 @@ def _describe_span(call: Call) -> None:
         span.set_attribute("whiten.request_id", call.id)
         for name in ("model", "texts", "tokens", "queue_seconds", "run_seconds"):
             span.set_attribute(f"whiten.{name}", getattr(call, name))
+
+
+def traced(app: Any) -> Any:
+    """Return the application in OpenTelemetry's instrumentation, where `opentelemetry-instrument` has set it up."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return app
+    try:
+        from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+    except ImportError:
+        LOGGER.warning("no spans: opentelemetry-instrumentation-asgi is not installed")
+        return app
+    return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,15 +15,6 @@ from whiten_serving.settings import AppSettings
 
 T = TypeVar("T")
 S = TypeVar("S")
-
-_TYPES = [
-    {"type": "string"},
-    {"type": "array", "items": {"type": "string"}},
-    {"type": "array", "items": {"type": "integer"}},
-    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
-]
-Input = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"anyOf": _TYPES})]
-"""Type of the texts of a request: one text or several, or the token ids of one or several; `Inputs` reads them."""
 
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int | list[int]])

@@ -37,7 +37,6 @@ class Metrics:
         self._truncated = Counter("whiten_truncated", "Texts that were cut.", model, registry=registry)
         self._batch_texts = _histogram(registry, "batch_texts", "Texts of a batch.", _TEXTS)
         self._batch_tokens = _histogram(registry, "batch_tokens", "Tokens of a batch, without padding.", _TOKENS)
-        self._batch_seconds = _histogram(registry, "batch_seconds", "Time of a batch.", _SECONDS)
         self._counter = cache(self._requests.labels)
         self._of_route = cache(self._seconds.labels)
         self._of_model = cache(self._children)
@@ -50,7 +49,6 @@ class Metrics:
         """Count a batch; called in the lanes' threads."""
         self._batch_texts.observe(run.texts)
         self._batch_tokens.observe(run.tokens)
-        self._batch_seconds.observe(run.seconds)
 
     def count(self, route: str, model: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose caller has gone."""
@@ -110,20 +108,13 @@ class _OfModels:
         stats = self._models.scheduler.stats()
         counted = stats.counted
         for name, what, value in (
-            ("lanes", "Batches that can run at once.", stats.lanes),
             ("lanes_busy", "Batches that run.", stats.lanes_busy),
             ("queue_requests", "Requests of which texts wait.", stats.queue_requests),
             ("queue_tokens", "Tokens that wait.", stats.queue_tokens),
             ("queue_seconds_of_work", "Time that the waiting work takes.", stats.queue_seconds),
-            ("tokens_per_second", "Rate of the last batches.", stats.tokens_per_second),
         ):
             yield GaugeMetricFamily(f"whiten_{name}", what, value)
-        for name, what, value in (
-            ("batches", "Batches that were computed.", counted.batches),
-            ("failed_batches", "Batches that failed, and were computed one by one.", counted.failed),
-            ("padding_tokens", "Tokens of padding that were computed.", counted.padding),
-        ):
-            yield CounterMetricFamily(f"whiten_{name}", what, value)
+        yield CounterMetricFamily("whiten_padding_tokens", "Tokens of padding that were computed.", counted.padding)
         for name, what, reasons in (
             ("rejected", "Requests that were refused.", {"queue_full": counted.rejected}),
             (

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import Input
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Call, Service, Wanted, answer, json_of, rows_of
@@ -37,7 +36,7 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class EmbedRequest(_Common, kw_only=True):
     """Asks for vectors, which /api/embed divides by their norm."""
 
-    input: Input
+    input: msgspec.Raw  # texts or token ids, which `Inputs` reads
     dimensions: Annotated[int, Meta(ge=0)] | None = None
 
 
@@ -45,34 +44,6 @@ class PromptRequest(_Common, kw_only=True):
     """Asks for one vector, by the older route."""
 
     prompt: str
-
-
-class EmbedAnswer(msgspec.Struct):
-    """Holds vectors; durations are in nanoseconds."""
-
-    model: str
-    embeddings: list[list[float]]
-    total_duration: int
-    load_duration: int
-    prompt_eval_count: int
-
-
-class PromptAnswer(msgspec.Struct):
-    """Holds one vector."""
-
-    embedding: list[float]
-
-
-class ErrorAnswer(msgspec.Struct):
-    """Holds an error."""
-
-    error: str
-
-
-class VersionAnswer(msgspec.Struct):
-    """Holds the version of this server."""
-
-    version: str
 
 
 _EMBED = msgspec.json.Decoder(EmbedRequest)

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import Input
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Call, Service, Task, Wanted, answer, base64_of, json_of, rows_of
 
@@ -18,7 +17,7 @@ from whiten_serving.http.service import Call, Service, Task, Wanted, answer, bas
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     """Asks for vectors. The fields from `prompt_name` on are not OpenAI's; clients send them as `extra_body`."""
 
-    input: Input
+    input: msgspec.Raw  # texts or token ids, which `Inputs` reads
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
@@ -29,61 +28,6 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     truncate: bool | Literal["NONE", "START", "END"] | None = None
     normalize: bool | None = None
     precision: VectorPrecision | None = None
-
-
-class Embedding(msgspec.Struct):
-    """Holds one vector: numbers, or the bytes of float32 numbers, little-endian, in base64."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
-class Usage(msgspec.Struct):
-    """Counts the tokens of a request."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingsAnswer(msgspec.Struct):
-    """Holds the vectors of a request, in the order of its texts."""
-
-    object: Literal["list"]
-    data: list[Embedding]
-    model: str
-    usage: Usage
-
-
-class ModelAnswer(msgspec.Struct):
-    """Describes one model."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
-class ModelsAnswer(msgspec.Struct):
-    """Lists the models."""
-
-    object: Literal["list"]
-    data: list[ModelAnswer]
-
-
-class ErrorBody(msgspec.Struct):
-    """Describes an error."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorAnswer(msgspec.Struct):
-    """Holds an error."""
-
-    error: ErrorBody
 
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)

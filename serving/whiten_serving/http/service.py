@@ -101,17 +101,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Describes a route: how it is found, answered, and described in OpenAPI."""
+    """Describes a route."""
 
     method: Literal["GET", "POST"]
     path: str
     dialect: Dialect
     handler: "Callable[[Service, Request, Call], Awaitable[Response]]"
-    summary: str
-    answer: Any  # type of the answer, or several; str for plain text
-    request: Any = None  # type of the body, or several; None for no body
-    access: Literal["key", "open", "metrics"] = "key"
-    computes: bool = False  # whether it gives work to the scheduler, which must have room
+    open: bool = False  # whether it needs no key
+    queues: bool = True  # whether a POST gives work to the scheduler, which must have room
 
 
 class Service:
@@ -127,8 +124,7 @@ class Service:
 
     def admit(self, endpoint: Endpoint, call: Call) -> None:
         """Check all that can be checked before the body is read."""
-        open_metrics = endpoint.access == "metrics" and not self.settings.metrics_need_key
-        if self._keys and endpoint.access != "open" and not open_metrics:
+        if self._keys and not endpoint.open:
             self._check_key(call.headers)
         timeout, given = self.settings.timeout, call.headers.get(b"x-timeout-ms")
         if given is not None:
@@ -137,7 +133,7 @@ class Service:
                 raise ApiError("invalid_header", f"x-timeout-ms is {shown!r}; wanted a whole number of milliseconds")
             timeout = min(timeout, int(given) / 1000)
         call.deadline = call.begun + timeout
-        if endpoint.computes:
+        if endpoint.method == "POST" and endpoint.queues:
             try:
                 self.models.scheduler.check_room()
             except OverloadedError as error:
@@ -148,14 +144,12 @@ class Service:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         bearer = key.strip() if scheme.lower() == b"bearer" else b""
         given = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
-        authenticate = {"www-authenticate": "Bearer"}
-        if not given:
-            message = "the request has no key; send the header 'Authorization: Bearer KEY'"
-            raise ApiError("invalid_api_key", message, None, authenticate)
-        digest = sha256(given).digest()
+        digest = sha256(given or b"").digest()
         if not sum([hmac.compare_digest(digest, known) for known in self._keys]):
             message = "the request's key is not one of this server; check it"
-            raise ApiError("invalid_api_key", message, None, authenticate)
+            if not given:
+                message = "the request has no key; send the header 'Authorization: Bearer KEY'"
+            raise ApiError("invalid_api_key", message, None, {"www-authenticate": "Bearer"})
 
     async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""

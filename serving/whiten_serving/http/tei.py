@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import Input, parsed
+from whiten_serving.http.inputs import parsed
+from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Call, Service, Wanted, answer, json_of, rows_of
 
@@ -34,9 +35,9 @@ class Waiting(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EmbedRequest(EmbedParameters, kw_only=True):
-    """Asks for vectors. `model` is for a server of several models, and may be in the query string too."""
+    """Asks for vectors. `model` is for a server of several models."""
 
-    inputs: Input
+    inputs: msgspec.Raw  # texts or token ids, which `Inputs` reads
     parameters: EmbedParameters | None = None
     options: Waiting | None = None
     model: str | None = None
@@ -66,27 +67,6 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     prompt_name: str | None = None
     model: str | None = None
 
-
-class TokenAnswer(msgspec.Struct):
-    """Describes a token; special ones have no place in the text."""
-
-    id: int
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
-
-
-class ErrorAnswer(msgspec.Struct):
-    """Holds an error."""
-
-    error: str
-    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
-
-
-EmbedAnswer = list[list[float]]
-SimilarityAnswer = list[float]
-TokenizeAnswer = list[list[TokenAnswer]]
 
 _EMBED = msgspec.json.Decoder(EmbedRequest)
 _SIMILARITY = msgspec.json.Decoder(SimilarityRequest)
@@ -147,8 +127,8 @@ def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _model(service: Service, request: Request, name: str | None) -> ServedModel:
-    """Return the model that the path, the body or the query string names; there is no such field in TEI."""
-    return service.models.get(request.path_params.get("model") or name or request.query_params.get("model"))
+    """Return the model that the path or the body names; there is no such field in TEI."""
+    return service.models.get(request.path_params.get("model") or name)
 
 
 def _merged(asked: EmbedParameters, parameters: EmbedParameters | None) -> EmbedParameters:
@@ -212,3 +192,51 @@ def _tokens(served: ServedModel, text: str, special: bool) -> list[dict[str, obj
         }
         for one in served.encoder.tokens(text, special=special)
     ]
+
+
+async def info(service: Service, request: Request, call: Call) -> Response:
+    name = request.path_params.get("model") or service.models.names[0]
+    served = service.models.get(name)
+    manifest, settings, scheduler = served.manifest, service.settings, service.models.scheduler
+    described = {
+        "model_id": served.name,
+        "model_sha": served.digest,
+        "model_dtype": {"fp32": "float32", "fp16": "float16"}.get(manifest.precision, manifest.precision),
+        "model_type": {"embedding": {"pooling": manifest.pooling or "none"}},
+        "max_concurrent_requests": scheduler.max_queue_tokens,  # each has a token at least while it waits
+        "max_input_length": manifest.max_seq_length,
+        "max_batch_tokens": scheduler.max_batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": settings.max_texts,
+        "auto_truncate": settings.on_long == "truncate",
+        "tokenization_workers": scheduler.lanes,
+        "version": version(),
+        "sha": None,
+        "docker_label": None,
+        "whiten": {
+            "models": list(service.models.names),
+            "dimension": manifest.dimension,
+            "space": served.encoder.space,
+            "layers": list(manifest.layers),
+            "whitening": manifest.whitening.description if manifest.whitening else "none",
+            "similarity": manifest.similarity_fn_name,
+            "prompts": list(manifest.prompts),
+            "default_prompt_name": manifest.default_prompt_name,
+            "normalize": _normalizes(service, served),
+            "truncation_side": manifest.truncation_side,
+            "providers": served.encoder.providers,
+            "parity_cosine": served.parity,
+            "lanes": scheduler.lanes,
+            "max_queue_tokens": scheduler.max_queue_tokens,
+            "max_wait": scheduler.max_wait,
+            "options": settings.told(),
+        },
+    }
+    return answer(json_of(described))
+
+
+def _normalizes(service: Service, served: ServedModel) -> dict[str, bool]:
+    """Return whether each route's vectors are divided by their norm, if a request does not say it."""
+    asked, own = service.settings.normalize, served.manifest.normalize
+    routes = {"/v1/embeddings": False, "/embed": True, "/api/embed": True, "/api/embeddings": False}
+    return {route: own or (default if asked is None else asked) for route, default in routes.items()}

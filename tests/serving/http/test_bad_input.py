@@ -15,7 +15,7 @@ from support.corpus import NASTY
 from whiten_serving.http.app import ENDPOINTS
 
 EMBEDDINGS = "/v1/embeddings"
-POSTS = sorted({endpoint.path for endpoint in ENDPOINTS if endpoint.request is not None and "{" not in endpoint.path})
+POSTS = sorted({endpoint.path for endpoint in ENDPOINTS if endpoint.method == "POST" and "{" not in endpoint.path})
 FIELDS = (
     *("input", "inputs", "prompt", "model", "encoding_format", "dimensions", "precision", "truncate", "normalize"),
     *("options", "parameters", "prompt_name", "source_sentence", "sentences", "input_type", "user", "keep_alive"),

@@ -10,7 +10,7 @@ import pytest
 from support.asgi import asked
 
 KEYS = ("first-key", "zweiter-schlüssel")
-OPEN = ("/live", "/ready", "/health", "/ping")
+OPEN = ("/live", "/ready", "/health", "/ping", "/metrics")
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,10 @@ def test_keys_that_are_wrong(app_with: Any, headers: dict[str, str], path: str) 
     assert "first" not in answer.body.decode()
 
 
-def test_probes_need_no_key_and_metrics_do_if_the_operator_says_so(app_with: Any) -> None:
+def test_probes_and_metrics_need_no_key(app_with: Any) -> None:
     app = app_with(api_keys=KEYS)
-    assert [asked(app, "GET", path).status for path in OPEN] == [200] * 4
-    assert [asked(app, "GET", path).status for path in ("/", "/info", "/v1/models", "/openapi.json")] == [401] * 4
-    assert asked(app, "GET", "/metrics").status == 200
-    assert asked(app_with(api_keys=KEYS, metrics_need_key=True), "GET", "/metrics").status == 401
+    assert [asked(app, "GET", path).status for path in OPEN] == [200] * 5
+    assert [asked(app, "GET", path).status for path in ("/", "/info", "/v1/models", "/api/tags")] == [401] * 4
 
 
 def test_every_key_is_compared_in_constant_time(app_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:

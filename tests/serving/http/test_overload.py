@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from support.asgi import ask
@@ -181,14 +180,6 @@ def test_a_text_that_fails_fails_its_request_alone(
     assert any("RuntimeError" in str(record.exc_info) for record in caplog.records)
     if path == "/embed":
         assert_near(found[0].json(), reference.encode(["good"], normalize_embeddings=True))
-
-
-def test_vectors_that_are_not_finite_are_no_answer(gated: Any) -> None:
-    encoder, gate = gated
-    gate._run = lambda ids, prompt_tokens, alone: np.full((len(ids), 32), np.nan, np.float32)
-    gate.open()
-    answer = asyncio.run(ask(encoder.asgi_app(), "POST", "/v1/embeddings", {"input": "a"}))
-    assert (answer.status, answer.json()["error"]["code"]) == (500, "engine")
 
 
 def test_a_closed_encoder_is_503(golden: Any) -> None:
