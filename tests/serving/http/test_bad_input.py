@@ -126,6 +126,22 @@ def test_bad_calls(app: Any, path: str, body: object, status: int, code: str, wo
     assert answer.headers["x-should-retry"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("options", "texts", "code", "kind", "status"),
+    [
+        ({"on_long": "error"}, ["a", LONG], "context_length_exceeded", "Tokenizer", 422),
+        ({"empty": "error"}, ["a", ""], "empty_text", "Empty", 400),
+    ],
+)
+def test_texts_that_the_operator_refuses(
+    app_with: Any, options: Any, texts: list[str], code: str, kind: str, status: int
+) -> None:
+    answer = asked(app_with(**options), "POST", EMBEDDINGS, {"input": texts})
+    assert (answer.status, answer.json()["error"]["code"]) == (400, code)
+    answer = asked(app_with(**options), "POST", "/embed", {"inputs": texts})
+    assert (answer.status, answer.json()["error_type"]) == (status, kind)
+
+
 def test_the_field_at_fault_is_named(app: Any) -> None:
     for body, param in (({"input": 3}, "input"), ({"input": "a", "task": "x"}, "task"), ([], None)):
         assert asked(app, "POST", EMBEDDINGS, body).json()["error"]["param"] == param
