@@ -14,7 +14,7 @@ from support.corpus import sentences
 from support.runners import FakeRunner
 from support.vectors import worst
 from whiten import Encoder, WhitenError
-from whiten_serving import AsyncEncoder, DeadlineExceededError, OverloadedError
+from whiten_serving import AsyncEncoder, DeadlineExceededError
 
 CLOSE = 1e-5
 """Distance of a vector from that of `Encoder.encode`, relative to its norm, as in test_batcher.py."""
@@ -53,13 +53,25 @@ async def waiting(encoder: AsyncEncoder, requests: int) -> None:
         await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("texts", [[], (), iter([])])
-def test_no_texts_give_no_vectors_at_once(tiny: Encoder, texts: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"truncate_dim": 7, "normalize_embeddings": True, "precision": "int8"},
+        {"prompt": "query: ", "truncate": False},
+    ],
+)
+def test_options_are_those_of_encode(tiny: Encoder, options: dict[str, Any]) -> None:
     async def main() -> None:
         async with AsyncEncoder(tiny) as encoder:
-            assert (await encoder.encode(texts, truncate_dim=3)).shape == (0, 3)
+            for texts in ("a", ["a", "b"], iter(["a"]), []):
+                found = await encoder.encode(texts, timeout=60.0, **options)
+                assert found.shape[-1] == options.get("truncate_dim", 32)
+            found = await encoder.encode(sentences(20), **options)
+        want = tiny.encode(sentences(20), **options)
+        assert found.dtype == want.dtype
+        assert np.abs(found - want).max() <= (1 if found.dtype == np.int8 else CLOSE * np.linalg.norm(want[0]))
         with pytest.raises(WhitenError, match="the batcher is closed"):
-            await encoder.encode(texts)
+            await encoder.encode([])
 
     run(main())
 
@@ -123,22 +135,6 @@ def test_the_time_that_tokenising_takes_is_part_of_the_timeout(tiny: Encoder, mo
     run(main())
 
 
-def test_a_request_refused_after_tokenising_is_told_as_such(tiny: Encoder) -> None:
-    async def main() -> None:
-        runner = FakeRunner(held=True)
-        async with with_runner(tiny, runner, max_queue_tokens=30) as encoder:
-            tasks = [await begun(runner, asyncio.create_task(encoder.encode("first")))]
-            tasks.append(asyncio.create_task(encoder.encode("second")))
-            await waiting(encoder, 1)
-            with pytest.raises(OverloadedError, match="tokens wait, and 30 may"):
-                await encoder.encode(["word"] * 20)
-            runner.open.set()
-            await asyncio.gather(*tasks)
-            assert (await encoder.encode("a")).shape == (3,)
-
-    run(main())
-
-
 def test_tasks_that_are_ready_together_share_a_batch(tiny: Encoder) -> None:
     async def main() -> None:
         runner = FakeRunner()
@@ -194,15 +190,3 @@ def test_a_loop_that_is_closed_while_a_batch_runs_harms_nobody(tiny: Encoder) ->
         await encoder.close()
 
     run(later())
-
-
-def test_a_request_tells_its_tokens_and_times(tiny: Encoder) -> None:
-    async def main() -> None:
-        async with AsyncEncoder(tiny) as encoder:
-            request = await encoder.request(["a", "long " * 99])
-            assert request.tokens == sum(map(len, request.texts.ids))
-            assert request.texts.truncated == 1
-            assert (await encoder.answer(request)).shape == (2, 32)
-            assert 0 < request.submitted <= request.started <= request.ended
-
-    run(main())

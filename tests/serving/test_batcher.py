@@ -1,22 +1,18 @@
-"""Test `Batcher`, and what `AsyncEncoder` has in common with it: vectors of `Encoder.encode`, refusals, how it ends."""
+"""Test `Batcher`: vectors of `Encoder.encode`, refusals, how it ends."""
 
-import asyncio
 import copy
 import gc
 import pickle
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from support.bundles import change_bundle, copy_bundle
 from support.corpus import NASTY, sentences
@@ -24,7 +20,6 @@ from support.runners import FakeRunner
 from support.server import until
 from support.vectors import worst
 from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError
-from whiten_runtime.inference.engine import TokenRunner
 from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError, OverloadedError
 
 CLOSE = 1e-6
@@ -40,42 +35,6 @@ PROMPTS = {"query": "query: ", "passage": "passage: "}
 def encoder(request: pytest.FixtureRequest, golden: Path) -> Iterator[Encoder]:
     with Encoder(golden / request.param) as opened:
         yield opened
-
-
-class InLoop:
-    """Has the methods of a `Batcher`, and calls an `AsyncEncoder` in an event loop of another thread."""
-
-    def __init__(self, encoder: Encoder, **options: Any) -> None:
-        self._encoder, self._loop = AsyncEncoder(encoder, **options), asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.stats = self._encoder.stats
-
-    @property
-    def runner(self) -> TokenRunner:
-        return self._encoder.batcher.runner
-
-    @runner.setter
-    def runner(self, runner: TokenRunner) -> None:
-        self._encoder.batcher.runner = runner
-
-    def submit(self, texts: Any, **options: Any) -> "Future[Any]":
-        return asyncio.run_coroutine_threadsafe(self._encoder.encode(texts, **options), self._loop)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._encoder.close(), self._loop).result(60)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-@pytest.fixture(params=[Batcher, InLoop])
-def kind(request: pytest.FixtureRequest) -> Any:
-    """Both ways to make batches: on threads, and in an event loop."""
-    return request.param
 
 
 @contextmanager
@@ -103,10 +62,10 @@ def bound(encoder: Encoder) -> float:
     return SMALL if encoder.manifest.precision == "fp32" else CLOSE
 
 
-def test_vectors_are_those_of_encode_under_load(kind: Any, encoder: Encoder) -> None:
+def test_vectors_are_those_of_encode_under_load(encoder: Encoder) -> None:
     texts = [*NASTY, *sentences(400)]
     alone = np.stack([encoder.encode(text) for text in texts])
-    with kind(encoder) as batcher:
+    with Batcher(encoder) as batcher:
         futures = [batcher.submit(text) for text in texts] + [batcher.submit(texts[start::7]) for start in range(7)]
         futures.append(batcher.submit(iter(texts)))
         got = np.stack([future.result(60) for future in futures[: len(texts)]])
@@ -114,19 +73,6 @@ def test_vectors_are_those_of_encode_under_load(kind: Any, encoder: Encoder) -> 
         for start, future in enumerate(futures[len(texts) : -1]):
             assert worst(future.result(60), alone[start::7]) <= bound(encoder)
         assert worst(futures[-1].result(60), alone) <= bound(encoder)
-
-
-@given(texts=st.lists(st.text(max_size=60), max_size=12))
-@settings(max_examples=25, deadline=None)
-def test_any_texts(tiny: Encoder, texts: list[str]) -> None:
-    with Batcher(tiny) as batcher:
-        futures = [batcher.submit(texts), *map(batcher.submit, texts)]
-        want = tiny.encode(texts)
-        got = futures[0].result(60)
-        assert (got.shape, got.dtype) == (want.shape, want.dtype)
-        for vector, future in zip(want, futures[1:], strict=True):
-            assert worst(future.result(60), vector) <= SMALL
-            assert worst(got, want) <= SMALL
 
 
 @pytest.mark.parametrize(
@@ -142,13 +88,11 @@ def test_any_texts(tiny: Encoder, texts: list[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("pooled", [True, False])
-def test_options_are_those_of_encode(
-    kind: Any, options: dict[str, Any], pooled: bool, golden: Path, tmp_path: Path
-) -> None:
+def test_options_are_those_of_encode(options: dict[str, Any], pooled: bool, golden: Path, tmp_path: Path) -> None:
     bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
     change_bundle(bundle, prompts=PROMPTS, include_prompt=pooled)
     texts = sentences(50)
-    with Encoder(bundle) as encoder, kind(encoder) as batcher:
+    with Encoder(bundle) as encoder, Batcher(encoder) as batcher:
         futures = [batcher.submit(texts[:7], **options), batcher.submit(texts), batcher.submit([], **options)]
         futures += [batcher.submit(text, **options) for text in texts]
         for future, want in zip(
@@ -197,8 +141,8 @@ def test_batchers_share_lanes(golden: Path, tmp_path: Path, bundle: str) -> None
         ({"a": 1}, "wanted a str, or a list or another iterable of str"),
     ],
 )
-def test_what_is_no_text_is_refused(kind: Any, tiny: Encoder, texts: Any, message: str) -> None:
-    with kind(tiny) as batcher, pytest.raises(TextError, match=message):
+def test_what_is_no_text_is_refused(tiny: Encoder, texts: Any, message: str) -> None:
+    with Batcher(tiny) as batcher, pytest.raises(TextError, match=message):
         batcher.submit(texts).result(60)
 
 
@@ -215,8 +159,8 @@ def test_what_is_no_text_is_refused(kind: Any, tiny: Encoder, texts: Any, messag
         ({"timeout": float("nan")}, "timeout is nan"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(kind: Any, tiny: Encoder, options: Any, message: str) -> None:
-    with kind(tiny) as batcher:
+def test_options_that_cannot_be_used_are_refused(tiny: Encoder, options: Any, message: str) -> None:
+    with Batcher(tiny) as batcher:
         for texts in ("a", ["a"], []):
             with pytest.raises(UsageError, match=message):
                 batcher.submit(texts, **options).result(60)
@@ -300,8 +244,8 @@ def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future
     assert batcher.stats().counted.late == 3
 
 
-def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(kind: Any, tiny: Encoder) -> None:
-    with holding(kind(tiny, lanes=1)) as (batcher, runner, first):
+def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Encoder) -> None:
+    with holding(Batcher(tiny, lanes=1)) as (batcher, runner, first):
         futures = [batcher.submit(["a", "b"]) for _ in range(60)]
         until(lambda: batcher.stats().queue_requests == 60)
         assert all(future.cancel() for future in futures[:50])

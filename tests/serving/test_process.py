@@ -240,23 +240,3 @@ def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_o
         with pytest.raises(ConnectionRefusedError):
             connect()
     assert not any("Traceback" in line for line in server.lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
-        b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"\x16\x03\x01\x02",
-    ],
-)
-def test_what_is_no_http_ends_its_connection_alone(tiny_bundle: Path, bad: bytes) -> None:
-    with RunningServer(tiny_bundle) as server:
-        with socket.create_connection(server.address, 60) as sock:
-            sock.sendall(bad)
-            sock.shutdown(socket.SHUT_WR)
-            answer = received(sock)
-            assert not answer or answer.startswith(b"HTTP/1.1 4")
-        assert server.embed(TEXT).status_code == 200

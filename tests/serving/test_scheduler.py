@@ -168,19 +168,6 @@ def test_a_request_that_failed_is_not_computed_further(opened: Opened) -> None:
     assert runner.texts == 20 + 1
 
 
-def test_a_runner_that_always_raises_fails_every_request_and_no_lane(opened: Opened) -> None:
-    lanes, runner, ended = opened(2), FakeRunner(), Ended()
-    requests = [request_of(runner, [POISON], [POISON], done=ended) for _ in range(30)]
-    for request in requests:
-        lanes.submit(request)
-    ended.wait(30)
-    assert {str(request.error) for request in requests} == {"onnxruntime failed: poison"}
-    healthy = request_of(runner, [1], done=ended)
-    lanes.submit(healthy)
-    ended.wait(31)
-    assert healthy.result is not None
-
-
 def test_a_vector_that_is_not_finite_fails_its_request_alone(opened: Opened) -> None:
     lanes, runner, ended, _ = held(opened, budget=1000)
     bad, good = request_of(runner, [1], [LOST], done=ended), request_of(runner, [1], done=ended)

@@ -1,13 +1,12 @@
 """The application around the routes: order of checks, methods, ids, own routes, starting and mounting."""
 
-import asyncio
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from support.asgi import ask, asked
+from support.asgi import asked
 from support.vectors import assert_near
 from whiten import Encoder
 
@@ -112,15 +111,3 @@ def test_an_unforeseen_error_is_500_and_does_not_end_the_application(
     assert "secret" not in answer.body.decode()
     assert caplog.records
     assert asked(app, "POST", EMBEDDINGS, {"input": "a"}).status == 200
-
-
-def test_many_requests_at_once_get_their_own_vectors(app: Any, reference: Encoder) -> None:
-    texts = [f"Sentence {index} " + "word " * (index % 40) for index in range(200)]
-
-    async def run() -> list[Any]:
-        return await asyncio.gather(
-            *(ask(app, "POST", "/embed", {"inputs": text, "normalize": False}) for text in texts)
-        )
-
-    found = [answer.json()[0] for answer in asyncio.run(run())]
-    assert_near(found, [reference.encode(text) for text in texts])

@@ -12,14 +12,6 @@ from whiten_serving.http.service import Service
 from whiten_serving.queue import BatchRun
 from whiten_serving.settings import AppSettings
 
-NAMES = {
-    *("whiten_requests", "whiten_request_seconds", "whiten_queue_seconds", "whiten_tokenize_seconds"),
-    *("whiten_run_seconds", "whiten_batch_texts", "whiten_batch_tokens"),
-    *("whiten_padding_tokens", "whiten_texts", "whiten_tokens", "whiten_truncated", "whiten_queue_tokens"),
-    *("whiten_queue_requests", "whiten_queue_seconds_of_work", "whiten_lanes_busy"),
-    *("whiten_rejected", "whiten_dropped", "whiten_ready", "whiten_info", "whiten_parity_cosine"),
-}
-
 
 def read(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     families = list(text_string_to_metric_families(page.decode()))
@@ -28,14 +20,6 @@ def read(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def value(samples: Any, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
-
-
-def test_every_name_is_there(app: Any) -> None:
-    answer = asked(app, "GET", "/metrics")
-    assert answer.headers["content-type"].startswith("text/plain")
-    families = {family.name for family in text_string_to_metric_families(answer.body.decode())}
-    assert families >= NAMES
-    assert any(name.startswith("process_") for name in families)
 
 
 def test_buckets_hold_what_is_up_to_their_bounds(app: Any) -> None:
@@ -55,8 +39,9 @@ def test_requests_are_counted(app: Any) -> None:
     asked(app, "POST", "/v1/embeddings", {"input": []})
     asked(app, "POST", "/v1/embeddings/not-there/" + "x" * 50)
     asked(app, "GET", "/v1/models/tiny")
-    found = read(asked(app, "GET", "/metrics").body)
-    route = "/v1/embeddings"
+    answer = asked(app, "GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    found, route = read(answer.body), "/v1/embeddings"
     assert value(found, "whiten_requests_total", route=route, model="tiny", status="200") == 1
     assert value(found, "whiten_requests_total", route=route, model="", status="400") == 1
     assert value(found, "whiten_requests_total", route="unknown", model="", status="404") == 1

@@ -82,12 +82,9 @@ def test_models_are_listed(two: Models) -> None:
     assert len(asked(app, "GET", "/api/tags").json()["models"]) == 2
 
 
-def test_names() -> None:
+def test_names_that_cannot_be_served(served: AsyncEncoder) -> None:
     with pytest.raises(UsageError, match="no model to serve"):
         Models([])
-
-
-def test_two_models_of_one_name(served: AsyncEncoder) -> None:
     with pytest.raises(UsageError, match="two models are named 'a'"):
         Models([ServedModel("a", served), ServedModel("a", served)])
     with pytest.raises(UsageError, match="empty name"):

@@ -1,9 +1,7 @@
 """OpenAI's routes: every form of input, every format of vectors, and what is refused."""
 
-import asyncio
 import base64
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from support.asgi import asked
 from support.vectors import assert_near
 from whiten import Encoder
-from whiten_serving import AsyncEncoder
 
 ROUTE = "/v1/embeddings"
 TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]
@@ -55,14 +52,6 @@ def test_precisions(app: Any, reference: Encoder, precision: Any) -> None:
     assert (answer.status, error["code"], error["param"]) == (400, "unsupported_value", "encoding_format")
     assert f"precision is {precision}" in error["message"]
     assert 'encoding_format="float"' in error["message"]
-
-
-def test_int8_bundles_too(golden: Path) -> None:
-    with Encoder(golden / "bundle-v1-int8") as encoder:
-        batched = AsyncEncoder(encoder)
-        found = vectors_of(asked(batched.asgi_app(), "POST", ROUTE, {"input": TEXTS}))
-        assert_near(found, encoder.encode(TEXTS))
-        asyncio.run(batched.close())
 
 
 def test_many_texts_are_written_in_parts(app: Any, reference: Encoder) -> None:
