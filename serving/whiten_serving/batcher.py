@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import UsageError
 from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.queue import Finish, Request, Stats, moment_in
-from whiten_serving.scheduler import MAX_QUEUE_TOKENS, Scheduler
+from whiten_serving.queue import MAX_QUEUE_TOKENS, Finish, Request, Stats, moment_in
+from whiten_serving.scheduler import Scheduler
 
 _FINISHERS = 256
 """Number of different options that are remembered."""

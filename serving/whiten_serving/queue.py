@@ -15,6 +15,9 @@ from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.batching import token_budget, workers_for
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 
+MAX_QUEUE_TOKENS = 131_072
+"""Default for the number of tokens that may wait: some seconds of a small model on two cores."""
+
 WINDOW = 256
 """Number of texts, the oldest ones, from which a batch is formed: about ten batches of short texts."""
 
@@ -262,15 +265,18 @@ def companions(lengths: Sequence[int], budget: int, full: int) -> list[int]:
 
     The cost is that of padded tokens, at most `budget` unless the first text alone has more, and of the run.
     """
+    if len(lengths) == 1:  # single-text requests should not wait
+        return [0]
     order = np.argsort(lengths, kind="stable")
     tokens = np.asarray(lengths)[order]
-    place = int(np.flatnonzero(order == 0)[0])
+    place = int(order.argmin())  # of the first text
     ends = np.arange(1, len(tokens) + 1)  # a batch has neighbours in the order of lengths, from a start to an end
     starts = np.maximum(ends - np.maximum(budget // tokens, 1), np.searchsorted(tokens, tokens * _SHORTEST))
-    sums = np.concatenate(([0], np.cumsum(tokens)))
+    sums = np.zeros(len(tokens) + 1, np.intp)
+    tokens.cumsum(out=sums[1:])
     useful = (sums[ends] - sums[starts]) / ((ends - starts) * tokens + full * RUN_SHARE)
     useful[(starts > place) | (ends <= place)] = 0
-    row, end = np.unravel_index(int(useful.argmax()), useful.shape)
+    row, end = divmod(int(useful.argmax()), len(tokens))
     found: list[int] = order[starts[row, end] : end + 1].tolist()
     return found
 

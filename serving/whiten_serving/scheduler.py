@@ -17,10 +17,7 @@ from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.vectors import not_finite, rows_not_finite
 from whiten_runtime.ort.process import before_exit
 from whiten_runtime.ort.processor import thread_count
-from whiten_serving.queue import Batch, BatchRun, Counters, Queue, Rate, Request, Stats, is_number
-
-MAX_QUEUE_TOKENS = 131_072
-"""Default for the number of tokens that may wait: some seconds of a small model on two cores."""
+from whiten_serving.queue import MAX_QUEUE_TOKENS, Batch, BatchRun, Counters, Queue, Rate, Request, Stats, is_number
 
 _log = logging.getLogger("whiten.serving")
 
