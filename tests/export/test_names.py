@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from support.cli import invoke
+from support.cli import invoke, ok
 from support.families import LAYERS
 from support.hub import COMMIT
 from support.published import save_published
@@ -33,8 +33,7 @@ def test_name_is_resolved_to_its_repository(
     snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path], corpus_file: Path
 ) -> None:
     shutil.copytree(checkpoint("bert"), snapshot("bert-base"))
-    result = run("bert-base", "--layers", "1,4", "--corpus", corpus_file)
-    assert result.exit_code == 0, result.stderr
+    ok("export", "bert-base", "--layers", "1,4", "--corpus", corpus_file)
     source = manifest("bundles/bert-base-l1-l4")["source"]
     assert isinstance(source, dict)
     assert (source["checkpoint"], source["revision"]) == ("google-bert/bert-base-uncased", COMMIT)
@@ -47,8 +46,8 @@ def test_casing_is_set_by_the_catalogue(
 ) -> None:
     shutil.copytree(checkpoint("spanbert"), snapshot("spanbert-base"))
     options = ("--layers", "0", "--corpus", corpus_file)
-    assert run("spanbert-base", *options, "--out", "named").exit_code == 0
-    assert run(checkpoint("spanbert"), *options, "--out", "unnamed").exit_code == 0
+    ok("export", "spanbert-base", *options, "--out", "named")
+    ok("export", checkpoint("spanbert"), *options, "--out", "unnamed")
     for bundle, same in (("named", False), ("unnamed", True)):
         with Encoder(bundle) as encoder:
             a, b = encoder.encode(["The Committee", "the committee"])
@@ -58,18 +57,17 @@ def test_casing_is_set_by_the_catalogue(
 def test_recommended_pooling_is_the_default(snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path]) -> None:
     shutil.copytree(checkpoint("bert"), snapshot("simcse"))
     command = ("simcse", "--layers", "3", "--whitening", "none")
-    assert run(*command).exit_code == 0
+    ok("export", *command)
     assert manifest("bundles/simcse-l3-pooler-raw")["pooling"] == "pooler"
-    assert run(*command, "--pooling", "mean").exit_code == 0
+    ok("export", *command, "--pooling", "mean")
     assert manifest("bundles/simcse-l3-raw")["pooling"] == "mean"
-    assert run("simcse").exit_code == 0
+    ok("export", "simcse")
     assert manifest("bundles/simcse")["normalize"]
 
 
 def test_embedding_model_is_exported_as_published_by_its_hub_id(snapshot: Callable[[str], Path]) -> None:
     folder = save_published("bge-small", snapshot("bge-small"))
-    result = run("BAAI/bge-small-en-v1.5")
-    assert result.exit_code == 0, result.stderr
+    ok("export", "BAAI/bge-small-en-v1.5")
     described = manifest("bundles/bge-small")
     assert (described["layers"], described["pooling"], described["normalize"]) == ([LAYERS], "cls", True)
     assert (described["whitening"], described["published"] is not None) == (None, True)
@@ -89,9 +87,8 @@ def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path
     with zipfile.ZipFile(folder / str(entry.file), "w") as archive:
         lines = (f"{word} {' '.join(f'{x:.4f}' for x in row)}\n" for word, row in zip(words, rows, strict=True))
         archive.writestr("glove.txt", "".join(lines))
-    result = run("sif", "--corpus", corpus_file)
-    assert result.exit_code == 0, result.stderr
+    ok("export", "sif", "--corpus", corpus_file)
     described = manifest("bundles/sif-l0-sif")
     assert (described["pooling"], described["dimension"]) == ("sif", 12)
-    assert run("glove", "--corpus", corpus_file).exit_code == 0
+    ok("export", "glove", "--corpus", corpus_file)
     assert manifest("bundles/glove-l0")["pooling"] == "mean"

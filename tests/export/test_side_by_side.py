@@ -1,7 +1,6 @@
 """Test that a reference whose texts are computed side by side gives what it gives one after the other."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whiten_export.proof.gate import Definition, Request, Tokenized, compute_expected, distinct_rows
+from whiten_export.proof.gate import Definition, Request, compute_expected
 from whiten_export.proof.probe_texts import token_batches
 from whiten_export.proof.reference import Composition, Head
+from whiten_runtime.reporter import Reporter
 
 torch = pytest.importorskip("torch")
 
 TEXTS = tuple("abcdefgh")
 IDS = [[5 + n for n in range(length)] for length in (3, 9, 1, 0, 7, 3, 12, 2)]
-PROBES = Tokenized(Request("", TEXTS), IDS)
-PROMPTED = (Tokenized(Request("p", TEXTS[:2]), [[5, 6, 7], [9, 8, 7, 6]], 1),)
+PROBES = Request("", TEXTS, IDS)
+REQUESTS = (PROBES, Request("p", TEXTS[:2], [[5, 6, 7], [9, 8, 7, 6]], 1))
 
 
 class Fake:
@@ -26,8 +26,8 @@ class Fake:
 
     name = "fake"
 
-    def __init__(self, workers: int, fails: tuple[int, ...] = ()) -> None:
-        self.workers, self.fails = workers, fails
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
         self.lengths: list[int] = []
         self.threads: set[str] = set()
 
@@ -39,26 +39,19 @@ class Fake:
         length = input_ids.shape[1]
         self.threads.add(threading.current_thread().name.split("_")[0])
         self.lengths.append(length)
-        if length in self.fails:
-            time.sleep(0.05 if length == max(self.fails) else 0)
-            raise ValueError(f"{length} tokens")
         return np.array([[[(input_ids * (attention_mask == 1)).sum(), length]]], np.float64)
 
 
-def expected(reference: object, advanced: list[int] | None = None) -> list[np.ndarray]:
+def expected(reference: object) -> list[np.ndarray]:
     definition = Definition(reference, Composition((0,)), Head(None, False), 2)  # type: ignore[arg-type]
-    advance = (advanced if advanced is not None else []).append
-    found = compute_expected(definition, PROBES, PROMPTED, token_batches(16, 90, 0), advance)
+    found = compute_expected(definition, REQUESTS, token_batches(16, 90, 0), Reporter())
     return [found.probes.unwhitened, *found.batch_vectors, *found.unwhitened]
 
 
 def test_vectors_do_not_depend_on_the_number_of_workers() -> None:
-    advanced: list[int] = []
-    alone, together = expected(Fake(1)), expected(Fake(3), advanced)
+    alone, together = expected(Fake(1)), expected(Fake(3))
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one, other)
-    rows = distinct_rows(PROBES, PROMPTED, token_batches(16, 90, 0))
-    assert sum(advanced) == sum(len(ids) for ids, _ in rows)
 
 
 def test_each_row_is_computed_once_and_the_longest_first() -> None:
@@ -68,13 +61,6 @@ def test_each_row_is_computed_once_and_the_longest_first() -> None:
     assert reference.lengths.count(16) == 1, "of both batches with the longest row"
     assert reference.lengths.count(12) == 1
     assert reference.threads == {"MainThread"}
-
-
-def test_of_several_errors_that_of_the_longest_row_is_raised() -> None:
-    for _ in range(5):
-        with pytest.raises(ValueError, match="16 tokens"):
-            expected(Fake(4, fails=(16, 12)))
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("whiten-reference")]
 
 
 def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:
@@ -93,7 +79,7 @@ def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint:
             torch.set_num_threads(threads)
             reference = TorchReference(network, (1,), "mean", in_threads=True)
             definition = Definition(reference, Composition((1,)), Head(None, False), network.config.hidden_size)
-            vectors = compute_expected(definition, PROBES, (), token_batches(16, 90, 0), lambda _: None)
+            vectors = compute_expected(definition, [PROBES], token_batches(16, 90, 0), Reporter())
             found.append([vectors.probes.unwhitened, *vectors.batch_vectors])
             assert torch.get_num_threads() == threads
     finally:

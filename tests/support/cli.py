@@ -16,3 +16,12 @@ def ok(*arguments: object) -> Result:
     result = invoke(whiten, *arguments)
     assert result.exit_code == 0, result.stderr
     return result
+
+
+def refused(*arguments: object, code: int = 2) -> str:
+    """Run `whiten` with arguments that it must refuse in one line on stderr, and return that line."""
+    result = invoke(whiten, *arguments)
+    errors = [line for line in result.stderr.splitlines() if not line.startswith(("·", "warning: "))]
+    assert (result.exit_code, len(errors), result.stdout) == (code, 1, ""), result.output
+    assert errors[0].startswith("error: ")
+    return errors[0]

@@ -1,12 +1,15 @@
 """Small graphs of products, and runs as other programs do: by onnxruntime with its default options."""
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+
+from whiten_export.graph.builder import constant
 
 WIDTH, INNER = 96, 64
 
@@ -36,33 +39,27 @@ def additions_before_norms(model: Path) -> list[str]:
     return [node.output[0] for node in nodes if node.op_type == "Add" and node.output[0] in read | (means & less)]
 
 
+def graph_of(text: str, arrays: Mapping[str, np.ndarray]) -> ir.Model:
+    """Return a graph from ONNX's text; values that nothing gives are initialisers, with "_" for "." in their names."""
+    model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]> g {text}')
+    for name, array in arrays.items():
+        for node in model.graph:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.name == name.replace(".", "_"):
+                    node.replace_input_with(index, constant(model.graph, name, array))
+    return model
+
+
 def linear_graph(generator: np.random.Generator) -> tuple[ir.Model, dict[str, np.ndarray]]:
     """Return a graph and its weights: two MatMuls of one value, their sum, and a third with the whitening's name."""
-    weights = {
-        "a": generator.normal(size=(WIDTH, INNER)).astype(np.float32),
-        "b": generator.normal(size=(WIDTH, INNER)).astype(np.float32),
-        "whitening.weight": generator.normal(size=(INNER, INNER)).astype(np.float32),
-    }
-    text = f"""
-    <ir_version: 10, opset_import: ["" : 20]>
-    g (float[n, s, {WIDTH}] x) => (float[n, s, {INNER}] y)
-    <float[{WIDTH}, {INNER}] a, float[{WIDTH}, {INNER}] b, float[{INNER}, {INNER}] whitening_weight>
+    shapes = {"a": (WIDTH, INNER), "b": (WIDTH, INNER), "whitening.weight": (INNER, INNER)}
+    weights = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    text = f"""(float[n, s, {WIDTH}] x) => (float[n, s, {INNER}] y)
     {{ p = MatMul(x, a)
        q = MatMul(x, b)
        z = Add(p, q)
-       y = MatMul(z, whitening_weight) }}
-    """
-    model = ir.from_onnx_text(text)
-    for value in list(model.graph.inputs)[1:]:
-        model.graph.inputs.remove(value)
-    for name, array in weights.items():
-        value = next(v for node in model.graph for v in node.inputs if v and v.name == name.replace(".", "_"))
-        value.const_value = ir.tensor(array, name=name)
-        if value.name in model.graph.initializers:
-            del model.graph.initializers[value.name]
-        value.name = name
-        model.graph.register_initializer(value)
-    return model, weights
+       y = MatMul(z, whitening_weight) }}"""
+    return graph_of(text, weights), weights
 
 
 def run(model: ir.Model, x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Test the check of a map on kinds of text, and when more vectors no longer move a map."""
+"""Test whether a map does harm, the weight of its shrinkage, and when more vectors no longer move a map."""
 
 import numpy as np
 import pytest
@@ -9,36 +9,39 @@ from whiten_whitening.choosing import (
     COMPARED,
     SETTLED,
     Halves,
-    check_kinds,
     enough_to_tell,
     likeliest_weight,
     movement,
     vectors_needed,
 )
 from whiten_whitening.isotropy import Spread, average_cosine
-from whiten_whitening.maps import WhiteningSpec, fit_map
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments, row_keys
 
 CORPUS = anisotropic(3000, 12)
 MOMENTS = Moments.of(CORPUS)
 
 
-def test_a_kind_like_the_corpus_is_not_hurt_and_one_elsewhere_is() -> None:
-    fitted = fit_map(MOMENTS)
+def test_vectors_like_the_corpus_are_not_hurt_and_others_are() -> None:
+    fitted, plain = fit_map(MOMENTS), fit_map(MOMENTS, WhiteningSpec(beta=0))
     far = CORPUS[:200] @ np.diag(np.linspace(0.01, 3, 12)[::-1]) + 40
-    like, unlike = check_kinds(fitted, {"like": Moments.of(CORPUS[:500]), "unlike": Moments.of(far)})
-    assert (like.kind, like.hurt, unlike.kind, unlike.hurt) == ("like", False, "unlike", True)
-    assert like.after.iso_score > 0.9 > like.before.iso_score
-    assert unlike.after.average_cosine > 0.37
 
+    def spreads(vectors: np.ndarray, fitted: WhiteningMap) -> tuple[Spread, Spread]:
+        raw = Moments.of(vectors)
+        white = raw.affine(fitted.mean, fitted.weight)
+        return Spread.of(raw.mean, raw.covariance), Spread.of(white.mean, white.covariance)
 
-@pytest.mark.parametrize("moved", [0, 30])
-def test_a_rotation_hurts_nothing(moved: float) -> None:
-    fitted = fit_map(MOMENTS, WhiteningSpec(beta=0))
-    (found,) = check_kinds(fitted, {"same": Moments.of(CORPUS + moved)})
-    assert found.before.iso_score == pytest.approx(found.after.iso_score)
-    assert (found.after.average_cosine > 0.37) == bool(moved)
-    assert not found.hurt
+    before, after = spreads(CORPUS[:500], fitted)
+    assert after.iso_score > 0.9 > before.iso_score
+    assert not before.hurt_by(after)
+    before, after = spreads(far, fitted)
+    assert after.average_cosine > 0.37
+    assert before.hurt_by(after)
+    for moved in (0, 30):  # a rotation hurts nothing
+        before, after = spreads(CORPUS + moved, plain)
+        assert before.iso_score == pytest.approx(after.iso_score)
+        assert (after.average_cosine > 0.37) == bool(moved)
+        assert not before.hurt_by(after, rescales=False)
 
 
 def test_spread_is_close_to_the_mean_cosine_of_pairs() -> None:

@@ -1,4 +1,4 @@
-"""Choose the whitening for `--whitening auto`, check it on kinds of text, and tell when it has settled."""
+"""Choose the whitening for `--whitening auto`, and tell when it has settled."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CandidateRecord
 from whiten_runtime.errors import UsageError
-from whiten_whitening.isotropy import Spread, iso_score
+from whiten_whitening.isotropy import iso_score
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec
 from whiten_whitening.moments import Float64Array, Keys, Moments, eigh, oas
 from whiten_whitening.similarity import cosines, spearman, unit
@@ -176,32 +176,6 @@ WEIGHTS = (0.3, 0.5, 0.7)
 
 _FLOOR = 1e-6
 """Smallest variance of the normal distribution, relative to the largest."""
-
-
-@dataclass(frozen=True)
-class KindCheck:
-    """Holds how a map changes the spread of one kind of text."""
-
-    kind: str  # name of the kind
-    before: Spread  # spread of the vectors before the map
-    after: Spread  # spread under the map
-    rescales: bool = True  # whether the map divides directions by their spread
-
-    @property
-    def hurt(self) -> bool:
-        """Return whether the map does harm to texts of this kind."""
-        return self.before.hurt_by(self.after, self.rescales)
-
-
-def check_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments]) -> tuple[KindCheck, ...]:
-    """Return how a map changes the spread of each kind; `kinds` are the moments of their vectors before the map."""
-    found = []
-    rescales = fitted.spec is not None and fitted.spec.beta > 0
-    for kind, moments in kinds.items():
-        mapped = moments.affine(fitted.mean, fitted.weight)
-        before = Spread.of(moments.mean, moments.covariance)
-        found.append(KindCheck(kind, before, Spread.of(mapped.mean, mapped.covariance), rescales))
-    return tuple(found)
 
 
 def likeliest_weight(moments: Moments, kinds: Mapping[str, Moments], weights: Sequence[float] = WEIGHTS) -> float:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import click
 
-from whiten_export.commands.summary import tell_written
+from whiten_export.commands import shared
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe, VectorRecipe
 from whiten_export.sources.choice import parse_numbers
@@ -84,7 +84,7 @@ _FOR_VECTORS = {
     "measured, and tells the reason. The default is auto; none for an embedding model of which neither layers nor a "
     "whitening are named; pca with --beta or --shrinkage.",
 )
-@option("--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]")
+@shared.dim_option
 @option(
     "--corpus",
     multiple=True,
@@ -108,19 +108,8 @@ _FOR_VECTORS = {
     is_flag=True,
     help="Use all sentences of the corpus, even if fewer are enough.",
 )
-@option(
-    "--beta",
-    type=float,
-    default=1.0,
-    metavar="B",
-    help="1 whitens, 0 only centres. It is the exponent. [default: chosen by auto]",
-)
-@option(
-    "--shrinkage",
-    default="none",
-    metavar="none|ledoit-wolf|oas|A",
-    help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
-)
+@shared.beta_option
+@shared.shrinkage_option
 @option(
     "--dev",
     metavar="FILE",
@@ -183,7 +172,7 @@ _FOR_VECTORS = {
     metavar="DIR",
     help="Directory of the bundle. The default is bundles/NAME-l1-l6 and the like.",
 )
-@option("--force", is_flag=True, help="Replace a bundle that is already there.")
+@shared.force_option
 @json_option
 @quiet_option
 @one_line_errors
@@ -241,7 +230,7 @@ def export(
         with needing("export"):
             from whiten_export.pipeline.export_model import export_bundle
         result = export_bundle(recipe, out, force, reporter)
-    tell_written(result, reporter, as_json, time.monotonic() - started)
+    shared.tell_written(result, reporter, as_json, time.monotonic() - started)
 
 
 def _refuse_for_vectors() -> None:

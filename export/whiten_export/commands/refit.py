@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from whiten_export.commands.summary import tell_written
+from whiten_export.commands import shared
 from whiten_export.corpus.statistics import Statistics, load_statistics, save_statistics
 from whiten_export.pipeline.recipe import WhiteningChoice
 from whiten_runtime.bundle.manifest import read_manifest
@@ -102,7 +102,7 @@ def fit(
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
     _check_file(out)
     with needing("refit"):
-        from whiten_export.pipeline.fit import fit_bundle
+        from whiten_export.pipeline.refit import fit_bundle
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     found = fit_bundle(locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, ConsoleReporter())
     _tell(out, found, as_json)
@@ -158,20 +158,9 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     help=f"Method, such as pca or auto. One of {', '.join(get_args(Method))} and auto. auto is decided by what can be "
     "measured, and tells the reason. The default is auto; pca with --beta or --shrinkage.",
 )
-@option("--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]")
-@option(
-    "--beta",
-    type=float,
-    default=1.0,
-    metavar="B",
-    help="1 whitens, 0 only centres. It is the exponent. [default: chosen by auto]",
-)
-@option(
-    "--shrinkage",
-    default="none",
-    metavar="none|ledoit-wolf|oas|A",
-    help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
-)
+@shared.dim_option
+@shared.beta_option
+@shared.shrinkage_option
 @option(
     "--align-to",
     type=click.Path(),
@@ -194,7 +183,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     metavar="TYPE",
     help="Type, float32 or int8. int8: whole numbers from -127 to 127, one scale a vector. [default: BUNDLE's]",
 )
-@option("--force", is_flag=True, help="Replace a bundle that is already there.")
+@shared.force_option
 @json_option
 @quiet_option
 @heading("Execution")
@@ -242,8 +231,7 @@ def refit(
     asked = replace(asked, method=whitening or asked.usual)
     with needing("refit"):
         from whiten_export.pipeline.align import align_refit
-        from whiten_export.pipeline.fit import fit_whitening
-        from whiten_export.pipeline.refit import refit_bundle
+        from whiten_export.pipeline.refit import fit_whitening, refit_bundle
         from whiten_export.writing.staging import check_place
     check_place(out, force)
     reporter = ConsoleReporter()
@@ -262,10 +250,9 @@ def refit(
         reporter,
         align_to=align_to,
         choice=fitted.choice,
-        kinds=fitted.kinds,
         vector_type=vector_type,
     )
-    tell_written(result, reporter, as_json)
+    shared.tell_written(result, reporter, as_json)
 
 
 def _check_file(out: Path) -> None:

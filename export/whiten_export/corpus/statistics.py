@@ -17,13 +17,13 @@ from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, PART, Corpus, builtin_sentences
+from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.reporter import Bar, Reporter
+from whiten_runtime.reporter import Bar
 from whiten_whitening.choosing import SETTLED, Halves, enough_to_tell, movement, vectors_needed
-from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_keys, text_keys
 
 FORMAT = 1
@@ -168,10 +168,7 @@ def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]
 
 
 def fit_corpus(corpus: Corpus, embedder: Embedder, value: str, advance: Advance = lambda count: None) -> Statistics:
-    """Return the statistics of the sentences' vectors before whitening, in memory that does not grow with their number.
-
-    Vectors enter in windows of fixed size: the result does not depend on how they were batched.
-    """
+    """Return the statistics of the sentences' vectors before whitening, which enter in windows of fixed size."""
     start = Statistics.empty(embedder.engine.width_of(value))
     found = deque(chain([start], gather(embed_windows(corpus, embedder, value, advance), start)), 1).pop()
     return Statistics(found.moments, found.sample, corpus.records)
@@ -253,9 +250,8 @@ def fit_until_settled(
 ) -> Statistics:
     """Return the statistics of as many sentences as the map needs, in the order of `Corpus.mixed`.
 
-    After each part, the map that would be fitted so far is fitted on either half of the sentences; if cosines of others
-    are the same under both, the fit stops. This depends on nothing but the vectors. A corpus with a limit, and one that
-    is too small to stop in, is read in order, as by `fit_corpus`.
+    The fit stops when cosines are the same under the maps of either half of the sentences so far. A corpus that has a
+    limit, or is too small to stop in, is read in order, as by `fit_corpus`.
     """
     progress = bar or Bar()
     available, width = corpus.count(), embedder.engine.width_of(value)
@@ -280,24 +276,3 @@ def fit_until_settled(
         progress.expect(min(available, max(n + PART, vectors_needed(n, moved))))
     deque(corpus, 0)  # a whole corpus is recorded in the order of its sources, however it was read
     return Statistics(statistics.moments, statistics.sample, corpus.records)
-
-
-def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) -> None:
-    """Warn of a corpus that is smaller than advised for a map that whitens, unless its fit stopped before the end."""
-    n, width = statistics.moments.n, len(fitted.mean)
-    if fitted.spec is None or not fitted.spec.beta or statistics.settled is not None or n >= ADVISED_RATIO * width:
-        return
-    if any(source.name == BUILTIN_CORPUS for source in statistics.corpus):
-        better = "give more of them"
-    else:
-        better = f"for English, {BUILTIN_CORPUS} is better, or both together (--corpus FILE --corpus {BUILTIN_CORPUS})"
-    report.warn(
-        f"{n:,} sentences for {width} dimensions are few, {ADVISED_RATIO * width:,} or more are advised: {better}"
-    )
-
-
-def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
-    """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
-    width, kept = fitted.weight.shape
-    if kept > fitted.rank and (kept < width or fitted.rank < width - 1):
-        report.warn(f"only {fitted.rank} of {kept} dimensions carry something; the others come out near 0")

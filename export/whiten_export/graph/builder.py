@@ -119,10 +119,7 @@ def save_graph(model: ir.Model, path: Path) -> None:
 
 
 def read_bundle_graph(path: Path) -> ir.Model:
-    """Read a bundle's graph, with weights that stay in their file, which may be a link, as in the hub's cache.
-
-    onnx_ir refuses weights outside the graph's folder, as links lead to; these are looked up where they really are.
-    """
+    """Read a bundle's graph, with weights that stay in their file, which may be a link, as onnx_ir refuses it."""
     model = ir.load(path)
     for value in model.graph.initializers.values():
         tensor = value.const_value

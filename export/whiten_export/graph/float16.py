@@ -1,8 +1,4 @@
-"""Convert a network to half precision, for GPUs: float16 up to the hidden states, float32 from pooling on.
-
-Two kinds of nodes stay float32: those that this project appends (pooling, whitening), and those that compute indices,
-such as buckets of relative positions, which rounding would change.
-"""
+"""Convert a network to half precision, for GPUs: float16 but for pooling and whitening, and for nodes of indices."""
 
 import numpy as np
 import onnx_ir as ir

@@ -120,10 +120,7 @@ def _summands(words: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
 
 
 def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) -> NDArray[np.float32] | None:
-    """Return a row for each position, float32 [longest, h]; None if the summand depends on anything else.
-
-    The summand is computed for every token id, and for texts of several lengths.
-    """
+    """Return a row for each position, float32 [longest, h]; None if the summand is another for other texts."""
     if summand.is_initializer() or summand.is_graph_input():
         return None
     part = PartialRun(model, summand, _MOST)

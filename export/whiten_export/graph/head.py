@@ -230,10 +230,7 @@ def round_vectors(builder: GraphBuilder, vectors: ir.Value) -> ir.Value:
 
 
 def unwhitened_value(model: ir.Model) -> ir.Value:
-    """Return the vector before whitening, normalisation and rounding.
-
-    It is the input of a vectors graph, else the value of that name, else the output.
-    """
+    """Return the vector before the head: the input of a vectors graph, else the value of that name, else the output."""
     if model.graph.inputs[0].name == VECTORS_INPUT:
         return model.graph.inputs[0]
     values = {value.name: value for node in model.graph for value in node.outputs}

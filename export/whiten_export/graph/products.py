@@ -104,10 +104,7 @@ class ScoreScale:
 
 
 def score_scales(model: ir.Model) -> list[ScoreScale]:
-    """Return the constant factors of attention scores that can move into the weights of the queries.
-
-    (x W + b) K^T c = (x (c W) + c b) K^T: one pass over all scores less.
-    """
+    """Return the constant factors c of attention scores that can move into the weights: c (x W) K^T = (x (c W)) K^T."""
     found = []
     for node in model.graph:
         scores, factor = _scaled(node)
@@ -120,11 +117,7 @@ def score_scales(model: ir.Model) -> list[ScoreScale]:
 
 
 def value_product(context: ir.Value) -> ir.Node | None:
-    """Return the product that gives the values of an attention, channel by channel those of its context.
-
-    The context is then a weighted mean of values over tokens, so that a factor of a channel of the one is a factor of
-    the same channel of the other.
-    """
+    """Return the product that gives the values of an attention, whose context is a weighted mean of them."""
     if context.is_graph_output() or len(linear_users(context)) < len(list(context.uses())):
         return None
     merged = _producer(context, "Reshape")
@@ -191,11 +184,7 @@ def _number(value: ir.Value | None) -> float | None:
 
 
 def plain_products(model: ir.Model) -> None:
-    """Split Gemm into MatMul and Add, and transpose constant weights now.
-
-    Exporters leave Gemm where a network multiplies matrices [tokens, n], as GPT-2 does, and a Transpose of weights that
-    several layers share, as in ALBERT.
-    """
+    """Split Gemm, as of GPT-2, into MatMul and Add, and transpose constant weights, as ALBERT's, now."""
     split_gemms(model)
     _fold_transposes(model)
 
@@ -250,10 +239,7 @@ def sum_residuals(model: ir.Model) -> int:
 
 
 def is_normalized(value: ir.Value) -> bool:
-    """Return whether a value enters LayerNormalization, or its mean is subtracted from it, as older exporters write it.
-
-    onnxruntime joins the latter to LayerNormalization before it looks for Add.
-    """
+    """Return whether a value enters LayerNormalization, or its mean is subtracted from it, which onnxruntime joins."""
     users = [node for node, index in value.uses() if index == 0]
     kinds = {node.op_type for node in users}
     return any("LayerNormalization" in kind for kind in kinds) or {"ReduceMean", "Sub"} <= kinds

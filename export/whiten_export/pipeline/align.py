@@ -13,7 +13,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.alignment import Fidelity, align, fidelity
+from whiten_whitening.alignment import align, fidelity
 from whiten_whitening.maps import StoredMap, WhiteningMap, WhiteningSpec, read_map
 
 
@@ -25,11 +25,6 @@ class Reference:
     manifest: Manifest  # manifest of the bundle
     map: StoredMap  # whitening of the bundle
 
-    @property
-    def origin(self) -> Origin:
-        """Return the origin of the vectors before the whitening."""
-        return Origin.of(self.manifest)
-
 
 def open_reference(path: str | Path) -> Reference:
     """Read the bundle to align with: a directory, or a repository of the model hub."""
@@ -39,7 +34,7 @@ def open_reference(path: str | Path) -> Reference:
 
 def check_reference(reference: Reference, origin: Origin, dimension: int) -> None:
     """Check that a new map can be aligned with a reference."""
-    if difference := reference.origin.difference(origin):
+    if difference := Origin.of(reference.manifest).difference(origin):
         raise UsageError(
             f"{reference.path} cannot be aligned to: it is of another model or of other layers ({difference})"
         )
@@ -60,34 +55,21 @@ def align_refit(path: str | Path, manifest: Manifest, spec: WhiteningSpec) -> tu
 
 
 def align_with(
-    reference: Reference, fitted: WhiteningMap, statistics: Statistics
+    reference: Reference, fitted: WhiteningMap, statistics: Statistics, report: Reporter
 ) -> tuple[WhiteningMap, AlignmentRecord]:
-    """Return the map turned onto that of a reference, and how well vectors of the reference are found again."""
-    turned = align(fitted, reference.map.mean, reference.map.weight, statistics.moments)
-    found = measure(reference.map, turned, statistics)
-    return turned, AlignmentRecord(
+    """Turn a map onto that of a reference, and report how well vectors of the reference are found again."""
+    old, new = reference.map, align(fitted, reference.map.mean, reference.map.weight, statistics.moments)
+    rows = statistics.sample.vectors.astype(np.float64)
+    found = fidelity((rows - old.mean) @ old.weight, (rows - new.mean) @ new.weight)
+    record = AlignmentRecord(
         space=space_of(reference.manifest),
         median_cosine=found.median_cosine,
         self_recall=found.self_recall,
         sentences=found.sentences,
     )
-
-
-def measure(old: StoredMap, new: WhiteningMap, statistics: Statistics) -> Fidelity:
-    """Measure on the sample of the corpus how well vectors of an old map are found by those of a new one."""
-    rows = statistics.sample.vectors.astype(np.float64)
-    return fidelity((rows - old.mean) @ old.weight, (rows - new.mean) @ new.weight)
-
-
-def report_alignment(record: AlignmentRecord, reference: Reference, report: Reporter) -> None:
-    """Report how far stored vectors are off, as a warning if they should be computed again."""
     said = f"stored vectors of {reference.path} beside new ones: {record.description}"
     if record.due:
         report.warn(f"{said}; compute the stored vectors again soon")
     else:
         report.stage(said)
-
-
-def report_new_space(old: str | Path, report: Reporter) -> None:
-    """Report that vectors stored with the old bundle do not fit those of the new one."""
-    report.stage(f"stored vectors of {old} do not fit the new bundle; --align-to would keep them usable")
+    return new, record

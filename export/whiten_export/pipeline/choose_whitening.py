@@ -1,5 +1,6 @@
 """Fit the whitening of an export, and the weights of its layers: what was asked for, or what suits the corpus."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +15,24 @@ from whiten_export.corpus.statistics import (
     fit_corpus,
     fit_until_settled,
     kind_moments,
-    warn_of_few,
-    warn_of_rank,
 )
 from whiten_export.graph.builder import reopen_graph
 from whiten_export.graph.head import LAYERS_OUTPUT, set_shares
-from whiten_export.pipeline.align import align_with, report_alignment
-from whiten_export.pipeline.plan import Plan
+from whiten_export.pipeline.align import Reference, align_with
+from whiten_export.pipeline.plan import Plan, is_tuned
+from whiten_export.pipeline.recipe import WhiteningChoice
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.records import AlignmentRecord, ChoiceRecord
+from whiten_runtime.bundle.records import AlignmentRecord, ChoiceRecord, Source
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.files.pairs import Pairs
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.choosing import Choice, check_kinds, choose_by_pairs, choose_by_rules, soft_weight
+from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_rules, soft_weight
 from whiten_whitening.layer_weights import learn_weights
-from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap
 from whiten_whitening.moments import Float64Array, Moments
 
 _LAST_LATIN = "\u024f"
@@ -53,10 +52,12 @@ class Decision:
     alignment: AlignmentRecord | None = None  # how the map was turned onto that of another bundle; otherwise None
 
 
-def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter) -> Decision:
-    """Fit the whitening that the plan asks for."""
+def fit_whitening(
+    plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
+) -> tuple[Plan, Decision]:
+    """Return the whitening that the plan asks for, and the plan without one where none suits."""
     if plan.corpus is None:
-        return Decision(None, None, _record(plan.settled, None))
+        return plan, Decision(None, None, _record(plan.settled, None))
     asked = plan.recipe.whitening
     whole = asked.all_sentences or asked.max_sentences is not None
     report.stage(f"fitting on {plan.sentences:,} sentences{'' if whole else ' at most'}")
@@ -64,12 +65,9 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
         report.stage(
             f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
         )
-    choice, kinds, sif = None, None, plan.pooling == "sif"
-    pad = plan.model.tokenizer.pad_token_id
-    with load_graph(graph, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
-        if BUILTIN_CORPUS not in asked.sources:
-            kinds = kind_moments(embedder, UNWHITENED_OUTPUT)
-        choose = _chooser(plan, embedder, kinds) if asked.method == "auto" else None
+    choice, sif = None, plan.pooling == "sif"
+    with plan.embedder(graph, tokenizer, options, UNWHITENED_OUTPUT) as embedder:
+        choose = _chooser(plan, embedder) if asked.method == "auto" else None
         with report.bar("sentences", plan.sentences) as bar:
             if asked.all_sentences:
                 statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, bar)
@@ -80,33 +78,52 @@ def decide(plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOption
     if choose:
         choice = choose(statistics.moments)
         spec = choice.spec
-    fitted = fit(statistics.moments, spec, sif)
+    fitted, alignment = fit(statistics.moments, spec, sif), None
     if fitted is not None:
-        warn_of_few(fitted, statistics, report)
-        warn_of_rank(fitted, report)
-        if kinds is not None:
-            report_kinds(fitted, kinds, report)
-    alignment = None
-    if plan.reference is not None:
-        if fitted is None:
-            why = choice.why if choice else "none was fitted"
-            raise UsageError(f"there is no whitening to align to {plan.reference.path}: {why}")
-        fitted, alignment = align_with(plan.reference, fitted, statistics)
-        report_alignment(alignment, plan.reference, report)
-    return Decision(fitted, statistics, _record(choice, plan.pairs), alignment)
+        fitted, alignment = finish_map(fitted, statistics, plan.reference, report)
+    elif plan.reference is not None:
+        why = choice.why if choice else "none was fitted"
+        raise UsageError(f"there is no whitening to align to {plan.reference.path}: {why}")
+    elif choose:
+        plan = dataclasses.replace(plan, whitens=False)
+    return plan, Decision(fitted, statistics, _record(choice, plan.pairs), alignment)
 
 
-def report_kinds(fitted: WhiteningMap, kinds: Mapping[str, Moments], report: Reporter) -> None:
-    """Report the kinds of text that a map does harm to, of which the corpus has too little."""
-    if hurt := [check.kind for check in check_kinds(fitted, kinds) if check.hurt]:
-        which = "general English" if len(hurt) == len(kinds) else f"texts that your corpus lacks ({', '.join(hurt)})"
-        report.stage(f"less good for {which}; if you embed such texts, add --corpus {BUILTIN_CORPUS}")
+def finish_map(
+    fitted: WhiteningMap, statistics: Statistics, reference: Reference | None, report: Reporter
+) -> tuple[WhiteningMap, AlignmentRecord | None]:
+    """Report what is weak about a map, and turn it onto that of a reference, if there is one."""
+    warn_of_few(fitted, statistics, report)
+    warn_of_rank(fitted, report)
+    return (fitted, None) if reference is None else align_with(reference, fitted, statistics, report)
 
 
-def _chooser(plan: Plan, embedder: Embedder, kinds: Mapping[str, Moments] | None) -> Callable[[Moments], Choice]:
+def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) -> None:
+    """Warn of a corpus that is smaller than advised for a map that whitens, unless its fit stopped before the end."""
+    n, width = statistics.moments.n, len(fitted.mean)
+    if fitted.spec is None or not fitted.spec.beta or statistics.settled is not None or n >= ADVISED_RATIO * width:
+        return
+    if any(source.name == BUILTIN_CORPUS for source in statistics.corpus):
+        better = "give more of them"
+    else:
+        better = f"for English, {BUILTIN_CORPUS} is better, or both together (--corpus FILE --corpus {BUILTIN_CORPUS})"
+    report.warn(
+        f"{n:,} sentences for {width} dimensions are few, {ADVISED_RATIO * width:,} or more are advised: {better}"
+    )
+
+
+def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
+    """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
+    width, kept = fitted.weight.shape
+    if kept > fitted.rank and (kept < width or fitted.rank < width - 1):
+        report.warn(f"only {fitted.rank} of {kept} dimensions carry something; the others come out near 0")
+
+
+def _chooser(plan: Plan, embedder: Embedder) -> Callable[[Moments], Choice]:
     """Return the function that chooses a whitening for moments; the pairs of the plan are embedded once."""
     asked, pairs, sif = plan.recipe.whitening, plan.pairs, plan.pooling == "sif"
     if pairs is None:
+        kinds = None if BUILTIN_CORPUS in asked.sources else kind_moments(embedder, UNWHITENED_OUTPUT)
         return lambda moments: _choose_by_rules(plan, moments, kinds)
     first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
     return lambda moments: choose_by_pairs(
@@ -115,10 +132,19 @@ def _chooser(plan: Plan, embedder: Embedder, kinds: Mapping[str, Moments] | None
 
 
 def _choose_by_rules(plan: Plan, moments: Moments, kinds: Mapping[str, Moments] | None) -> Choice:
-    asked, weight = plan.recipe.whitening, soft_weight(moments, kinds)
+    weight = soft_weight(moments, kinds)
     if plan.pooling == "sif":  # what is left to whiten
         moments = moments.without_components(moments.common_components(1))
-    return choose_by_rules(moments, asked.dim, asked.shrinkage, plan.tuned, weight, plan.other_layers_tuned)
+    return by_rules(moments, plan.recipe.whitening, plan.model.record, plan.layers, weight)
+
+
+def by_rules(
+    moments: Moments, asked: WhiteningChoice, source: Source, layers: tuple[int, ...], weight: float
+) -> Choice:
+    """Choose what was left open about the whitening of the vectors of some layers of a model."""
+    tuned = is_tuned(source, layers)
+    other_layers_tuned = source.sentence_similarity and not tuned
+    return choose_by_rules(moments, asked.dim, asked.shrinkage, tuned, weight, other_layers_tuned)
 
 
 def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:
@@ -144,22 +170,21 @@ def weigh_layers(
     options: SessionOptions,
     report: Reporter,
 ) -> tuple[Plan, ir.Model]:
-    """Return the plan with the weights that suit its pairs best, and the graph with these weights."""
+    """Return the plan and the graph with the weights of layers that suit the pairs, if they are to be learned."""
     pairs = plan.pairs
-    assert pairs is not None
+    if pairs is None or not plan.weighs:
+        return plan, graph
     report.stage(f"weighing layers by {len(pairs.scores):,} pairs")
-    pad = plan.model.tokenizer.pad_token_id
-    with load_graph(paths[0], tokenizer, pad, options, LAYERS_OUTPUT, plan.prompts) as embedder:
+    with plan.embedder(paths[0], tokenizer, options, LAYERS_OUTPUT) as embedder:
         weights = learn_weights(*_by_layer(pairs, embedder, len(plan.layers)), pairs.scores)
     if weights is None:
         report.stage("layers weigh the same: no other weights are better on these pairs")
-        set_shares(graph, plan.composition.shares)
-        return plan, reopen_graph(graph, paths[1])
-    said = ", ".join(f"layer {layer}: {weight:g}" for layer, weight in zip(plan.layers, weights, strict=True))
-    report.stage(f"layers are averaged with weights ({said}){_unused(plan.layers, weights)}")
-    weighted = plan.with_layer_weights(weights)
-    set_shares(graph, weighted.composition.shares)
-    return weighted, reopen_graph(graph, paths[1])
+    else:
+        said = ", ".join(f"layer {layer}: {weight:g}" for layer, weight in zip(plan.layers, weights, strict=True))
+        report.stage(f"layers are averaged with weights ({said}){_unused(plan.layers, weights)}")
+        plan = plan.with_layer_weights(weights)
+    set_shares(graph, plan.composition.shares)
+    return plan, reopen_graph(graph, paths[1])
 
 
 def _by_layer(pairs: Pairs, embedder: Embedder, count: int) -> tuple[Float64Array, Float64Array]:

@@ -18,7 +18,7 @@ from whiten_export.graph.head import OPSET, pool_graph, set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_reference
-from whiten_export.pipeline.choose_whitening import Decision, decide, weigh_layers
+from whiten_export.pipeline.choose_whitening import Decision, fit_whitening, weigh_layers
 from whiten_export.pipeline.plan import Plan, choose, open_source
 from whiten_export.pipeline.prove import CHECKING, compare_tokenizers, describe_export, prove
 from whiten_export.pipeline.recipe import Recipe
@@ -31,7 +31,6 @@ from whiten_runtime.bundle.records import QuantizationRecord
 from whiten_runtime.errors import instance_of, path_of
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import with_prompt
-from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -77,8 +76,9 @@ def export_bundle(
     with staged(plan.target, replace) as stage:
         tokenizer = write_own_tokenizer(plan, stage)
         graph = build(plan, stage)
-        plan, graph = weigh(plan, graph, stage, tokenizer, options, report)
-        plan, decision = fit_whitening(plan, stage, tokenizer, options, report)
+        unwhitened = stage / _WORK / MODEL_NAME
+        plan, graph = weigh_layers(plan, graph, (_unweighed(stage), unwhitened), tokenizer, options, report)
+        plan, decision = fit_whitening(plan, unwhitened, tokenizer, options, report)
         fold(plan, graph, decision, report)
         graph, quantization = lower(plan, graph, stage, tokenizer, options, report)
         write(plan, graph, decision, stage, tokenizer, options)
@@ -109,25 +109,6 @@ def build(plan: Plan, stage: Path) -> ir.Model:
     graph = reopen_graph(graph, _unweighed(stage) if plan.weighs else stage / _WORK / MODEL_NAME)
     gc.collect()  # the network's weights
     return graph
-
-
-def weigh(
-    plan: Plan, graph: ir.Model, stage: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
-) -> tuple[Plan, ir.Model]:
-    """Return the plan and the graph with the weights of layers that suit the pairs, if they are to be learned."""
-    if not plan.weighs:
-        return plan, graph
-    return weigh_layers(plan, graph, (_unweighed(stage), stage / _WORK / MODEL_NAME), tokenizer, options, report)
-
-
-def fit_whitening(
-    plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
-) -> tuple[Plan, Decision]:
-    """Return the whitening, fitted with the graph of the working folder, and the plan without one where none suits."""
-    decision = decide(plan, stage / _WORK / MODEL_NAME, tokenizer, options, report)
-    if decision.fitted is None and plan.recipe.whitening.method == "auto":
-        plan = dataclasses.replace(plan, whitens=False)
-    return plan, decision
 
 
 def fold(plan: Plan, graph: ir.Model, decision: Decision, report: Reporter) -> None:
@@ -203,8 +184,8 @@ def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: Ses
     assert plan.corpus is not None
     step = max(1, plan.sentences // _SHIFT_SENTENCES)
     sentences = list(islice(plan.corpus, 0, step * _SHIFT_SENTENCES, step))
-    pad, means = plan.model.tokenizer.pad_token_id, []
+    means = []
     for path in (stage / _WORK / MODEL_NAME, stage / MODEL_FILE):
-        with load_graph(path, tokenizer, pad, options, UNWHITENED_OUTPUT, plan.prompts) as embedder:
+        with plan.embedder(path, tokenizer, options, UNWHITENED_OUTPUT) as embedder:
             means.append(embed_value(sentences, embedder, UNWHITENED_OUTPUT).mean(axis=0))
     return np.asarray(means[1] - means[0])

@@ -5,22 +5,22 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.corpus.statistics import Statistics, fit_vectors, warn_of_rank
+from whiten_export.corpus.statistics import Statistics, fit_vectors
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import OPSET, set_head, vectors_graph
+from whiten_export.pipeline.choose_whitening import warn_of_rank
 from whiten_export.pipeline.prove import describe_whitening, parity_record, versions
 from whiten_export.pipeline.recipe import VectorRecipe, whitening_name
 from whiten_export.proof.gate import check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import Export, write_whitening
-from whiten_export.writing.model_card import with_model_card
+from whiten_export.writing.model_card import write_proven
 from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, file_record, list_files
-from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.parity import Probes, gate_of, write_probes
 from whiten_runtime.bundle.records import CorpusRecord, ParityRecord, Source
 from whiten_runtime.bundle.space import with_space
@@ -100,12 +100,8 @@ def export_vectors(
             parity=None,
             files={name: file_record(stage / name) for name in list_files(stage)},
         )
-        manifest = with_space(manifest)
-        (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
         report.stage("checking against numpy in float64")
-        manifest = msgspec.structs.replace(manifest, parity=prove_vectors(stage))
-        manifest = with_model_card(stage, manifest)
-        (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+        manifest = write_proven(stage, with_space(manifest), lambda: _prove(stage))
     return Export(target, manifest)
 
 
@@ -149,7 +145,7 @@ def _picked(recipe: VectorRecipe, wanted: NDArray[np.intp]) -> Iterator[NDArray[
         start += len(rows)
 
 
-def prove_vectors(stage: Path) -> ParityRecord:
+def _prove(stage: Path) -> ParityRecord:
     """Check a bundle of vectors at the parity gate."""
     with VectorWhitener(stage) as whitener:
         agreement, vectors = whitener.verify(), whitener.manifest.vectors

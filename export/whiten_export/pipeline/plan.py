@@ -1,7 +1,4 @@
-"""Plan an export before weights are loaded: check a recipe against model, corpus and directory.
-
-What is kept of an embedding model as published, and what is replaced, is decided here.
-"""
+"""Plan an export before weights are loaded: check a recipe, and decide what is kept of a model as published."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,12 +12,14 @@ from whiten_export.sources.checkpoints.published import Published
 from whiten_export.sources.choice import resolve_layers
 from whiten_export.sources.opening import USUAL_LENGTH, TokenModel, choose_max_seq_length, open_model
 from whiten_export.writing.staging import check_place
-from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
+from whiten_runtime.bundle.records import Pooling, Similarity, Source, pooling_modes
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.files.pairs import Pairs, read_pairs
-from whiten_runtime.inference.embedder import Prompts
+from whiten_runtime.inference.embedder import Embedder, Prompts
+from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED, Choice
 from whiten_whitening.maps import check_for_sif, check_sample_count
@@ -87,13 +86,7 @@ class Plan:
     @property
     def tuned(self) -> bool:
         """Return whether the top layer is among the layers, and was fine-tuned for sentence similarity."""
-        record = self.model.record
-        return record.sentence_similarity and self.layers[-1] == record.num_hidden_layers
-
-    @property
-    def other_layers_tuned(self) -> bool:
-        """Return whether the model was fine-tuned for it, but its top layer is not among the layers."""
-        return self.model.record.sentence_similarity and not self.tuned
+        return is_tuned(self.model.record, self.layers)
 
     @property
     def weighs(self) -> bool:
@@ -106,6 +99,10 @@ class Plan:
     def tokenizer(self, path: Path) -> Tokenizer:
         """Return the bundle's tokenizer, from its `tokenizer.json`."""
         return Tokenizer(path, self.max_seq_length, self.model.tokenizer.truncation_side)
+
+    def embedder(self, graph: Path, tokenizer: Tokenizer, options: SessionOptions, value: str) -> Embedder:
+        """Return what computes a value of a graph of this export for texts."""
+        return load_graph(graph, tokenizer, self.model.tokenizer.pad_token_id, options, value, self.prompts)
 
     @property
     def similarity_fn_name(self) -> Similarity:
@@ -129,6 +126,11 @@ class Plan:
     def with_layer_weights(self, weights: tuple[float, ...] | None) -> "Plan":
         """Return the plan of an export whose layers are averaged with these weights."""
         return dataclasses.replace(self, composition=dataclasses.replace(self.composition, layer_weights=weights))
+
+
+def is_tuned(source: Source, layers: tuple[int, ...]) -> bool:
+    """Return whether a model's top layer is the last of these layers, and was fine-tuned for sentence similarity."""
+    return source.sentence_similarity and layers[-1:] == (source.num_hidden_layers,)
 
 
 def open_source(recipe: Recipe, report: Reporter) -> tuple[Checkpoint, TokenModel]:
@@ -200,9 +202,7 @@ def _check_matryoshka(plan: Plan) -> None:
 def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Plan:
     """Resolve layers, pooling, modules and the method of the whitening.
 
-    An embedding model of which neither layers nor a whitening are named is exported as its authors publish it. The
-    modules after its pooling belong to its own layers and pooling: they are kept with these, before a whitening, and
-    left out otherwise. A normalisation at the end is replaced by a whitening.
+    The modules after a published model's pooling are kept with its own layers and pooling, and left out otherwise.
     """
     source, method, own = recipe.source, recipe.whitening.method, checkpoint.own
     count = model.record.num_hidden_layers
@@ -285,10 +285,9 @@ def _settled(plan: Plan) -> Plan:
         return dataclasses.replace(plan, pairs=read_pairs(Path(whitening.dev)))
     if whitening.method != "auto" or not plan.tuned or whitening.dim is not None or plan.reference is not None:
         return plan
-    choice = TUNED
     if unused := [name for name in _FOR_FITTING if getattr(whitening, name) not in (None, "none", 0)]:
-        raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {choice.why}")
-    return dataclasses.replace(plan, settled=choice, whitens=False)
+        raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
+    return dataclasses.replace(plan, settled=TUNED, whitens=False)
 
 
 def left_out(plan: Plan, own: Published) -> list[str]:

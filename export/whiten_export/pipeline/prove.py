@@ -17,21 +17,19 @@ from whiten_export.proof.gate import (
     Definition,
     Expected,
     Request,
-    Tokenized,
     check_bundle,
     check_rounding,
     check_tokens,
     compare_published,
     compute_expected,
-    distinct_rows,
     failure,
     prompted_requests,
 )
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
-from whiten_export.writing.model_card import with_model_card
+from whiten_export.writing.model_card import write_proven
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE, file_record, list_files
-from whiten_runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.parity import Agreement, gate_of, write_probes
 from whiten_runtime.bundle.records import (
     AlignmentRecord,
@@ -214,19 +212,18 @@ def prove(
     expected = _expected(plan, decision.fitted, stage, report)
     check_rounding(expected.finished, choice.vector_type)
     write_probes(stage, expected.probes)
-    manifest = msgspec.structs.replace(describe_export(plan, decision, opset, stage), quantization=quantization)
     published = _compare_published(plan, expected, stage)
-    manifest = msgspec.structs.replace(manifest, published=published)
-    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-    if choice.target == "cuda":
-        options = _on_cuda(options, report)
-    agreement = check_bundle(stage, expected, options)
-    if not gate_of(choice.precision, choice.vector_type).passes(agreement):
-        raise failure(agreement, expected, choice.precision, choice.vector_type, _named(plan))
-    manifest = msgspec.structs.replace(manifest, parity=parity_record(expected.reference, agreement, options))
-    manifest = with_model_card(stage, manifest)
-    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-    return manifest
+    manifest = describe_export(plan, decision, opset, stage)
+    manifest = msgspec.structs.replace(manifest, quantization=quantization, published=published)
+
+    def proof() -> ParityRecord:
+        on = _on_cuda(options, report) if choice.target == "cuda" else options
+        agreement = check_bundle(stage, expected, on)
+        if not gate_of(choice.precision, choice.vector_type).passes(agreement):
+            raise failure(agreement, expected, choice.precision, choice.vector_type, _named(plan))
+        return parity_record(expected.reference, agreement, on)
+
+    return write_proven(stage, manifest, proof)
 
 
 def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
@@ -247,9 +244,10 @@ def _expected(plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Repo
     longest = min(plan.max_seq_length, LONGEST_PROBE)
     tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
     texts = probe_texts(longest)
-    probes, *prompted = (
-        _tokenized(plan, tokenizer, request) for request in (Request("", texts), *_prompted(plan, texts))
-    )
+    prompts = dict(plan.prompts.texts)
+    if not plan.prompts.pooled:
+        prompts |= {"whiten": _ANY_PROMPT}  # callers bring prompts of their own
+    requests = (Request("", texts), *prompted_requests(texts[:-1], prompts))
     batches = token_batches(longest, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
     definition = Definition(
         reference=plan.model.reference(plan.layers, plan.pooling),
@@ -257,22 +255,14 @@ def _expected(plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Repo
         head=Head.of((fitted.mean, fitted.weight) if fitted else None, plan.normalize),
         hidden_size=plan.model.record.hidden_size,
     )
-    total = sum(len(ids) for ids, _ in distinct_rows(probes, prompted, batches))
-    with report.bar("tokens", total) as advance:
-        return compute_expected(definition, probes, prompted, batches, advance)
+    return compute_expected(definition, [_tokenized(plan, tokenizer, one) for one in requests], batches, report)
 
 
-def _prompted(plan: Plan, texts: tuple[str, ...]) -> tuple[Request, ...]:
-    prompts = dict(plan.prompts.texts)
-    if not plan.prompts.pooled:
-        prompts |= {"whiten": _ANY_PROMPT}  # callers bring prompts of their own
-    return prompted_requests(texts[:-1], prompts)
-
-
-def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Tokenized:
+def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Request:
     rows = tokenizer.tokenize(with_prompt(request.prompt, request.texts))
     ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in rows]
-    return Tokenized(request, ids, 0 if plan.prompts.pooled else tokenizer.prompt_tokens(request.prompt))
+    left_out = 0 if plan.prompts.pooled else tokenizer.prompt_tokens(request.prompt)
+    return dataclasses.replace(request, ids=ids, left_out=left_out)
 
 
 def _compare_published(plan: Plan, expected: Expected, stage: Path) -> ParityRecord | None:

@@ -3,23 +3,28 @@
 import dataclasses
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from whiten_export.corpus.statistics import Statistics, warn_of_few, warn_of_rank
+from whiten_export.corpus.statistics import (
+    Origin,
+    SpecOf,
+    Statistics,
+    fit_corpus,
+    fit_until_settled,
+    kind_moments,
+    load_statistics,
+    save_statistics,
+)
 from whiten_export.graph.builder import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
-from whiten_export.pipeline.align import (
-    align_refit,
-    align_with,
-    report_alignment,
-    report_new_space,
-)
-from whiten_export.pipeline.choose_whitening import report_kinds
-from whiten_export.pipeline.fit import check_computes_as_recorded, check_takes_texts
+from whiten_export.pipeline.align import align_refit
+from whiten_export.pipeline.choose_whitening import by_rules, finish_map
 from whiten_export.pipeline.prove import describe_whitening, parity_record, versions
-from whiten_export.pipeline.recipe import check_similarity
+from whiten_export.pipeline.recipe import WhiteningChoice, check_similarity
 from whiten_export.proof.gate import Expected, check_bundle, check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import (
@@ -30,7 +35,7 @@ from whiten_export.writing.client_files import (
     write_pooling,
     write_whitening,
 )
-from whiten_export.writing.model_card import with_model_card
+from whiten_export.writing.model_card import write_proven
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,
@@ -43,21 +48,137 @@ from whiten_runtime.bundle.bundle import (
     list_files,
     open_bundle,
 )
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.graph import unwhitened_output
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import Probes, gate_of, read_probes, write_probes
-from whiten_runtime.bundle.records import ChoiceRecord, FileRecord, ParityRecord, VectorType, WhiteningRecord
+from whiten_runtime.bundle.records import ChoiceRecord, FileRecord, ParityRecord, VectorType
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.choosing import Choice, soft_weight
 from whiten_whitening.maps import WhiteningSpec, check_sample_count, fit_map, fit_sif
 from whiten_whitening.moments import Moments
 
 _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
 
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
+
+
+def fit_bundle(
+    path: str | Path,
+    corpus: Corpus,
+    out: Path | None = None,
+    options: SessionOptions | None = None,
+    reporter: Reporter | None = None,
+    spec_of: SpecOf | None = None,
+) -> Statistics:
+    """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph.
+
+    Args:
+        path: the bundle, of any precision, whitened or not: its directory, or a repository of the model hub.
+        corpus: sentences to fit on.
+        out: file to write the statistics to; None for no file.
+        options: options with which the session is created.
+        reporter: receives stages, warnings and progress.
+        spec_of: function that decides on the whitening; the fit then stops where more sentences would not move the map,
+            unless the corpus has a limit. None for all sentences.
+
+    Raises:
+        UsageError: the bundle takes vectors.
+        DataError: the corpus cannot be read, or a vector is not finite.
+        BundleError: not a bundle, or not a whole one.
+    """
+    report = reporter or Reporter()
+    path = locate_bundle(path)
+    manifest = read_manifest(path)
+    _check_takes_texts(path, manifest)
+    _check_computes_as_recorded(options)
+    sentences = corpus.count()
+    whole = spec_of is None or corpus.limited
+    report.stage(f"fitting on {sentences:,} sentences{'' if whole else ' at most'}")
+    value = unwhitened_output(manifest)
+    _, embedder = load_bundle(path, options, value=value)
+    with embedder, report.bar("sentences", sentences) as bar:
+        if spec_of is None:
+            statistics = fit_corpus(corpus, embedder, value, bar)
+        else:
+            statistics = fit_until_settled(corpus, embedder, value, spec_of, manifest.pooling == "sif", bar)
+    statistics = statistics.fitted_at(manifest.precision)
+    if out is not None:
+        save_statistics(out, statistics, Origin.of(manifest))
+    return statistics
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Holds the statistics of a corpus, and the whitening that suits them."""
+
+    statistics: Statistics
+    spec: WhiteningSpec
+    choice: ChoiceRecord | None  # reason of the whitening, where it was left to a rule; otherwise None
+
+
+def fit_whitening(
+    path: Path, asked: WhiteningChoice, stats: Path | None, options: SessionOptions, reporter: Reporter
+) -> Fitted:
+    """Fit statistics of the corpus, or read those of a file, and choose what was left open about the whitening."""
+    manifest = read_manifest(path)
+
+    @cache
+    def kinds() -> Mapping[str, Moments] | None:
+        if stats is not None or BUILTIN_CORPUS in asked.sources:
+            return None
+        value = unwhitened_output(manifest)
+        _, embedder = load_bundle(path, options, value=value)
+        with embedder:
+            return kind_moments(embedder, value)
+
+    def choose(moments: Moments) -> Choice:
+        return by_rules(moments, asked, manifest.source, manifest.layers, soft_weight(moments, kinds()))
+
+    if stats is not None:
+        statistics = _load_for(stats, manifest, reporter)
+    else:
+        spec_of = None if asked.all_sentences else lambda moments: asked.spec or choose(moments).spec
+        corpus = Corpus(asked.sources, asked.column, asked.max_sentences)
+        statistics = fit_bundle(path, corpus, None, options, reporter, spec_of=spec_of)
+    if asked.spec is not None:
+        return Fitted(statistics, asked.spec, None)
+    choice = choose(statistics.moments)
+    assert choice.spec is not None  # the rules always give a map
+    return Fitted(statistics, choice.spec, ChoiceRecord(why=choice.why))
+
+
+def _load_for(path: Path, manifest: Manifest, reporter: Reporter) -> Statistics:
+    """Read finished statistics of the same model as a bundle's, of any precision."""
+    _check_takes_texts(path, manifest)
+    statistics, origin = load_statistics(path)
+    if difference := origin.difference(Origin.of(manifest)):
+        raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
+    if origin.precision != manifest.precision:
+        reporter.warn(
+            f"the statistics are of {origin.precision} vectors: this bundle's can be compared with those, but their "
+            "means differ a little, which whiten drift will see"
+        )
+    return statistics
+
+
+def _check_computes_as_recorded(options: SessionOptions | None) -> None:
+    """Raise UsageError if a session would compute in another precision than its bundle's manifest says."""
+    if options is not None and wants_bfloat16(options.providers):
+        raise UsageError("statistics of bfloat16 vectors would pass for the bundle's own; fit with openvino or cpu")
+
+
+def _check_takes_texts(path: str | Path, manifest: Manifest) -> None:
+    """Raise UsageError if a bundle takes vectors instead of texts."""
+    if manifest.input != "text":
+        raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")
 
 
 def refit_bundle(
@@ -70,7 +191,6 @@ def refit_bundle(
     reporter: Reporter | None = None,
     align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
-    kinds: Mapping[str, Moments] | None = None,
     vector_type: VectorType | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
@@ -85,7 +205,6 @@ def refit_bundle(
         reporter: receives stages and warnings.
         align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
         choice: the choice of the whitening, where it was left to a rule.
-        kinds: moments of kinds of text on which the new map is checked, from `embed_kinds`; None for no check.
         vector_type: type of the finished vectors, as in `GraphChoice`; None for that of the bundle.
 
     Raises:
@@ -97,8 +216,8 @@ def refit_bundle(
     report = reporter or Reporter()
     bundle = open_bundle(locate_bundle(path))
     old = bundle.manifest
-    check_takes_texts(path, old)
-    check_computes_as_recorded(options)
+    _check_takes_texts(path, old)
+    _check_computes_as_recorded(options)
     probes = read_probes(bundle)
     width, kind = old.unwhitened_width, vector_type or old.vectors
     check_similarity(kind, old.similarity_fn_name, path)
@@ -108,16 +227,9 @@ def refit_bundle(
     check_sample_count(statistics.moments.n, width, spec)
     reference, spec = (None, spec) if align_to is None else align_refit(align_to, old, spec)
     fitted = fit_sif(statistics.moments, spec) if old.pooling == "sif" else fit_map(statistics.moments, spec)
-    warn_of_few(fitted, statistics, report)
-    warn_of_rank(fitted, report)
-    if kinds is not None:
-        report_kinds(fitted, kinds, report)
-    alignment = None
-    if reference is not None:
-        fitted, alignment = align_with(reference, fitted, statistics)
-        report_alignment(alignment, reference, report)
-    else:
-        report_new_space(path, report)
+    fitted, alignment = finish_map(fitted, statistics, reference, report)
+    if reference is None:
+        report.stage(f"stored vectors of {path} do not fit the new bundle; --align-to would keep them usable")
     affine, dimension = (fitted.mean, fitted.weight), fitted.weight.shape[1]
     report.stage(f"writing {out}, and checking it")
     with staged(out, replace) as stage:
@@ -134,15 +246,22 @@ def refit_bundle(
         probes = dataclasses.replace(probes, embeddings=Head.of(affine, normalize)(probes.unwhitened))
         check_rounding(probes.embeddings, kind)
         write_probes(stage, probes)
-        rounded = msgspec.structs.replace(old, normalize=normalize, vectors=kind)
-        manifest = _describe(rounded, describe_whitening(fitted, statistics, alignment), dimension, choice, stage, out)
-        manifest = msgspec.structs.replace(manifest, files=manifest.files | rewritten)
-        (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-        manifest = msgspec.structs.replace(
-            manifest, parity=_prove(stage, manifest, probes, options or SessionOptions())
+        made = {f"refit-{name}": version for name, version in versions().items() if name in ("whiten", "numpy")}
+        changed = msgspec.structs.replace(
+            old,
+            name=out.absolute().name,
+            whitening=describe_whitening(fitted, statistics, alignment),
+            choice=choice,
+            matryoshka_dimensions=(),
+            published=None,
+            normalize=normalize,
+            vectors=kind,
+            dimension=dimension,
+            versions=old.versions | made,
+            files={name: file_record(stage / name) for name in list_files(stage)} | rewritten,
         )
-        manifest = with_model_card(stage, manifest)
-        (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+        manifest = with_space(changed)
+        manifest = write_proven(stage, manifest, lambda: _prove(stage, changed, probes, options or SessionOptions()))
     return Export(out, manifest)
 
 
@@ -156,36 +275,10 @@ def _copy(bundle: Bundle, stage: Path) -> None:
 
 
 def _rewritten(bundle: Bundle) -> dict[str, FileRecord]:
-    """Return the records of client files that another program wrote anew: they stay those of the export.
-
-    What such a program wrote may contradict the manifest, as a smaller maximum length does.
-    """
+    """Return the records of client files that another program wrote anew: they stay those of the export."""
     files = bundle.manifest.files
     names = set(changed_client_files(bundle.path, files)) & files.keys() - {POOLING_FILE, CARD_FILE}
     return {name: files[name] for name in names}
-
-
-def _describe(
-    old: Manifest,
-    whitening: WhiteningRecord | None,
-    dimension: int,
-    choice: ChoiceRecord | None,
-    stage: Path,
-    out: Path,
-) -> Manifest:
-    made = {f"refit-{name}": version for name, version in versions().items() if name in ("whiten", "numpy")}
-    manifest = msgspec.structs.replace(
-        old,
-        name=out.absolute().name,
-        whitening=whitening,
-        choice=choice,
-        matryoshka_dimensions=(),
-        published=None,
-        dimension=dimension,
-        versions=old.versions | made,
-        files={name: file_record(stage / name) for name in list_files(stage)},
-    )
-    return with_space(manifest)
 
 
 def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:

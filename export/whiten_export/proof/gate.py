@@ -1,7 +1,7 @@
 """Check a bundle at the parity gate: open it as written, and compare it with its reference."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from whiten_runtime.errors import ParityError
 from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
 
 _PROMPTED = 6
 """Number of texts that are compared with each prompt."""
@@ -36,10 +37,12 @@ _MOST = 12
 
 @dataclass(frozen=True)
 class Request:
-    """Holds texts to embed with one prompt."""
+    """Holds texts to embed with one prompt, and their token ids once they are known."""
 
     prompt: str  # prompt that is put before each text, or around it; an empty string for none
     texts: tuple[str, ...]  # the texts
+    ids: Sequence[Sequence[int]] = ()  # token ids of each text with its prompt, truncated
+    left_out: int = 0  # number of tokens of the prompt that are left out of the pooling
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,9 @@ def prompted_requests(texts: Sequence[str], prompts: Mapping[str, str]) -> tuple
     return tuple(Request(prompt, some) for prompt in distinct[:_MOST])
 
 
-Advance = Callable[[int], object]
 Feed = dict[str, NDArray[np.int64]]
 Row = tuple[tuple[int, ...], int]
 """Token ids of a text, and the number of those at its beginning that are left out of the pooling."""
-
-
-@dataclass(frozen=True)
-class Tokenized:
-    """Holds the token ids of a request."""
-
-    request: Request  # texts and their prompt
-    ids: Sequence[Sequence[int]]  # token ids of each text with its prompt, truncated
-    left_out: int = 0  # number of tokens of the prompt that are left out of the pooling
 
 
 @dataclass(frozen=True)
@@ -126,22 +119,19 @@ def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence
             )
 
 
-def distinct_rows(probes: Tokenized, prompted: Sequence[Tokenized], batches: Sequence[Feed]) -> list[Row]:
+def distinct_rows(requests: Sequence[Request], batches: Sequence[Feed]) -> list[Row]:
     """Return each row of token ids that the reference has to compute, once, with its left-out tokens; longest first."""
-    found = [_row(ids, part.left_out) for part in (probes, *prompted) for ids in part.ids]
+    found = [_row(ids, request.left_out) for request in requests for ids in request.ids]
     found += [_row(ids) for feed in batches for ids in _rows(feed)]
     return sorted(dict.fromkeys(found), key=lambda row: -len(row[0]))
 
 
 def compute_expected(
-    definition: Definition,
-    probes: Tokenized,
-    prompted: Sequence[Tokenized],
-    batches: Sequence[Feed],
-    advance: Advance,
+    definition: Definition, requests: Sequence[Request], batches: Sequence[Feed], report: Reporter
 ) -> Expected:
-    """Compute the vectors of each text, and of each row of a batch, alone and without padding."""
-    known = _unwhitened(definition, distinct_rows(probes, prompted, batches), advance)
+    """Compute the vectors of each text, and of each row of a batch, alone and without padding; probes come first."""
+    known = _unwhitened(definition, distinct_rows(requests, batches), report)
+    probes, *prompted = requests
 
     def vectors(rows: Sequence[Sequence[int]], left_out: int = 0) -> Float64Array:
         return np.concatenate([known[_row(ids, left_out)] for ids in rows])
@@ -150,11 +140,11 @@ def compute_expected(
     head = definition.head
     return Expected(
         reference=definition.reference.name,
-        probes=Probes(probes.request.texts, head(unwhitened), unwhitened),
+        probes=Probes(probes.texts, head(unwhitened), unwhitened),
         batches=batches,
         batch_vectors=[head(vectors(_rows(feed))) for feed in batches],
-        requests=[tokenized.request for tokenized in prompted],
-        unwhitened=[vectors(tokenized.ids, tokenized.left_out) for tokenized in prompted],
+        requests=prompted,
+        unwhitened=[vectors(request.ids, request.left_out) for request in prompted],
         head=head,
     )
 
@@ -163,14 +153,16 @@ def _row(ids: Sequence[int], left_out: int = 0) -> Row:
     return tuple(ids), left_out
 
 
-def _unwhitened(definition: Definition, rows: Sequence[Row], advance: Advance) -> dict[Row, Float64Array]:
+def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -> dict[Row, Float64Array]:
     """Return the vector of each row before whitening."""
 
     def compute(row: Row) -> Float64Array:
         return definition.unwhitened(*row)
 
     found: dict[Row, Float64Array] = {}
-    with definition.reference.side_by_side() as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
+    bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
+    side_by_side = definition.reference.side_by_side()
+    with bar as advance, side_by_side as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
         vectors: Iterator[Float64Array] = map(compute, rows) if workers == 1 else executor.map(compute, rows)
         for row, vector in zip(rows, vectors, strict=True):
             found[row] = vector

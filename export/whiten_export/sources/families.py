@@ -1,8 +1,6 @@
 """Register the differences between architectures, keyed by transformers' `model_type`.
 
-An architecture that is not listed is loaded by `AutoModel` and traced like the others; the parity gate decides. Nothing
-is truncated by family: all hidden states are traced, and nodes that the chosen layers do not need are not in the graph.
-So a layer below the last never passes the final norm that T5, GPT-2 and LLaMA put behind the last.
+An architecture that is not listed is loaded by `AutoModel` and traced like the others; the parity gate decides.
 """
 
 from collections.abc import Mapping

@@ -80,20 +80,6 @@ def _load_attributes(model: ir.Model) -> None:
                 node.attributes[name] = ir.AttrTensor(name, ir.tensor(content, name=attribute.value.name))
 
 
-def make_room(graph: ir.Graph) -> None:
-    """Rename values whose names a finished graph needs."""
-    for node in graph:
-        for value in node.outputs:
-            if value.name in _OURS:
-                value.name = f"source.{value.name}"
-
-
-def check_safe(path: Path) -> None:
-    """Check that a graph has only operators that bundles for either target may have."""
-    if (what := unwanted(scan_graph(path), "cpu")) is not None:
-        raise UnsafeModelError(f"{path}: has {what}; export the model without optimisations and without control flow")
-
-
 INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
 """Inputs that a graph may have: the whole text is segment 0, and its tokens are counted from 0."""
 
@@ -177,7 +163,10 @@ class OnnxEncoder(TokenModel):
         content = read_settings(checkpoint.directory / "config.json")
         config = _config(content, self._path)
         count = config.num_hidden_layers
-        check_safe(self._path)
+        if (what := unwanted(scan_graph(self._path), "cpu")) is not None:
+            raise UnsafeModelError(
+                f"{self._path}: has {what}; export the model without optimisations and without control flow"
+            )
         session = create_session(self._path, SessionOptions())
         inputs = session.get_inputs()
         if unknown := {value.name for value in inputs} - INPUTS:
@@ -218,7 +207,8 @@ class OnnxEncoder(TokenModel):
         model = read_graph(self._checkpoint.weights)
         by_name = {value.name: value for value in model.graph.outputs}
         model.graph.outputs[:] = [by_name[self._outputs[layer]] for layer in layers]
-        make_room(model.graph)
+        for value in (value for node in model.graph for value in node.outputs if value.name in _OURS):
+            value.name = f"source.{value.name}"
         replace_inputs(model)
         for value in model.graph.inputs:
             describe_input(value)

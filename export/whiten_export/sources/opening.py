@@ -68,7 +68,7 @@ def _open(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter) -> Tok
                 f"exporting a PyTorch checkpoint needs {package}; install it {from_clone('export')}"
             ) from None
     if checkpoint.kind == "static":
-        from whiten_export.sources.static_embedding import StaticEmbedding
+        from whiten_export.sources.networks.sentence_transformers import StaticEmbedding
 
         return StaticEmbedding(checkpoint, choice.device)
     from whiten_export.sources.networks.pytorch import PyTorchModel
@@ -98,11 +98,7 @@ USUAL_LENGTH = 512
 def choose_max_seq_length(
     checkpoint: Checkpoint, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
 ) -> int:
-    """Return the maximum number of tokens of a text: the one asked for, else the checkpoint's, at most its positions.
-
-    An embedding model's limit is that of its sentence-transformers' files or of the catalogue. If a model has positions
-    and no such limit, the default is at most `USUAL_LENGTH`.
-    """
+    """Return the maximum number of tokens of a text: as asked for, else its authors', else `USUAL_LENGTH` at most."""
     specials = tokenizer.special_tokens
     if wanted is None:
         chosen = _authors_length(checkpoint)

@@ -46,10 +46,7 @@ class SourceTokenizer:
 
 
 def lower_case(backend: Tokenizer) -> None:
-    """Lower-case texts before all else, unless the tokenizer has a step that does so already.
-
-    sentence-transformers 6 puts the same step at the same place.
-    """
+    """Lower-case texts before all else, unless the tokenizer has a step that does, as sentence-transformers 6 does."""
     known = backend.normalizer
     steps = []
     if isinstance(known, normalizers.Sequence):
@@ -61,11 +58,7 @@ def lower_case(backend: Tokenizer) -> None:
 
 
 def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
-    """Describe a transformers tokenizer as an export needs it.
-
-    If sentence-transformers' files ask for lower-casing, it becomes part of the tokenizer, as it does there.
-    """
-
+    """Describe a transformers tokenizer, with the lower-casing that sentence-transformers' files ask for."""
     if checkpoint.published is not None and checkpoint.published.do_lower_case:
         if not getattr(tokenizer, "is_fast", False):
             raise WhitenError(f"'{checkpoint.model}' asks for do_lower_case, but has only a {type(tokenizer).__name__}")
@@ -124,10 +117,7 @@ def _as_json(checkpoint: Checkpoint, tokenizer: Any) -> str:
 
 
 def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: int) -> None:
-    """Check that the embeddings have a row for each id that texts have, and that tokenising a text ends.
-
-    Special tokens may be without a row: EmbeddingGemma's stand for images.
-    """
+    """Check that embeddings have a row for each id but special ones (EmbeddingGemma's images), and tokenising ends."""
     backend = Tokenizer.from_str(tokenizer.json)
     added = backend.get_added_tokens_decoder()
     ids = [number for number in backend.get_vocab().values() if number not in added or not added[number].special]

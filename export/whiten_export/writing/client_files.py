@@ -118,10 +118,7 @@ def write_pooling(root: Path, dimension: int) -> None:
 
 
 def rewrite_transformers_js(root: Path, separate_weights: bool) -> None:
-    """Tell transformers.js anew whether the graph's weights are a file of their own; all else of the file stays.
-
-    A file that is no object of JSON stays as it is.
-    """
+    """Tell transformers.js anew whether the graph's weights are a file of their own, if `config.json` is an object."""
     try:
         content = json.loads((root / CONFIG_FILE).read_text("utf-8"))
     except (ValueError, RecursionError):

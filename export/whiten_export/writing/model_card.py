@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -12,7 +12,7 @@ import msgspec
 from huggingface_hub import ModelCardData
 
 from whiten_runtime.bundle.bundle import file_record
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.records import IsotropyRecord, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.space import space_of
@@ -31,11 +31,16 @@ def with_model_card(stage: Path, manifest: Manifest) -> Manifest:
     return msgspec.structs.replace(manifest, files=dict(sorted(listed.items())))
 
 
-def model_card(manifest: Manifest) -> str:
-    """Return the card of a bundle: what the hub reads as YAML, then Markdown for people.
+def write_proven(stage: Path, manifest: Manifest, prove: Callable[[], ParityRecord]) -> Manifest:
+    """Write the manifest, prove the bundle as it then is, and write the card and the manifest with the proof."""
+    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+    manifest = with_model_card(stage, msgspec.structs.replace(manifest, parity=prove()))
+    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
 
-    It depends on the manifest alone, without the files that it lists.
-    """
+
+def model_card(manifest: Manifest) -> str:
+    """Return the card of a bundle, from the manifest without its files: YAML for the hub, then Markdown for people."""
     parts = [
         f"---\n{_front_matter(manifest)}\n---",
         f"# {_plain(manifest.name)}",

@@ -13,8 +13,7 @@ from support.sts import write_paper_layout
 from whiten_evaluation.commands import evaluate
 from whiten_evaluation.tasks.sts import interval, resampled
 from whiten_evaluation.tasks.sts_files import Subset, Task
-from whiten_export.pipeline.fit import fit_bundle
-from whiten_export.pipeline.refit import refit_bundle
+from whiten_export.pipeline.refit import fit_bundle, refit_bundle
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import WhiteningSpec

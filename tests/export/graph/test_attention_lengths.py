@@ -7,8 +7,9 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from whiten_export.graph.attention_lengths import use_lengths
+from support.graphs import graph_of
 from whiten_export.graph.builder import save_graph
+from whiten_export.graph.fuse_cuda import use_lengths
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 WIDTH, HEADS = 16, 2
@@ -31,17 +32,7 @@ def layer(weights: Arrays, number: int, attributes: str = "", shared: int | None
 
 def graph(body: str, last: str, weights: Arrays) -> ir.Model:
     inputs = f"float[n, s, {WIDTH}] x, int64[n, s] attention_mask, float[n, {HEADS}, s, s] bias"
-    declared = ", ".join(f"float[{', '.join(map(str, array.shape))}] {name}" for name, array in weights.items())
-    head = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>'
-    model = ir.from_onnx_text(f"{head} g ({inputs}) => (float[n, s, {WIDTH}] {last}) <{declared}> {{ {body} }}")
-    uses = {value.name: value for node in model.graph for value in node.inputs if value is not None}
-    for name, array in weights.items():
-        uses[name].const_value = ir.tensor(array, name=name)
-        model.graph.initializers.pop(name, None)
-        model.graph.register_initializer(uses[name])
-    for value in list(model.graph.inputs)[3:]:
-        model.graph.inputs.remove(value)
-    return model
+    return graph_of(f"({inputs}) => (float[n, s, {WIDTH}] {last}) {{ {body} }}", weights)
 
 
 def run(model: ir.Model, path: Path) -> NDArray[np.float32]:

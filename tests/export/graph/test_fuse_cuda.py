@@ -8,19 +8,17 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from support.bundles import copy_bundle, edit_manifest
+from support.cli import ok
 from support.families import FAMILIES, LAYERS, MAX_LENGTH
 from whiten import Encoder, UnsafeModelError, WhitenError
-from whiten_export.commands.refit import refit
 from whiten_export.graph import fuse_cuda
-from whiten_export.graph.attention_lengths import MASKS
 from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import PartialRun, fold_positions
-from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
+from whiten_export.graph.fuse_cuda import CONTRIB, MASKS, fuse_for_cuda
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.pipeline import prove
 from whiten_export.pipeline.export_model import export_bundle
@@ -188,8 +186,7 @@ def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
     kinds = Counter(node.op_type for node in graph.graph if node.domain == CONTRIB)
     assert kinds == {"SkipLayerNormalization": 8, "BiasGelu": 4}
     large = [value for value in graph.graph.initializers.values() if value.const_value.size > 1024]
-    whitening = {"whitening.weight"}
-    assert {str(value.name) for value in large if value.dtype == ir.DataType.FLOAT} == whitening
+    assert {str(value.name) for value in large if value.dtype == ir.DataType.FLOAT} == {"whitening.weight"}
     assert {value.dtype for value in graph.graph.outputs} == {ir.DataType.FLOAT}
     manifest = read_manifest(bundle)
     assert (manifest.precision, manifest.target) == ("fp16", "cuda")
@@ -208,9 +205,7 @@ def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
 def test_cuda_bundle_can_be_refitted(bundle: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("\n".join(f"sentence number {index} of {index * index % 97}" for index in range(400)))
-    line = [str(bundle), "--corpus", str(words), "--out", str(tmp_path / "anew")]
-    result = CliRunner().invoke(refit, line)
-    assert result.exit_code == 0, result.stderr
+    ok("refit", bundle, "--corpus", words, "--out", tmp_path / "anew")
     with Encoder(tmp_path / "anew") as encoder:
         assert encoder.manifest.target == "cuda"
         assert GATES["fp16"].passes(encoder.verify())

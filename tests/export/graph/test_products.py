@@ -4,50 +4,29 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.graphs import INNER, WIDTH, count, run
+from support.graphs import INNER, WIDTH, count, graph_of, run
 from whiten_export.graph.products import activations, plain_products, shares_weights
 
 GENERATOR = np.random.default_rng(0)
 WEIGHT = GENERATOR.normal(size=(INNER, WIDTH)).astype(np.float32)
 BIAS = GENERATOR.normal(size=INNER).astype(np.float32)
-HEAD = f'<ir_version: 10, opset_import: ["" : 20]> g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)'
 
 
 def graph(body: str, **arrays: np.ndarray) -> ir.Model:
-    model = ir.from_onnx_text(f"{HEAD} <{', '.join(declared(arrays))}> {{ {body} }}")
-    for value in list(model.graph.inputs)[1:]:
-        model.graph.inputs.remove(value)
-    uses = {value.name: value for node in model.graph for value in node.inputs if value is not None}
-    for name, array in arrays.items():
-        uses[name].const_value = ir.tensor(array, name=name)
-        model.graph.initializers.pop(name, None)
-        model.graph.register_initializer(uses[name])
-    return model
+    return graph_of(f"(float[n, {WIDTH}] x) => (float[n, {INNER}] y) {{ {body} }}", arrays)
 
 
-def declared(arrays: dict[str, np.ndarray]) -> list[str]:
-    return [f"float[{', '.join(map(str, array.shape))}] {name}" for name, array in arrays.items()]
-
-
-@pytest.mark.parametrize("turned", [0, 1])
-def test_gemm_becomes_matmul_and_add(turned: int) -> None:
+@pytest.mark.parametrize(
+    ("turned", "biased"), [(0, True), (1, True), (1, False)], ids=["as is", "turned", "without a bias of zeros"]
+)
+def test_gemm_becomes_matmul_and_add(turned: int, biased: bool) -> None:
     weight = WEIGHT if turned else np.ascontiguousarray(WEIGHT.T)
-    model = graph(f"t = Gemm<transB = {turned}>(x, w, b) y = Identity(t)", w=weight, b=BIAS)
+    model = graph(f"t = Gemm<transB = {turned}>(x, w{', b' if biased else ''}) y = Identity(t)", w=weight, b=BIAS)
     x = GENERATOR.normal(size=(5, WIDTH)).astype(np.float32)
     want = run(model, x)
     plain_products(model)
-    assert [node.op_type for node in model.graph] == ["MatMul", "Add", "Identity"]
+    assert [node.op_type for node in model.graph] == ["MatMul", *(["Add"] if biased else []), "Identity"]
     assert len(activations(model)) == 1
-    np.testing.assert_allclose(run(model, x), want, rtol=1e-5, atol=1e-5)
-
-
-def test_gemm_without_bias_becomes_matmul() -> None:
-    """Exporters leave out a bias of zeros."""
-    model = graph("t = Gemm<transB = 1>(x, w) y = Identity(t)", w=WEIGHT)
-    x = GENERATOR.normal(size=(5, WIDTH)).astype(np.float32)
-    want = run(model, x)
-    plain_products(model)
-    assert [node.op_type for node in model.graph] == ["MatMul", "Identity"]
     np.testing.assert_allclose(run(model, x), want, rtol=1e-5, atol=1e-5)
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cli import invoke as run
+from support.cli import ok
 from support.corpus import sentences
-from whiten_export.commands.export import export
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +29,7 @@ def make(
             out = tmp_path_factory.mktemp("bundles") / "b"
             corpus = [] if "none" in options else ["--corpus", corpus_file]
             corpus += [] if "--whitening" in options else ["--whitening", "pca"]
-            result = run(export, checkpoint("bert"), "--layers", "1,4", *corpus, *options, "--out", out)
-            assert result.exit_code == 0, result.stderr
+            ok("export", checkpoint("bert"), "--layers", "1,4", *corpus, *options, "--out", out)
             made[options] = out
         return made[options]
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from support.cli import invoke, ok
+from support.cli import ok, refused
 from support.corpus import sentences
 from support.vectors import anisotropic
 from whiten import DataError, Encoder, UsageError
-from whiten_export.commands.export import export
-from whiten_export.pipeline.choose_whitening import report_kinds
 from whiten_runtime.files.pairs import read_pairs
-from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import choose_by_pairs, choose_by_rules
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments, oas
 from whiten_whitening.similarity import spearman
 
 pytestmark = pytest.mark.slow
-
-run = partial(invoke, export)
 
 
 @settings(deadline=None)
@@ -169,11 +163,6 @@ def test_requested_dimension_is_kept() -> None:
     }  # fmt: skip
     assert choice.spec is not None
     assert (choice.spec.dimension, choice.spec.shrinkage) == (5, "oas")
-
-
-def test_as_many_dimensions_as_there_are_are_kept_if_asked_for() -> None:
-    vectors = anisotropic(3000, 16)
-    moments, scores = Moments.of(vectors), np.random.default_rng(0).normal(size=300)
     choice = choose_by_pairs(lambda spec: fit_map(moments, spec), vectors[:300], vectors[300:600], scores, 16)
     assert {candidate.dimension for candidate in choice.candidates} == {16}
     assert "all-but-the-top" not in {candidate.whitening for candidate in choice.candidates}
@@ -183,38 +172,8 @@ def test_as_many_dimensions_as_there_are_are_kept_if_asked_for() -> None:
     "unused", [("--corpus", "absent.txt"), ("--max-sentences", "50"), ("--whitening", "auto", "--shrinkage", "oas")]
 )
 def test_what_no_whitening_needs_is_refused(tmp_path: Path, unused: tuple[str, ...]) -> None:
-    result = run("minilm", "--layers", "1,6", *unused, "--out", tmp_path / "b")
-    assert (
-        result.exit_code,
-        "was given, but nothing is fitted: the model was trained for similarity" in result.stderr,
-    ) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("far", "said"),
-    [(("a", "b"), "less good for general English"), (("b",), "less good for texts that your corpus lacks (b)")],
-)
-def test_kinds_that_a_map_harms_are_named(far: tuple[str, ...], said: str) -> None:
-    class Stages(Reporter):
-        said = ""
-
-        def stage(self, text: str) -> None:
-            self.said += text
-
-    vectors = anisotropic(3000, 16)
-    kinds = {kind: Moments.of(vectors[:500] * 0.1 + 50 if kind in far else vectors[:500]) for kind in "ab"}
-    stages = Stages()
-    report_kinds(fit_map(Moments.of(vectors)), kinds, stages)
-    assert said in stages.said
-
-
-def test_a_map_that_harms_nothing_is_not_mentioned() -> None:
-    class Silent(Reporter):
-        def stage(self, text: str) -> None:
-            raise AssertionError(text)
-
-    vectors = anisotropic(3000, 16)
-    report_kinds(fit_map(Moments.of(vectors)), {"a": Moments.of(vectors[:500])}, Silent())
+    error = refused("export", "minilm", "--layers", "1,6", *unused, "--out", tmp_path / "b")
+    assert "was given, but nothing is fitted: the model was trained for similarity" in error
 
 
 def pairs_file(folder: Path) -> Path:
@@ -231,8 +190,7 @@ def test_command_records_its_candidates_in_the_manifest(
     checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
 ) -> None:
     arguments = (checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b")
-    result = run(*arguments, "--dev", pairs_file(tmp_path))
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", *arguments, "--dev", pairs_file(tmp_path))
     with Encoder(tmp_path / "b") as encoder:
         choice = encoder.manifest.choice
         assert choice is not None
@@ -254,16 +212,16 @@ def test_command_records_its_candidates_in_the_manifest(
 def test_command_chooses_by_rules_without_pairs(
     checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
 ) -> None:
-    result = run(checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = ok(
+        "export", checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b", "--json"
+    )
     manifest = json.loads(result.stdout)["manifest"]
     assert manifest["choice"]["why"] == "the model was not trained for similarity"
     assert manifest["whitening"]["method"] == "pca"
 
 
 def test_fine_tuned_checkpoint_is_not_whitened(tmp_path: Path) -> None:
-    result = run("minilm", "--layers", "6", "--whitening", "auto", "--out", tmp_path / "b", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", "minilm", "--layers", "6", "--whitening", "auto", "--out", tmp_path / "b", "--json")
     manifest = json.loads(result.stdout)["manifest"]
     assert manifest["whitening"] is None
     assert manifest["choice"]["why"] == "the model was trained for similarity, which whitening undoes"
@@ -273,8 +231,7 @@ def test_fine_tuned_checkpoint_is_not_whitened(tmp_path: Path) -> None:
 
 def test_lower_layers_of_a_fine_tuned_checkpoint_are_said_to_be_others(corpus_file: Path, tmp_path: Path) -> None:
     why = "these layers were not trained for similarity"
-    result = run("minilm", "--layers", "0,1", "--corpus", corpus_file, "--out", tmp_path / "b", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", "minilm", "--layers", "0,1", "--corpus", corpus_file, "--out", tmp_path / "b", "--json")
     assert why in json.loads(result.stdout)["manifest"]["choice"]["why"]
     again = ok("refit", tmp_path / "b", "--corpus", corpus_file, "--out", tmp_path / "c", "--json")
     assert why in json.loads(again.stdout)["manifest"]["choice"]["why"]
@@ -283,8 +240,9 @@ def test_lower_layers_of_a_fine_tuned_checkpoint_are_said_to_be_others(corpus_fi
 def test_fine_tuned_checkpoint_is_centred_and_rotated_if_fewer_dimensions_are_wanted(
     corpus_file: Path, tmp_path: Path
 ) -> None:
-    result = run("minilm", "--layers", "6", "--dim", "64", "--corpus", corpus_file, "--out", tmp_path / "c", "--json")
-    assert result.exit_code == 0, result.stderr
+    result = ok(
+        "export", "minilm", "--layers", "6", "--dim", "64", "--corpus", corpus_file, "--out", tmp_path / "c", "--json"
+    )
     manifest = json.loads(result.stdout)["manifest"]
     assert (manifest["whitening"]["beta"], manifest["dimension"]) == (0.0, 64)
     assert "chosen   centred only: the model was trained for similarity" in result.stderr

@@ -11,10 +11,8 @@ import pytest
 from sklearn.decomposition import PCA
 
 from support.bundles import copy_bundle
-from support.cli import invoke as run
+from support.cli import ok, refused
 from whiten import BundleError, Encoder, IntegrityError, TextError, UsageError, VectorWhitener
-from whiten_export.commands.export import export
-from whiten_runtime.commands.main import whiten
 
 WIDTH = 20
 
@@ -41,8 +39,7 @@ def files(vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> dict
 @pytest.fixture(scope="module")
 def bundle(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bundles") / "b"
-    result = run(export, "my-api", "--from-vectors", files[".npy"], "--out", out)
-    assert result.exit_code == 0, result.stderr
+    ok("export", "my-api", "--from-vectors", files[".npy"], "--out", out)
     return out
 
 
@@ -51,8 +48,7 @@ def test_whitening_equals_scikit_learn(
     vectors: np.ndarray, files: dict[str, Path], tmp_path: Path, suffix: str
 ) -> None:
     options = ("--dim", 7, "--json", "--out", tmp_path / "b")
-    result = run(export, "--from-vectors", files[suffix], *options)
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", "--from-vectors", files[suffix], *options)
     assert json.loads(result.stdout)["manifest"]["whitening"]["corpus"][0]["sentences"] == len(vectors)
     want = PCA(7, whiten=True).fit_transform(vectors.astype(np.float64))
     got = VectorWhitener(tmp_path / "b").transform(vectors)
@@ -70,15 +66,14 @@ def test_bundle_is_transformed_verified_and_pickled(bundle: Path, vectors: np.nd
         assert whitener.verify().max_difference < 1e-6
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(whitener)).transform(vectors), together)
     np.save(tmp_path / "in.npy", vectors)
-    result = run(whiten, "transform", bundle, "--input", tmp_path / "in.npy", "--out", tmp_path / "out.npy")
-    assert result.exit_code == 0, result.stderr
+    ok("transform", bundle, "--input", tmp_path / "in.npy", "--out", tmp_path / "out.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), together)
-    assert run(whiten, "verify", bundle).exit_code == 0
-    assert f"vectors of {WIDTH} dimensions" in run(whiten, "info", bundle).stdout
+    ok("verify", bundle)
+    assert f"vectors of {WIDTH} dimensions" in ok("info", bundle).stdout
 
 
 def test_normalised_bundle_gives_unit_vectors(files: dict[str, Path], vectors: np.ndarray, tmp_path: Path) -> None:
-    assert run(export, "--from-vectors", files[".npy"], "--normalize", "--out", tmp_path / "b").exit_code == 0
+    ok("export", "--from-vectors", files[".npy"], "--normalize", "--out", tmp_path / "b")
     norms = np.linalg.norm(VectorWhitener(tmp_path / "b").transform(vectors), axis=1)
     np.testing.assert_allclose(norms, 1, atol=1e-6)
 
@@ -103,7 +98,7 @@ def test_bundles_of_texts_and_of_vectors_are_not_interchangeable(bundle: Path, t
         Encoder(bundle)
     with pytest.raises(BundleError, match="takes texts, not vectors"):
         VectorWhitener(tiny_bundle)
-    assert run(whiten, "embed", bundle, "text").exit_code == 1
+    assert "takes vectors, not texts" in refused("embed", bundle, "text", code=1)
 
 
 def test_altered_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
@@ -152,13 +147,10 @@ def test_errors_leave_no_bundle(
     Path("huge.jsonl").write_text(f"[{10**400}]\n")
     np.save("large.npy", np.full((3, 2), 1e300))
     source = [] if "--from-vectors" in options else ["--from-vectors", files[".npy"]]
-    result = run(export, *source, *options, "--out", "b")
-    assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
+    assert message in refused("export", *source, *options, "--out", "b", code=code)
     assert not Path("b").exists()
 
 
 def test_missing_model_or_vectors_are_refused() -> None:
-    result = run(export)
-    assert (result.exit_code, "MODEL is missing" in result.stderr) == (2, True)
-    result = run(export, "text-embedding-3-small")
-    assert (result.exit_code, "--from-vectors FILE" in result.stderr) == (2, True)
+    assert "MODEL is missing" in refused("export")
+    assert "--from-vectors FILE" in refused("export", "text-embedding-3-small")

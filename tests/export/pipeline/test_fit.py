@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli import invoke as run
-from support.cli import ok
+from support.cli import ok, refused
 from support.corpus import sentences
 from whiten import Encoder, UsageError
-from whiten_export.commands.export import export
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.pipeline.fit import fit_bundle
+from whiten_export.pipeline.refit import fit_bundle
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.session import SessionOptions
 
@@ -61,9 +59,9 @@ def test_error_for_a_nonfinite_vector_names_its_sentence(
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
-    result = run(export, tmp_path / "model", "--layers", "0", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
-    assert result.exit_code == 1
-    assert "sentence 42 of the corpus has a vector that is not finite: 'please return 7 rows'" in result.stderr
+    command = ("export", tmp_path / "model", "--layers", "0", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
+    error = refused(*command, code=1)
+    assert "sentence 42 of the corpus has a vector that is not finite: 'please return 7 rows'" in error
     assert not (tmp_path / "b").exists()
 
 

@@ -7,7 +7,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from support.cli import invoke
+from support.cli import invoke, ok
 from support.published import SIZE, save, static, transformer
 from whiten import Encoder, UsageError
 from whiten_export.commands.export import export
@@ -22,8 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_vectors_are_cut_to_the_declared_dimensions(folder: Path, tmp_path: Path) -> None:
-    result = invoke(export, folder, "--matryoshka", "16,8", "--out", tmp_path / "bundle")
-    assert result.exit_code == 0, result.output
+    ok("export", folder, "--matryoshka", "16,8", "--out", tmp_path / "bundle")
     published = SentenceTransformer(str(folder), device="cpu")
     with Encoder(tmp_path / "bundle") as encoder:
         assert encoder.manifest.matryoshka_dimensions == (16, 8)

@@ -13,14 +13,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from support.bundles import copy_bundle
-from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
 from support.families import WIDTH
 from support.vectors import write_word_vectors
 from whiten import Encoder
-from whiten_export.commands.export import export
-from whiten_export.pipeline.fit import fit_bundle
+from whiten_export.pipeline.refit import fit_bundle
 from whiten_runtime.bundle.parity import compare
 from whiten_runtime.files.corpus import Corpus
 
@@ -137,19 +135,6 @@ def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corp
 
 
 @pytest.mark.slow
-def test_refit_keeps_external_weights(
-    checkpoint: Callable[..., Path], corpus_file: Path, other_file: Path, tmp_path: Path
-) -> None:
-    result = run(export, checkpoint("bert", 4), "--corpus", corpus_file, "--out", tmp_path / "old")
-    assert result.exit_code == 0, result.stderr
-    assert (tmp_path / "old/onnx/model.onnx_data").is_file()
-    ok("refit", tmp_path / "old", "--corpus", other_file, "--out", tmp_path / "new")
-    assert (tmp_path / "new/onnx/model.onnx_data").is_file()
-    ok("verify", tmp_path / "new")
-    ok("drift", tmp_path / "new", "--input", other_file)
-
-
-@pytest.mark.slow
 def test_statistics_of_the_float32_bundle_whiten_the_int8_bundle(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
@@ -202,7 +187,7 @@ def test_refit_of_sif_word_vectors_equals_the_export(tmp_path: Path) -> None:
     write_word_vectors(tmp_path / "words.txt", texts, 12)
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
     options = ("--pooling", "sif", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
-    assert run(export, tmp_path / "words.txt", *options).exit_code == 0
+    ok("export", tmp_path / "words.txt", *options)
     ok("refit", tmp_path / "b", "--corpus", tmp_path / "c.txt", "--dim", 6, "--out", tmp_path / "c")
     with Encoder(tmp_path / "b") as old, Encoder(tmp_path / "c") as new:
         assert new.manifest.whitening is not None

@@ -9,7 +9,7 @@ import pytest
 
 from support.bundles import copy_bundle, scale_initializer
 from support.cli import invoke as run
-from whiten_export.commands.export import export
+from support.cli import refused
 from whiten_export.pipeline import export_model
 from whiten_runtime.commands.main import whiten
 
@@ -34,12 +34,11 @@ def test_export_refuses_a_wrong_scale(
 
     monkeypatch.setattr(export_model, "set_head", scaled)
     choice = ("--layers", "1,4", "--whitening", "pca", "--corpus", corpus_file, "--precision", precision)
-    result = run(export, checkpoint("bert"), *choice, "--out", tmp_path / "b")
-    assert result.exit_code == 1
-    assert "no bundle was written" in result.stderr
+    error = refused("export", checkpoint("bert"), *choice, "--out", tmp_path / "b", code=1)
+    assert "no bundle was written" in error
     assert not (tmp_path / "b").exists()
     if precision != "fp32":
-        (said,) = re.findall(r"norms ([\d.]+) times as long", result.stderr)
+        (said,) = re.findall(r"norms ([\d.]+) times as long", error)
         assert float(said) == pytest.approx(factor, abs=0.004)
 
 

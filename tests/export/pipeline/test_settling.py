@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli import invoke
+from support.cli import invoke, ok
 from support.vectors import write_word_vectors
 from whiten import Encoder
 from whiten_export.commands.export import export
@@ -27,8 +27,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def settled(words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = tmp_path_factory.mktemp("settled") / "b"
-    result = invoke(export, words, "--out", bundle)
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", words, "--out", bundle)
     assert "fitting on 15,600 sentences at most\n" in result.stderr
     assert f", on {read_manifest(bundle).whitening.n_samples:,} of 15,600 sentences\n" in result.stderr
     return bundle
@@ -45,8 +44,7 @@ def test_an_export_stops_and_its_manifest_says_why(settled: Path) -> None:
 def test_all_sentences_are_taken_where_that_is_asked_for(words: Path, settled: Path, tmp_path: Path) -> None:
     for options, n in (("--all-sentences",), 15_600), (("--max-sentences", "9000"), 9000):
         bundle = tmp_path / f"b{n}"
-        result = invoke(export, words, *options, "--out", bundle)
-        assert result.exit_code == 0, result.stderr
+        result = ok("export", words, *options, "--out", bundle)
         whitening = read_manifest(bundle).whitening
         assert (whitening.n_samples, whitening.settled) == (n, None)
         assert f", on {n:,} sentences\n" in result.stderr
@@ -78,8 +76,7 @@ def test_a_corpus_that_moves_the_map_to_its_end_is_recorded_in_the_order_of_its_
     corpora = ("--corpus", tmp_path / "a.txt", "--corpus", tmp_path / "b.txt")
     spaces = []
     for name, options in (("m", ()), ("o", ("--all-sentences",))):
-        result = invoke(export, words, "--whitening", "zca", *corpora, *options, "--out", tmp_path / name)
-        assert result.exit_code == 0, result.stderr
+        ok("export", words, "--whitening", "zca", *corpora, *options, "--out", tmp_path / name)
         manifest = read_manifest(tmp_path / name)
         assert manifest.whitening.settled is None
         assert [record.sentences for record in manifest.whitening.corpus] == [2000, 1100]

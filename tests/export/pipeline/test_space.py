@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli import invoke as run
 from support.cli import ok
 from support.corpus import sentences
 from support.vectors import anisotropic
 from whiten import Encoder, VectorWhitener
-from whiten_export.commands.export import export
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 
@@ -90,7 +88,7 @@ def test_bundles_of_vectors_have_a_space(tmp_path: Path) -> None:
     for number, options in enumerate(((), (), ("--whitening", "zca"))):
         np.save(tmp_path / f"v{number}.npy", rows)
         out = tmp_path / f"b{number}"
-        assert run(export, "x", "--from-vectors", tmp_path / f"v{number}.npy", "--out", out, *options).exit_code == 0
+        ok("export", "x", "--from-vectors", tmp_path / f"v{number}.npy", "--out", out, *options)
         with VectorWhitener(out) as whitener:
             assert whitener.space == space(out)
             spaces.append(whitener.space)

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import transformers
 from safetensors.numpy import load_file
 
 from support.checkpoints import change_config, save_adapter
-from support.cli import invoke
+from support.cli import ok
 from support.corpus import sentences
 from support.families import LAYERS, MAX_LENGTH
 from whiten import Encoder
-from whiten_export.commands.export import export
 from whiten_export.sources.checkpoints import checkpoint as checkpoints
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.pytorch import PyTorchModel
@@ -58,9 +56,6 @@ def vectors_of(network: torch.nn.Module, base: Path, bundle: Path) -> np.ndarray
     return (states - stored["mean"]) @ stored["W"]  # type: ignore[no-any-return]
 
 
-run = partial(invoke, export)
-
-
 @pytest.fixture(scope="module")
 def whole_llama(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save LLaMA with its language model head, which changes the names of the weights."""
@@ -95,8 +90,7 @@ def test_exported_adapter_equals_peft(
     adapter = save_adapter(directory, tmp_path / "my-adapter", model_class, task)
     options = ("--layers", "-1", "--pooling", "last", "--dim", "16", "--corpus", corpus_file)
     recwarn.clear()
-    result = run(adapter, *options, "--out", tmp_path / "b")
-    assert result.exit_code == 0, result.stderr
+    ok("export", adapter, *options, "--out", tmp_path / "b")
     assert not [warning for warning in recwarn if "transformers" in warning.filename or "peft" in warning.filename]
     with Encoder(tmp_path / "b") as encoder:
         ours = encoder.encode(TEXTS)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, license_of_card, license_of_entry, stated_license
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, stated_license
 from whiten_models.catalogue import find
+
+ENTRY = find("bert-base")
 
 
 @pytest.mark.parametrize(
@@ -17,7 +19,6 @@ from whiten_models.catalogue import find
         ("---\nlicense: other\nlicense_name: own\n---\n", "other"),
         ("---\nlicense:\n- mit\n- gpl\n---\n", None),
         ("---\nlicense: 'all rights\n  reserved'\n---\n", None),
-        ("---\nlanguage: en\n---\n", None),
         ("# Model\nlicense: mit\n", None),
         ("---\nlicense: [mit\n---\n", None),
         ("---\n- license\n---\n", None),
@@ -25,27 +26,18 @@ from whiten_models.catalogue import find
         ("", None),
     ],
 )
-def test_the_licence_of_a_card(tmp_path: Path, content: str, licence: str | None) -> None:
+def test_the_models_own_card_goes_before_the_catalogue(tmp_path: Path, content: str, licence: str | None) -> None:
+    checkpoint = Checkpoint("bert-base", "bert-base", "transformers", tmp_path, ())
+    assert stated_license(checkpoint) is None
     (tmp_path / "README.md").write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert license_of_card(tmp_path / "README.md") == licence
-    assert license_of_card(tmp_path / "absent.md") is None
+    assert stated_license(checkpoint) == licence
+    assert stated_license(replace(checkpoint, entry=ENTRY)) == (licence or "apache-2.0")
+    assert stated_license(replace(checkpoint, kind="words")) is None
+    assert stated_license(replace(checkpoint, adapter=tmp_path / "adapter")) is None
 
 
-def test_the_licence_of_the_catalogue() -> None:
-    entry = find("bert-base")
-    assert entry is not None
-    assert license_of_entry(entry) == "apache-2.0"
-    assert license_of_entry(replace(entry, licence="see the checkpoint")) is None
-    assert license_of_entry(replace(entry, licence="LicenseRef-Gemma")) == "gemma"
-    assert license_of_entry(None) is None
-
-
-def test_the_models_own_card_goes_before_the_catalogue(tmp_path: Path) -> None:
-    checkpoint = Checkpoint("bert-base", "bert-base", "transformers", tmp_path, (), entry=find("bert-base"))
-    assert stated_license(checkpoint) == "apache-2.0"
-    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
-    assert stated_license(checkpoint) == "mit"
-    assert stated_license(replace(checkpoint, entry=None)) == "mit"
-    assert stated_license(replace(checkpoint, entry=None, kind="words")) is None
-    (tmp_path / "adapter").mkdir()
-    assert stated_license(replace(checkpoint, entry=None, adapter=tmp_path / "adapter")) is None
+def test_the_licence_of_the_catalogue_is_spelled_as_on_the_hub(tmp_path: Path) -> None:
+    assert ENTRY is not None
+    for licence, spelled in (("see the checkpoint", None), ("LicenseRef-Gemma", "gemma"), ("MIT", "mit")):
+        entry = replace(ENTRY, licence=licence)
+        assert stated_license(Checkpoint("a", "a", "words", tmp_path, (), entry=entry)) == spelled

@@ -235,7 +235,7 @@ def test_modules_that_cannot_be_reproduced_are_refused(tmp_path: Path, modules: 
 
 
 @pytest.mark.parametrize("name", [LISTED, POOLING, SETTINGS, TRANSFORMER])
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'"text"', None])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'"text"', b"[" * 100_000, None])
 def test_files_without_settings_are_named(root: Path, name: str, content: bytes | None) -> None:
     if content is not None:
         (root / name).write_bytes(content)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli import invoke
-from whiten_export.commands.export import export
+from support.cli import ok
 from whiten_export.sources.word_vectors import SPECIALS, word_tokenizer
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
@@ -16,8 +15,7 @@ LOWER = [f"word{number}" for number in range(490)]
 def export_words(folder: Path, words: list[str]) -> tuple[Tokenizer, str]:
     """Export a file with these words, and return the bundle's tokenizer and what the command wrote to stderr."""
     (folder / "words.txt").write_text("".join(f"{word} {number} 1\n" for number, word in enumerate(words)), "utf-8")
-    result = invoke(export, folder / "words.txt", "--whitening", "none", "--out", folder / "b")
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", folder / "words.txt", "--whitening", "none", "--out", folder / "b")
     return Tokenizer(folder / "b" / "tokenizer.json", 9), result.stderr
 
 

@@ -14,9 +14,8 @@ from huggingface_hub import ModelCard, metadata_load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.cli import invoke, ok
+from support.cli import ok
 from whiten import Encoder, VectorWhitener
-from whiten_export.commands.export import export
 from whiten_export.writing.model_card import model_card, with_model_card
 from whiten_runtime.bundle.bundle import file_record, open_bundle
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
@@ -53,13 +52,12 @@ def python_examples_run(card: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 def vectors_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vectors")
     np.save(folder / "api.npy", np.random.default_rng(0).normal(size=(300, 12)).astype(np.float32))
-    result = invoke(export, "--from-vectors", folder / "api.npy", "--dim", 6, "--out", folder / "my vectors")
-    assert result.exit_code == 0, result.stderr
+    ok("export", "--from-vectors", folder / "api.npy", "--dim", 6, "--out", folder / "my vectors")
     return folder / "my vectors"
 
 
-def test_the_hubs_program_reads_it(tiny_bundle: Path) -> None:
-    card = tiny_bundle / "README.md"
+def test_the_hubs_program_reads_it(fresh_bundle: Path) -> None:
+    card = fresh_bundle / "README.md"
     assert metadata_load(card) == {
         "library_name": "whiten",
         "pipeline_tag": "sentence-similarity",
@@ -68,19 +66,19 @@ def test_the_hubs_program_reads_it(tiny_bundle: Path) -> None:
     read = ModelCard.load(card)
     assert read.data.library_name == "whiten"
     assert read.data.license is None
-    assert read.text.strip().startswith(f"# {tiny_bundle.name}")
+    assert read.text.strip().startswith(f"# {fresh_bundle.name}")
 
 
-def test_it_is_a_file_of_the_bundle_that_depends_on_the_manifest_alone(tiny_bundle: Path) -> None:
-    manifest = open_bundle(tiny_bundle).manifest
-    assert manifest.files["README.md"] == file_record(tiny_bundle / "README.md")
+def test_it_is_a_file_of_the_bundle_that_depends_on_the_manifest_alone(fresh_bundle: Path) -> None:
+    manifest = open_bundle(fresh_bundle).manifest
+    assert manifest.files["README.md"] == file_record(fresh_bundle / "README.md")
     assert list(manifest.files) == sorted(manifest.files)
-    assert model_card(manifest) == (tiny_bundle / "README.md").read_text("utf-8")
+    assert model_card(manifest) == (fresh_bundle / "README.md").read_text("utf-8")
     assert model_card(msgspec.structs.replace(manifest, files={})) == model_card(manifest)
 
 
-def test_it_says_what_the_bundle_is(tiny_bundle: Path) -> None:
-    manifest, card = read_manifest(tiny_bundle), (tiny_bundle / "README.md").read_text("utf-8")
+def test_it_says_what_the_bundle_is(fresh_bundle: Path) -> None:
+    manifest, card = read_manifest(fresh_bundle), (fresh_bundle / "README.md").read_text("utf-8")
     whitening, parity = manifest.whitening, manifest.parity
     assert whitening is not None
     assert whitening.isotropy_after is not None
@@ -99,19 +97,19 @@ def test_it_says_what_the_bundle_is(tiny_bundle: Path) -> None:
         assert words in card, words
 
 
-def test_it_holds_no_path_of_this_machine(tiny_bundle: Path, checkpoint: Callable[[str], Path]) -> None:
-    card = (tiny_bundle / "README.md").read_text("utf-8")
+def test_it_holds_no_path_of_this_machine(fresh_bundle: Path, checkpoint: Callable[[str], Path]) -> None:
+    card = (fresh_bundle / "README.md").read_text("utf-8")
     assert checkpoint("bert").name in card
-    for place in (checkpoint("bert").parent, tiny_bundle.parent, Path.home(), Path("/tmp")):
+    for place in (checkpoint("bert").parent, fresh_bundle.parent, Path.home(), Path("/tmp")):
         assert str(place) not in card
 
 
-def test_the_examples_run(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = (tiny_bundle / "README.md").read_text("utf-8")
-    ran = python_examples_run(card, tiny_bundle.parent, monkeypatch)
+def test_the_examples_run(fresh_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = (fresh_bundle / "README.md").read_text("utf-8")
+    ran = python_examples_run(card, fresh_bundle.parent, monkeypatch)
     assert len(examples(card, "python")) == 4
     texts = ["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."]
-    with Encoder(tiny_bundle) as encoder:
+    with Encoder(fresh_bundle) as encoder:
         want = encoder.encode(texts)
     found = [
         np.asarray(variables[name]) for variables in ran.values() for name in ("vectors", "stored") if name in variables
@@ -143,8 +141,8 @@ def test_the_examples_of_vectors_run(vectors_bundle: Path, tmp_path: Path, monke
     np.testing.assert_allclose(np.load(tmp_path / "whitened.npy"), want, atol=1e-6)
 
 
-def test_a_refit_writes_a_new_card(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
-    ok("refit", tiny_bundle, "--corpus", corpus_file, "--whitening", "zca", "--out", tmp_path / "other")
+def test_a_refit_writes_a_new_card(fresh_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+    ok("refit", fresh_bundle, "--corpus", corpus_file, "--whitening", "zca", "--out", tmp_path / "other")
     card = (tmp_path / "other" / "README.md").read_text("utf-8")
     assert card == model_card(open_bundle(tmp_path / "other").manifest)
     assert "# other\n" in card
@@ -199,8 +197,8 @@ def test_other_kinds_of_bundles(golden: Path) -> None:
     assert r"a\|b" in model_card(changed(plain, model="a|b"))
 
 
-def test_rounded_vectors_are_described_with_their_own_gate(tiny_bundle: Path) -> None:
-    manifest = read_manifest(tiny_bundle)
+def test_rounded_vectors_are_described_with_their_own_gate(fresh_bundle: Path) -> None:
+    manifest = read_manifest(fresh_bundle)
     card, rounded = model_card(manifest), model_card(changed(manifest, vectors="int8"))
     assert f"keeps its bounds: {gate_of('fp32', 'float32')}." in card
     assert f"keeps its bounds: {gate_of('fp32', 'int8')}." in rounded

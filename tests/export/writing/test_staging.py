@@ -15,15 +15,6 @@ def _fill(stage: Path, content: str = "new") -> None:
     (stage / "onnx").mkdir()
 
 
-def test_directory_appears_when_it_is_complete(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "bundle"
-    with staged(target, False) as stage:
-        _fill(stage)
-        assert not target.exists()
-    assert sorted(path.name for path in target.iterdir()) == ["onnx", "whiten.json"]
-    assert [path.name for path in target.parent.iterdir()] == ["bundle"]
-
-
 def test_error_leaves_no_files(tmp_path: Path) -> None:
     def fail() -> None:
         with staged(tmp_path / "bundle", False) as stage:

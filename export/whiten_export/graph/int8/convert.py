@@ -114,10 +114,7 @@ _LONGEST = 4096
 
 
 def narrow_masks(model: ir.Model, longest: int) -> int:
-    """Compute each mask that is added to attention scores as [batch, 1, 1, sequence], where that gives the same scores.
-
-    Whether all queries have the same mask, and whether it depends on `attention_mask` alone, is tested by running it.
-    """
+    """Compute masks that are added to attention scores as [batch, 1, 1, sequence], where the result is the same."""
     if longest > _LONGEST:
         return 0
     replaced = 0

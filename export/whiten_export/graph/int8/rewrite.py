@@ -104,11 +104,7 @@ def _rounded(value: ir.Value, scale: Scale, gram: Float32Array) -> dict[str, Col
 
 
 def quantize_int8(model: ir.Model, quantized: Mapping[str, Quantized]) -> int:
-    """Turn every MatMul with constant weights, and every large lookup table, into int8. The whitening stays float32.
-
-    Activations are uint8: x86 has no kernel for two signed operands. MatMuls that read the same value share its
-    quantisation.
-    """
+    """Turn every MatMul with constant weights, and every large lookup table, into int8; the whitening stays float32."""
     rewriter = _Rewriter(model, quantized)
     rewriter.fold()
     replaced = 0

@@ -43,8 +43,7 @@ def quantize_with_feedback(weight: Float32Array, gram: NDArray[np.floating]) -> 
 
     Rows are rounded in the order of their activations' size, and each is first moved by the errors of those before it,
     by the factors that minimise the expected squared error of x W (GPTQ, Frantar et al. 2023, in the form of LDLQ, Chee
-    et al. 2023, equation 3, which needs no inverse). The second row of a pair is kept within
-    what `LARGEST_PAIR` leaves to it.
+    et al. 2023, equation 3). The second row of a pair is kept within what `LARGEST_PAIR` leaves to it.
     """
     scale = _pair_scales(weight, np.diag(gram))
     order = np.argsort(-np.diag(gram), kind="stable")

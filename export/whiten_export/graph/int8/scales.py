@@ -174,10 +174,7 @@ class CalibrationTexts:
 def measure_ranges(
     model: ir.Model, values: Sequence[ir.Value], texts: CalibrationTexts, options: SessionOptions, path: Path
 ) -> Iterator[tuple[ir.Value, Range]]:
-    """Yield the range of each activation over texts. Padding is ignored.
-
-    The range of an attention's context is that of its values: it is a weighted mean of them, whatever the weights.
-    """
+    """Yield the range of each activation over the tokens of texts; that of an attention's context is its values'."""
     for group in _groups(values):
         bounds = {value: bound for value in group if (bound := _bound(value)) is not None}
         save_with_outputs(model, [*group, *bounds.values()], path)

@@ -1,15 +1,15 @@
 """Resolve a model name to the files of its checkpoint, without loading the weights."""
 
-import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
-from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
+from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published, read_settings
 from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
@@ -27,29 +27,6 @@ _OF_THE_HUB = {
     "pddl-1.0": "pddl",
 }
 """Spellings of the hub that differ from those of SPDX, which the catalogue has, by more than their case."""
-
-
-def license_of_card(path: Path) -> str | None:
-    """Return the licence in the YAML of a README.md, in the hub's spelling; None without a readable one."""
-    if not path.is_file():
-        return None
-    from huggingface_hub import metadata_load
-
-    try:
-        found = (metadata_load(path) or {}).get("license")
-    except Exception:  # OSError, UnicodeError, and those of the YAML reader, which share no base class
-        return None
-    return _spelled(found) if isinstance(found, str) else None
-
-
-def license_of_entry(entry: Entry | None) -> str | None:
-    """Return the licence that the catalogue records, in the hub's spelling; None where it is not known for certain."""
-    return None if entry is None else _spelled(entry.licence)
-
-
-def _spelled(name: str) -> str | None:
-    known = _OF_THE_HUB.get(name.lower(), name.lower())
-    return known if _SPELLING.fullmatch(known) else None
 
 
 Kind = Literal["transformers", "onnx", "words", "static"]
@@ -164,11 +141,16 @@ def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: in
 
 
 def stated_license(checkpoint: Checkpoint) -> str | None:
-    """Return the licence that a checkpoint's own README.md states, else the catalogue's, else None."""
-    if checkpoint.kind == "words":  # a file: what else is in its folder may be of anything
-        return license_of_entry(checkpoint.entry)
-    folder = checkpoint.adapter or checkpoint.root or checkpoint.directory
-    return license_of_card(folder / "README.md") or license_of_entry(checkpoint.entry)
+    """Return the licence that a checkpoint's own README.md states, else the catalogue's, in the hub's spelling."""
+    card, names = (checkpoint.adapter or checkpoint.root or checkpoint.directory) / "README.md", []
+    if checkpoint.kind != "words" and card.is_file():  # what else is in the folder of a file may be of anything
+        from huggingface_hub import metadata_load
+
+        with suppress(Exception):  # OSError, UnicodeError, and those of the YAML reader, which share no base class
+            names.append((metadata_load(card) or {}).get("license"))
+    names.append(checkpoint.entry.licence if checkpoint.entry else None)
+    spelled = (_OF_THE_HUB.get(name.lower(), name.lower()) for name in names if isinstance(name, str))
+    return next(filter(_SPELLING.fullmatch, spelled), None)
 
 
 def _from_hub(
@@ -233,11 +215,8 @@ def _external_files(graph: Path) -> list[Path]:
 
 def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoint:
     """Describe a LoRA adapter together with the model that its config names."""
-    try:
-        config = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
-        base, revision = config.get("base_model_name_or_path"), config.get("revision")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{adapter / ADAPTER_CONFIG}: cannot be read ({error}); save the adapter again") from None
+    config = read_settings(adapter / ADAPTER_CONFIG)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
     weights = sorted(adapter.glob("adapter_model*.safetensors")) or sorted(adapter.glob("adapter_model.bin"))
     if not base or not weights:
         raise UsageError(
@@ -246,7 +225,8 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
             "peft's save_pretrained"
         )
     try:
-        found = None if _is_adapter(base) else resolve(base, None if Path(base).exists() else revision, remote_code)
+        is_adapter = Path(base, ADAPTER_CONFIG).is_file()  # one that names itself would never end
+        found = None if is_adapter else resolve(base, None if Path(base).exists() else revision, remote_code)
     except WhitenError as error:
         raise type(error)(f"the model that adapter '{model}' belongs to cannot be had: {error}") from None
     if found is None or found.kind != "transformers" or found.adapter is not None:
@@ -267,10 +247,6 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         published=None,  # what the base's authors publish is another model
         merged_into=f"{origin}@{found.revision}" if found.revision else origin,
     )
-
-
-def _is_adapter(path: str) -> bool:
-    return Path(path, ADAPTER_CONFIG).is_file()
 
 
 def _packaged(entry: Entry, revision: str | None) -> Path | None:

@@ -83,10 +83,7 @@ def _names(hub_id: str, revision: str | None, cached: bool) -> list[str]:
 
 
 def needed_files(names: Sequence[str], remote_code: bool) -> list[str]:
-    """Return the files of a repository that an export reads; an empty list if it has no description or no weights.
-
-    Each folder gives its weights as safetensors, else as pickles. An ONNX graph is taken where no folder has any.
-    """
+    """Return the files that an export reads, with weights as safetensors, else pickles, else ONNX; none without."""
     described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]
     described = [name for name in names if _matches(name, described_by) and not _matches(name, _OTHER_FORMATS)]
     folders = sorted({str(PurePosixPath(name).parent) for name in described if name.endswith(".json")})

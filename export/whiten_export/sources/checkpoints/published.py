@@ -1,8 +1,4 @@
-"""Read how a folder of sentence-transformers makes a vector: its modules, its prompts and their settings.
-
-sentence-transformers itself loads the modules that have weights. Everything that is read and not understood is an error
-with its name: a module left out would change every vector.
-"""
+"""Read how a folder of sentence-transformers makes a vector; what is read and not understood is refused by its name."""
 
 import json
 from collections.abc import Mapping

@@ -1,9 +1,5 @@
-"""Load a checkpoint with transformers: config, tokenizer and weights, of which none may be missing.
+"""Load a checkpoint with transformers: config, tokenizer, and all weights, without code of pickles; merge adapters."""
 
-Pickles run no code; LoRA adapters are merged.
-"""
-
-import json
 import logging
 import re
 import warnings
@@ -19,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.checkpoints.published import read_settings
 from whiten_export.sources.families import family_of
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
@@ -192,7 +189,7 @@ _MODEL_CLASSES = {
 
 def adapter_model_class(adapter: Path, otherwise: str) -> str:
     """Return the name of the transformers class that an adapter's weights fit."""
-    config = _config(adapter)
+    config = read_settings(adapter / ADAPTER_CONFIG)
     trained_on = str((config.get("auto_mapping") or {}).get("base_model_class"))  # set where there is no task
     for task, (ending, model_class) in _MODEL_CLASSES.items():
         if config.get("task_type") == task or trained_on.endswith(ending):
@@ -217,17 +214,13 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"{adapter}: the adapter does not fit the model that it names ({reason})") from error
     if not hasattr(loaded, "merge_and_unload"):
-        raise WhitenError(f"{adapter}: holds {_config(adapter).get('peft_type')}, which is not merged; wanted LoRA")
+        kind = read_settings(adapter / ADAPTER_CONFIG).get("peft_type")
+        raise WhitenError(f"{adapter}: holds {kind}, which is not merged; wanted LoRA")
     with quiet():
         merged = loaded.merge_and_unload()
     inner = getattr(merged, "base_model", merged)
     assert isinstance(inner, nn.Module)
     return inner
-
-
-def _config(adapter: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
-    return content
 
 
 _UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
@@ -266,10 +259,7 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
 
 
 def _check_weights(checkpoint: Checkpoint, kind: str, network: nn.Module, report: Any, pooler: bool) -> None:
-    """Check that the network has all its weights, and that the checkpoint has none for it that are not taken.
-
-    A pooler or a head that a checkpoint lacks is random too, but no hidden state depends on it.
-    """
+    """Check that the network has all weights that hidden states depend on, and that none of the checkpoint is left."""
     missing = sorted(
         name for name in report["missing_keys"] if not _UNUSED.search(name) or (pooler and name.startswith("pooler."))
     )

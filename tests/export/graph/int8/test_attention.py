@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.graphs import default_session
+from support.graphs import count, default_session, graph_of
 from whiten_export.graph.builder import constant, reopen_graph, save_graph
 from whiten_export.graph.int8 import convert, rewrite
 from whiten_export.graph.int8.convert import convert_to_int8, narrow_masks
@@ -25,9 +25,7 @@ WIDTH, HEADS = 64, 4
 
 def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)", shared: str = "") -> ir.Model:
     """Return an attention with bias, mask and scale as PyTorch's exporter writes it."""
-    model = ir.from_onnx_text(f"""
-    <ir_version: 10, opset_import: ["" : 20]>
-    g (int64[b, n] input_ids, int64[b, n] attention_mask) => (float[b, n, {WIDTH}] y)
+    text = f"""(int64[b, n] input_ids, int64[b, n] attention_mask) => (float[b, n, {WIDTH}] y)
     {{ x = Gather(table, input_ids)
        qp = MatMul(x, wq)
        qb = Add(qp, bq)
@@ -55,8 +53,7 @@ def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)"
        t = Transpose<perm=[0,2,1,3]>(o)
        context = Reshape(t, merge)
        z = MatMul(context, wo)
-       y = Add(z, bo) {shared} }}
-    """)
+       y = Add(z, bo) {shared} }}"""
     generator = np.random.default_rng(0)
     weights = {name: generator.normal(size=(WIDTH, WIDTH)) / 8 for name in ("wq", "wk", "wv", "wo")}
     weights |= {name: generator.normal(size=WIDTH) for name in ("bq", "bv", "bo")}
@@ -64,13 +61,18 @@ def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)"
     arrays = {name: array.astype(np.float32) for name, array in weights.items()}
     arrays |= {"scale": np.float32(4 if "Div" in scores else 0.25), "one": np.float32(1), "low": np.float32(-1e4)}
     whole = {"split": [0, 0, HEADS, WIDTH // HEADS], "merge": [0, 0, WIDTH], "axes": [1, 2], "ones1": [1], "last": [2]}
-    arrays |= {name: np.array(value, np.int64) for name, value in whole.items()}
-    for name, array in arrays.items():
-        users = [
-            (node, i) for node in model.graph for i, v in enumerate(node.inputs) if v is not None and v.name == name
-        ]
-        for node, index in users:
-            node.replace_input_with(index, constant(model.graph, name, array))
+    arrays |= {name: np.array(value, np.int64) for name, value in (whole | {"zero": 0, "reach": 20}).items()}
+    return graph_of(text, arrays)
+
+
+def context_of(model: ir.Model) -> ir.Value:
+    return next(value for value in activations(model) if value.name == "context")
+
+
+def read_too(shared: str) -> ir.Model:
+    """Return an attention with another output, `other`."""
+    model = attention(shared=shared)
+    model.graph.outputs.append(next(value for node in model.graph for value in node.outputs if value.name == "other"))
     return model
 
 
@@ -80,10 +82,6 @@ def run(model: ir.Model) -> np.ndarray:
     ids = np.arange(10).reshape(2, 5)
     (y,) = session.run(["y"], {"attention_mask": mask, "input_ids": ids})
     return np.asarray(y)[mask.astype(bool)]
-
-
-def count(model: ir.Model, kind: str) -> int:
-    return sum(node.op_type == kind for node in model.graph)
 
 
 @pytest.mark.parametrize("scores", ["c = Mul(s, scale)", "c = Mul(scale, s)", "c = Div(s, scale)"])
@@ -112,20 +110,12 @@ def test_other_products_of_scores_are_left_alone(scores: str) -> None:
     assert not score_scales(attention(**text))
 
 
-def test_values_that_are_read_elsewhere_are_left_alone() -> None:
-    plain, read = attention(), attention(shared="other = Neg(vb)")
-    read.graph.outputs.append(next(value for node in read.graph for value in node.outputs if value.name == "other"))
-    found = [value_product(next(v for v in activations(model) if v.name == "context")) for model in (plain, read)]
-    assert found[0] is not None
-    assert found[0].outputs[0].name == "vp"
-    assert found[1] is None
-
-
-@pytest.mark.parametrize("read", ["other = Neg(context)", "other = Neg(t)", "other = Neg(o)"])
-def test_context_that_is_read_elsewhere_is_left_alone(read: str) -> None:
-    model = attention(shared=read)
-    model.graph.outputs.append(next(value for node in model.graph for value in node.outputs if value.name == "other"))
-    assert value_product(next(value for value in activations(model) if value.name == "context")) is None
+def test_values_and_contexts_that_are_read_elsewhere_are_left_alone() -> None:
+    found = value_product(context_of(attention()))
+    assert found is not None
+    assert found.outputs[0].name == "vp"
+    for read in ("vb", "context", "t", "o"):
+        assert value_product(context_of(read_too(f"other = Neg({read})"))) is None, read
 
 
 def test_values_of_one_head_for_all_are_left_alone() -> None:
@@ -133,20 +123,7 @@ def test_values_of_one_head_for_all_are_left_alone() -> None:
     model = attention()
     values = next(node for node in model.graph if node.outputs[0].name == "vp")
     values.replace_input_with(1, constant(model.graph, "narrow", np.ones((WIDTH, WIDTH // HEADS), np.float32)))
-    assert value_product(next(value for value in activations(model) if value.name == "context")) is None
-
-
-def test_mask_that_is_made_from_token_ids_is_left_alone() -> None:
-    """As in encoders that know padding by its id: `attention_mask` says nothing there."""
-    mask = """known = Equal(input_ids, zero)
-       k1 = Cast<to=1>(known)
-       k2 = Unsqueeze(k1, axes)
-       m = Mul(k2, low)"""
-    model = attention(mask=mask)
-    for node in model.graph:
-        if node.op_type == "Equal":
-            node.replace_input_with(1, constant(model.graph, "zero", np.array(0, np.int64)))
-    assert narrow_masks(model, 64) == 0
+    assert value_product(context_of(model)) is None
 
 
 def test_mask_of_equal_rows_becomes_one_row() -> None:
@@ -154,27 +131,24 @@ def test_mask_of_equal_rows_becomes_one_row() -> None:
     assert narrow_masks(model, 64) == 1
     assert (count(model, "Expand"), count(model, "Where")) == (0, 1)
     np.testing.assert_array_equal(run(model), want)
-
-
-def test_mask_that_differs_between_queries_is_left_alone() -> None:
-    """As in a decoder: a token does not attend to those after it."""
-    causal = "u = Trilu<upper=1>(pad)\n m0 = Mul(pad, low)\n m = Add(m0, u)"
-    model = attention(mask=causal)
-    assert narrow_masks(model, 64) == 0
-
-
-def test_mask_of_a_window_is_left_alone() -> None:
-    """As in ModernBERT: short texts do not show that a token attends to its neighbours only."""
-    window = """far0 = Trilu<upper=1>(pad1, reach)
-       far = Mul(far0, low)
-       near = Mul(pad, low)
-       m = Add(near, far)"""
-    model = attention(mask=f"pad1 = Add(pad, one)\n {window}")
-    for node in model.graph:
-        if node.op_type == "Trilu":
-            node.replace_input_with(1, constant(model.graph, "reach", np.array(20, np.int64)))
-    assert narrow_masks(model, 64) == 0
     assert narrow_masks(attention(), 8192) == 0
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        # from token ids, as in encoders that know padding by its id: `attention_mask` says nothing there
+        "known = Equal(input_ids, zero) k1 = Cast<to=1>(known) k2 = Unsqueeze(k1, axes) m = Mul(k2, low)",
+        # as in a decoder: a token does not attend to those after it
+        "u = Trilu<upper=1>(pad) m0 = Mul(pad, low) m = Add(m0, u)",
+        # of a window, as in ModernBERT: short texts do not show that a token attends to its neighbours only
+        "pad1 = Add(pad, one) far0 = Trilu<upper=1>(pad1, reach) far = Mul(far0, low) near = Mul(pad, low) "
+        "m = Add(near, far)",
+    ],
+    ids=["ids", "causal", "window"],
+)
+def test_other_masks_are_left_alone(mask: str) -> None:
+    assert narrow_masks(attention(mask=mask), 64) == 0
 
 
 POOLED = """

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.graphs import INNER, WIDTH, count, linear_graph, run
+from support.graphs import INNER, WIDTH, count, default_session, graph_of, linear_graph, run
 from whiten_export.graph.int8.rewrite import Quantized, quantize_int8
 from whiten_export.graph.int8.rounding import quantize_weights
 from whiten_export.graph.int8.scales import FUNCTIONS, SYMMETRIC, Scale
@@ -55,29 +54,17 @@ def test_rows_of_zeros_stay_zeros() -> None:
 
 
 def test_shared_weights_are_smoothed_for_each_product() -> None:
-    text = f"""
-    <ir_version: 10, opset_import: ["" : 20]>
-    g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)
+    text = f"""(float[n, {WIDTH}] x) => (float[n, {INNER}] y)
     {{ u = Mul(x, turn)
        p = MatMul(x, w)
        q = MatMul(u, w)
-       y = Add(p, q) }}
-    """
+       y = Add(p, q) }}"""
     rising = np.linspace(1, 20, WIDTH).astype(np.float32)
     weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
-    model = ir.from_onnx_text(text)
-    for name, array in (("w", weight), ("turn", rising[::-1] / rising)):
-        value = next(v for node in model.graph for v in node.inputs if v and v.name == name)
-        value.const_value = ir.tensor(array, name=name)
-        model.graph.register_initializer(value)
+    model = graph_of(text, {"w": weight, "turn": rising[::-1] / rising})
     x = np.random.default_rng(1).normal(size=(50, WIDTH)).astype(np.float32) * rising
-    quantize_int8(
-        model,
-        {
-            "x": Quantized(Scale(SYMMETRIC, factors=rising)),
-            "u": Quantized(Scale(SYMMETRIC, factors=rising[::-1].copy())),
-        },
-    )
+    scales = {"x": rising, "u": rising[::-1].copy()}
+    quantize_int8(model, {name: Quantized(Scale(SYMMETRIC, factors=found)) for name, found in scales.items()})
     want = x @ weight + (x * (rising[::-1] / rising)) @ weight
     assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
 
@@ -86,10 +73,7 @@ def test_shared_weights_are_smoothed_for_each_product() -> None:
 def test_onnxruntime_fuses_scales_into_the_product(scale: Scale, tmp_path: Path) -> None:
     """Otherwise each product would be written, cast and multiplied in separate passes."""
     model, _ = int8_graph(scale)
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    options.log_severity_level = 3
-    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    default_session(ir.to_proto(model).SerializeToString(), tmp_path / "optimized.onnx")
     optimized = ir.load(tmp_path / "optimized.onnx")
     assert (count(optimized, "MatMulIntegerToFloat"), count(optimized, "MatMulInteger")) == (2, 0)
 
@@ -98,17 +82,8 @@ GELU = Scale(FUNCTIONS["Gelu"].zero_point, least=FUNCTIONS["Gelu"].least)
 
 
 def gelu_graph(weight: np.ndarray) -> ir.Model:
-    model = ir.from_onnx_text(f"""
-    <ir_version: 10, opset_import: ["" : 20]>
-    g (float[n, {WIDTH}] x) => (float[n, {INNER}] y)
-    {{ z = Gelu(x)
-       p = MatMul(z, w)
-       y = Neg(p) }}
-    """)
-    value = next(v for node in model.graph for v in node.inputs if v and v.name == "w")
-    value.const_value = ir.tensor(weight, name="w")
-    model.graph.register_initializer(value)
-    return model
+    text = f"(float[n, {WIDTH}] x) => (float[n, {INNER}] y) {{ z = Gelu(x) p = MatMul(z, w) y = Neg(p) }}"
+    return graph_of(text, {"w": weight})
 
 
 def test_gelu_outputs_are_quantized_asymmetrically() -> None:

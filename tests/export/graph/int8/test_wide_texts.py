@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 
-from whiten_export.graph.builder import constant
+from support.graphs import graph_of
 from whiten_export.graph.int8.convert import Vocabulary, extreme_texts, far_texts, wide_texts
 from whiten_runtime.inference.tokenizer import Tokenizer
 
@@ -21,8 +20,8 @@ def test_texts_fit_the_model(longest: int) -> None:
     assert any(len(set(text)) == 3 and len(text) >= longest / 5 for text in texts)
 
 
-def test_texts_to_compare_on_are_not_those_of_the_calibration(tiny_bundle: Path) -> None:
-    tokenizer = Tokenizer(tiny_bundle / "tokenizer.json", 32)
+def test_texts_to_compare_on_are_not_those_of_the_calibration(fresh_bundle: Path) -> None:
+    tokenizer = Tokenizer(fresh_bundle / "tokenizer.json", 32)
     vocabulary = Vocabulary.of(tokenizer, 1000, 512)
     assert vocabulary.longest == 32
     (ids,) = tokenizer.tokenize(["a"])
@@ -32,23 +31,12 @@ def test_texts_to_compare_on_are_not_those_of_the_calibration(tiny_bundle: Path)
 
 
 def test_tokens_with_extreme_embeddings_are_found() -> None:
-    model = ir.from_onnx_text("""
-    <ir_version: 10, opset_import: ["" : 20]>
-    g (int64[b, n] input_ids) => (float[b, n, 8] y) { y = Gather(table, input_ids) }
-    """)
     table = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
     table[123, 4], table[7, 1] = 60, -60
-    node = next(iter(model.graph))
-    node.replace_input_with(0, constant(model.graph, "table", table))
+    model = graph_of("(int64[b, n] input_ids) => (float[b, n, 8] y) { y = Gather(table, input_ids) }", {"table": table})
     texts = extreme_texts(model, Vocabulary(1000, (), (), 10))
     found = {token for text in texts for token in text}
     assert {123, 7} <= found
     assert len(found) <= 16
-
-
-def test_graph_without_word_embeddings_has_no_extremes() -> None:
-    model = ir.from_onnx_text("""
-    <ir_version: 10, opset_import: ["" : 20]>
-    g (float[b, 8] vectors) => (float[b, 8] y) { y = Neg(vectors) }
-    """)
-    assert extreme_texts(model, Vocabulary(10, (), (), 10)) == []
+    without = graph_of("(float[b, 8] vectors) => (float[b, 8] y) { y = Neg(vectors) }", {})
+    assert extreme_texts(without, Vocabulary(10, (), (), 10)) == []

@@ -1,4 +1,4 @@
-"""Say in five lines what whiten-export and whiten refit wrote: the choice, the gain, the proof, the next command."""
+"""Options of a whitening that commands share, and what they say in five lines of a bundle that they wrote."""
 
 import math
 import shlex
@@ -10,9 +10,28 @@ from whiten_runtime.bundle.parity import Gate, gate_of
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, human_size
+from whiten_runtime.commands.help import option
 
 if TYPE_CHECKING:
     from whiten_export.writing.client_files import Export
+
+dim_option = option(
+    "--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]"
+)
+beta_option = option(
+    "--beta",
+    type=float,
+    default=1.0,
+    metavar="B",
+    help="1 whitens, 0 only centres. It is the exponent. [default: chosen by auto]",
+)
+shrinkage_option = option(
+    "--shrinkage",
+    default="none",
+    metavar="none|ledoit-wolf|oas|A",
+    help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
+)
+force_option = option("--force", is_flag=True, help="Replace a bundle that is already there.")
 
 _MOST_LAYERS = 8
 """Largest number of layers that are named one by one."""

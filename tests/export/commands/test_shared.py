@@ -6,9 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.cli import invoke
-from whiten_export.commands.export import export
-from whiten_export.commands.summary import summary
+from support.cli import ok
+from whiten_export.commands.shared import summary
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord
 
@@ -82,8 +81,7 @@ def test_an_export_prints_eight_lines_of_a_hundred_characters_at_most(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ("--layers", "0,1", "--corpus", corpus_file, "--precision", precision, "--out", "b")
-    result = invoke(export, checkpoint("bert"), *options)
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", checkpoint("bert"), *options)
     lines = [line for line in result.stderr.splitlines() if not line.startswith("· reading")]  # the path of the model
     assert len(lines) <= 7, result.stderr
     assert max(map(len, lines)) <= 100, result.stderr
