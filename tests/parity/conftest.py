@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.cli import invoke
+from support.cli import ok
 from support.published import peer
 from whiten import Encoder
-from whiten_export.commands.export import export
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.embedder import DOCUMENT
 
@@ -31,8 +30,7 @@ def check_export() -> Callable[[Path, Path, Sequence[str]], None]:
     """Return a function that exports a folder as published, and compares its vectors with sentence-transformers'."""
 
     def exported(folder: Path, bundle: Path, texts: Sequence[str]) -> None:
-        result = invoke(export, folder, "--out", bundle)
-        assert result.exit_code == 0, result.stderr
+        ok("export", folder, "--out", bundle)
         with Encoder(bundle) as encoder:
             assert encoder.manifest.published is not None
             assert GATES["fp32"].passes(encoder.verify())

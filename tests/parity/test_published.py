@@ -8,11 +8,10 @@ import pytest
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 
-from support.cli import invoke
+from support.cli import ok
 from support.once import once
 from support.published import peer, save_published
 from whiten import Encoder
-from whiten_export.commands.export import export
 from whiten_export.pipeline import choose_whitening
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -71,16 +70,14 @@ def test_folder_gives_the_vectors_of_sentence_transformers(
 def test_naming_layers_says_what_is_left_out(folder: Callable[[str], Path], tmp_path: Path) -> None:
     """The Dense belongs to the last layer and is left out with others; a whitening takes the place of Normalize."""
     options = ("--max-sentences", "400", "--out")
-    result = invoke(export, folder("labse"), "--layers", "0,1", *options, tmp_path / "layers")
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", folder("labse"), "--layers", "0,1", *options, tmp_path / "layers")
     line = next(line for line in result.stderr.splitlines() if "left out" in line)
     assert "left out, as made for the model's own layer and pooling: Dense(" in line
     assert "Normalize" not in line
     described = json.loads((tmp_path / "layers" / "whiten.json").read_text())
     assert (described["modules"], described["normalize"], described["published"]) == ([], False, None)
     assert described["whitening"]["method"] == "pca"
-    result = invoke(export, folder("labse"), "--whitening", "pca", *options, tmp_path / "whitened")
-    assert result.exit_code == 0, result.stderr
+    result = ok("export", folder("labse"), "--whitening", "pca", *options, tmp_path / "whitened")
     with Encoder(tmp_path / "whitened") as encoder:
         manifest = encoder.manifest
         assert (len(manifest.modules), manifest.normalize, manifest.whitening is not None) == (1, False, True)
@@ -109,8 +106,7 @@ def test_vectors_that_auto_does_not_whiten_are_normalised_as_published(
 def test_published_model_is_kept_where_no_whitening_is_named(folder: Callable[[str], Path], tmp_path: Path) -> None:
     for options in (("--whitening", "none"), ("--whitening", "auto"), ("--layers", "-1", "--whitening", "none")):
         out = tmp_path / "-".join(options).replace(" ", "")
-        result = invoke(export, folder("bge-small"), *options, "--out", out)
-        assert result.exit_code == 0, result.stderr
+        ok("export", folder("bge-small"), *options, "--out", out)
         with Encoder(out) as encoder:
             assert encoder.manifest.normalize
             want = peer(folder("bge-small")).encode(TEXTS, batch_size=1)

@@ -13,9 +13,8 @@ import torch
 import transformers
 
 from support.checkpoints import save_checkpoint
-from support.cli import invoke
+from support.cli import ok
 from whiten import Encoder
-from whiten_export.commands.export import export
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow
@@ -52,55 +51,42 @@ def rows(vectors: list[torch.Tensor]) -> np.ndarray:
 def exported(snapshot: Callable[[str], Path]) -> Callable[..., tuple[Path, Encoder]]:
     """Return a function that makes the folder of a name and exports it by that name."""
 
-    def get(name: str, *options: str) -> tuple[Path, Encoder]:
+    def get(name: str) -> tuple[Path, Encoder]:
         folder = save_checkpoint("llama" if name == "angle-llama" else "bert", snapshot(name))
-        result = invoke(export, name, *options, "--out", "bundle")
-        assert result.exit_code == 0, result.stderr
+        ok("export", name, "--out", "bundle")
         return folder, Encoder("bundle")
 
     return get
 
 
-def check(encoder: Encoder, want: np.ndarray) -> None:
-    agreement = compare(encoder.encode(TEXTS), want)
-    assert GATES["fp32"].passes(agreement), agreement
+def mean_and_first(output: Any, mask: torch.Tensor) -> torch.Tensor:
+    states = output.last_hidden_state
+    return (states[:, 0] + (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)) / 2
 
 
-def test_supervised_simcse_is_the_pooler_normalised(exported: Callable[..., tuple[Path, Encoder]]) -> None:
-    folder, encoder = exported("simcse")
-    outputs = run_network(folder, TEXTS, encoder.max_seq_length)
-    check(encoder, unit(rows([output.pooler_output for output, _ in outputs])))
-
-
-def test_unsupervised_simcse_is_the_first_state_normalised(exported: Callable[..., tuple[Path, Encoder]]) -> None:
-    folder, encoder = exported("unsup-simcse")
-    outputs = run_network(folder, TEXTS, encoder.max_seq_length)
-    check(encoder, unit(rows([output.last_hidden_state[:, 0] for output, _ in outputs])))
-
-
-def test_angle_bert_is_the_mean_of_first_state_and_mean(exported: Callable[..., tuple[Path, Encoder]]) -> None:
-    folder, encoder = exported("angle-bert")
-    outputs = run_network(folder, TEXTS, encoder.max_seq_length)
-    vectors = []
-    for output, mask in outputs:
-        states = output.last_hidden_state
-        vectors.append((states[:, 0] + (states * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)) / 2)
-    check(encoder, rows(vectors))
-
-
-def test_angle_llama_is_the_last_state_of_a_text_in_its_prompt(exported: Callable[..., tuple[Path, Encoder]]) -> None:
-    folder, encoder = exported("angle-llama")
-    assert encoder.prompts == {"A": PROMPT}
-    texts = [PROMPT.format(text=text) for text in TEXTS]
+@pytest.mark.parametrize(
+    ("name", "vector", "finish"),
+    [
+        ("simcse", lambda output, mask: output.pooler_output, unit),
+        ("unsup-simcse", lambda output, mask: output.last_hidden_state[:, 0], unit),
+        ("angle-bert", mean_and_first, np.asarray),
+        ("angle-llama", lambda output, mask: output.hidden_states[-1][:, -1], np.asarray),
+        ("specter", lambda output, mask: output.last_hidden_state[:, 0], np.asarray),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_bundle_gives_the_vectors_of_the_authors_tool(
+    exported: Callable[..., tuple[Path, Encoder]], name: str, vector: Callable[..., torch.Tensor], finish: Any
+) -> None:
+    folder, encoder = exported(name)
+    texts = TEXTS
+    if name == "angle-llama":
+        texts = [PROMPT.format(text=text) for text in TEXTS]
+        assert encoder.prompts == {"A": PROMPT}
+        np.testing.assert_array_equal(encoder.encode_query(TEXTS), encoder.encode(TEXTS))
     outputs = run_network(folder, texts, encoder.max_seq_length)
-    check(encoder, rows([output.hidden_states[-1][:, -1] for output, _ in outputs]))
-    np.testing.assert_array_equal(encoder.encode_query(TEXTS), encoder.encode(TEXTS))
-
-
-def test_specter_is_the_first_state(exported: Callable[..., tuple[Path, Encoder]]) -> None:
-    folder, encoder = exported("specter")
-    outputs = run_network(folder, TEXTS, encoder.max_seq_length)
-    check(encoder, rows([output.last_hidden_state[:, 0] for output, _ in outputs]))
+    agreement = compare(encoder.encode(TEXTS), finish(rows([vector(*found) for found in outputs])))
+    assert GATES["fp32"].passes(agreement), agreement
 
 
 def test_dialogrpt_scores_the_last_state(snapshot: Callable[[str], Path]) -> None:
@@ -114,7 +100,7 @@ def test_dialogrpt_scores_the_last_state(snapshot: Callable[[str], Path]) -> Non
         (folder / name).unlink()
     scorer.save_pretrained(folder)
     options = ("--layers", "-1", "--pooling", "last", "--whitening", "none")
-    assert invoke(export, "dialogrpt", *options, "--out", "bundle").exit_code == 0
+    ok("export", "dialogrpt", *options, "--out", "bundle")
     with Encoder("bundle") as encoder:
         outputs = run_network(folder, TEXTS, encoder.max_seq_length, "AutoModelForSequenceClassification")
         weights = scorer.score.weight.detach().numpy().astype(np.float64)

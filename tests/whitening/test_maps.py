@@ -232,12 +232,7 @@ def test_sif_removes_the_common_component_before_whitening() -> None:
 @pytest.mark.parametrize(
     ("n", "width", "dimension", "message"),
     [
-        (
-            385,
-            384,
-            None,
-            "give more than 385 sentences .3840 are advised., keep --dim 96 or fewer dimensions, or shrink",
-        ),
+        (385, 384, None, "more than 385 sentences .3840 are advised., keep --dim 96 or fewer dimensions, or shrink"),
         (100, 384, 26, "rank 99 at most"),
         (0, 384, 1, "rank 0 at most"),
     ],

@@ -1,10 +1,11 @@
-"""Test that products with constant weights become MatMul with an initialiser."""
+"""Test that products with constant weights become MatMul with an initialiser, and their weights in float16."""
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.graphs import INNER, WIDTH, count, graph_of, run
+from support.graphs import INNER, WIDTH, count, graph_of, linear_graph, run
+from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.products import activations, plain_products, shares_weights
 
 GENERATOR = np.random.default_rng(0)
@@ -56,3 +57,15 @@ def test_weights_of_which_an_activation_has_others_of_its_own_are_not_shared() -
     weight = np.ascontiguousarray(WEIGHT.T)
     model = graph(body, w=weight, v=2 * weight)
     assert [shares_weights(value) for value in activations(model)] == [False, False]
+
+
+def test_float16_weights_are_cast_to_float32() -> None:
+    model, weights = linear_graph(np.random.default_rng(0))
+    assert halve_weights(model) == 2
+    assert {value.dtype for value in model.graph.initializers.values()} == {ir.DataType.FLOAT16, ir.DataType.FLOAT}
+    x = np.random.default_rng(1).normal(size=(2, 3, WIDTH)).astype(np.float32)
+    halved = {name: weights[name].astype(np.float16).astype(np.float32) for name in ("a", "b")}
+    want = (x @ halved["a"] + x @ halved["b"]) @ weights["whitening.weight"]
+    np.testing.assert_allclose(run(model, x), want, rtol=1e-4, atol=1e-2)
+    assert [value.name for value in model.graph.outputs] == ["y"]
+    assert not {"a", "b"} & set(model.graph.initializers)

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
+from tokenizers import Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel
 
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.vectors import anisotropic
 from whiten import DataError, Encoder, UsageError
+from whiten_export.pipeline.choose_whitening import is_multilingual
 from whiten_runtime.files.pairs import read_pairs
 from whiten_whitening.choosing import choose_by_pairs, choose_by_rules
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
@@ -34,65 +37,55 @@ def test_spearman_equals_scipy(pairs: list[tuple[int, float]]) -> None:
 
 
 ROWS = [(f"sentence {n}", f"another, {n}", float(n % 5)) for n in range(12)]
+ODD = "one\u2028two\x85three"
+"""A sentence with separators of lines that do not end one."""
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "sts.csv"])
 def test_pairs_are_read_from_every_kind_of_file(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"pairs.{kind}"
+    path, rows = tmp_path / f"pairs.{kind}", [(ODD, "b", 0.0), *ROWS]
     lines = {
-        "csv": ["score,sentence1,sentence2", *(f'{s},"{a}","{b}"' for a, b, s in ROWS)],
-        "tsv": ["sentence1\tsentence2\tscore", *(f"{a}\t{b}\t{s}" for a, b, s in ROWS)],
-        "jsonl": [json.dumps({"sentence1": a, "sentence2": b, "score": s}) for a, b, s in ROWS],
-        "sts.csv": [f"main\tnews\t2012\t{n}\t{s}\t{a}\t{b}" for n, (a, b, s) in enumerate(ROWS)],
+        "csv": ["score,sentence1,sentence2", *(f'{s},"{a}","{b}"' for a, b, s in rows)],
+        "tsv": ["sentence1\tsentence2\tscore", *(f"{a}\t{b}\t{s}" for a, b, s in rows)],
+        "jsonl": [json.dumps({"sentence1": a, "sentence2": b, "score": s}, ensure_ascii=False) for a, b, s in rows],
+        "sts.csv": [f"main\tnews\t2012\t{n}\t{s}\t{a}\t{b}" for n, (a, b, s) in enumerate(rows)],
     }[kind]
     path.write_text("\n".join(lines) + "\n\n", "utf-8")
     pairs = read_pairs(path)
-    assert list(zip(pairs.first, pairs.second, pairs.scores, strict=True)) == ROWS
-    assert (pairs.record.name, pairs.record.sentences) == (path.name, 12)
+    assert list(zip(pairs.first, pairs.second, pairs.scores, strict=True)) == rows
+    assert (pairs.record.name, pairs.record.sentences) == (path.name, 13)
+
+
+HEAD = "sentence1,sentence2,score\n"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("a.csv", "sentence1,score\nx,1\n", UsageError, "is no file of pairs; wanted .csv"),
-        ("a.csv", "", UsageError, "is no file of pairs"),
-        ("a.csv", "sentence1,sentence2,score\nx,y,high\n", DataError, "line 2 holds"),
-        ("a.csv", "sentence1,sentence2,score\nx,y,nan\n", DataError, "line 2 holds"),
-        ("a.csv", "sentence1,sentence2,score\nx,y\n", DataError, "line 2 holds"),
-        ("a.csv", "sentence1,sentence2,score\nx,y,1\n", DataError, "1 pairs that tell nothing"),
-        ("a.csv", "sentence1,sentence2,score\n" + "x,y,1\n" * 20, DataError, "20 pairs that tell nothing"),
-        ("a.jsonl", "[1]\n", DataError, "line 1 holds a list"),
-        ("a.jsonl", "{\n", DataError, "line 1 is not JSON"),
-        ("a.jsonl", "[" * 100_000 + "\n", DataError, "line 1 is not JSON"),
-        ("a.csv", 'sentence1,sentence2,score\nx,"y,1\n', DataError, "line 2: .*correct its quotes"),
+        ("a.csv", b"sentence1,score\nx,1\n", UsageError, "is no file of pairs; wanted .csv"),
+        ("a.csv", b"", UsageError, "is no file of pairs"),
+        *(("a.csv", f"{HEAD}{row}\n".encode(), DataError, "pair 1 is") for row in ("x,y,high", "x,y,nan", "x,y")),
+        ("a.csv", f"{HEAD}x,y,1\n".encode(), DataError, "1 pairs that tell nothing"),
+        ("a.csv", (HEAD + "x,y,1\n" * 20).encode(), DataError, "20 pairs that tell nothing"),
+        ("a.csv", f'{HEAD}x,"y,1\n'.encode(), DataError, "cannot be read"),
+        ("a.csv", b"\xff\xfe,", DataError, "not UTF-8"),
+        ("a.jsonl", b"[1]\n", DataError, "pair 1 is"),
+        ("a.jsonl", b"{\n", DataError, "pair 1 is"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", DataError, "cannot be read"),
+        ("a.csv", None, UsageError, "is not a file"),
     ],
 )
 def test_files_without_pairs_are_refused(
-    tmp_path: Path, name: str, content: str, error: type[Exception], message: str
+    tmp_path: Path, name: str, content: bytes | None, error: type[Exception], message: str
 ) -> None:
-    (tmp_path / name).write_text(content, "utf-8")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(error, match=message):
         read_pairs(tmp_path / name)
-    with pytest.raises(UsageError, match="is not a file"):
-        read_pairs(tmp_path / "absent.csv")
-    (tmp_path / "latin.csv").write_bytes(b"\xff\xfe,")
-    with pytest.raises(DataError, match="not UTF-8"):
-        read_pairs(tmp_path / "latin.csv")
 
 
-def test_line_separators_inside_sentences_do_not_end_a_line(tmp_path: Path) -> None:
-    odd = "one\u2028two\x85three"
-    for name, head, row in (
-        ("a.jsonl", "", json.dumps({"sentence1": odd, "sentence2": "b", "score": 0}, ensure_ascii=False)),
-        ("a.tsv", "sentence1\tsentence2\tscore\n", f"{odd}\tb\t0"),
-        ("a.csv", "sentence1,sentence2,score\n", f"{odd},b,0"),
-    ):
-        others = {"jsonl": ['{"sentence1": "a", "sentence2": "b", "score": 1}'], "tsv": ["a\tb\t1"], "csv": ["a,b,1"]}
-        rows = [row, *others[name.split(".")[1]] * 12]
-        (tmp_path / name).write_text(head + "\n".join(rows) + "\n", "utf-8")
-        pairs = read_pairs(tmp_path / name)
-        assert (pairs.first[0], len(pairs.first)) == (odd, 13)
-    (tmp_path / "b.csv").write_text('sentence1,sentence2,score\n"line one\nline two",b,0\n' + "a,b,1\n" * 12, "utf-8")
+def test_a_quoted_sentence_may_have_lines(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text(f'{HEAD}"line one\nline two",b,0\n' + "a,b,1\n" * 12, "utf-8")
     assert read_pairs(tmp_path / "b.csv").first[0] == "line one\nline two"
 
 
@@ -246,3 +239,29 @@ def test_fine_tuned_checkpoint_is_centred_and_rotated_if_fewer_dimensions_are_wa
     manifest = json.loads(result.stdout)["manifest"]
     assert (manifest["whitening"]["beta"], manifest["dimension"]) == (0.0, 64)
     assert "chosen   centred only: the model was trained for similarity" in result.stderr
+
+
+def vocabulary(words: list[str]) -> str:
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
+    return str(tokenizer.to_str())
+
+
+LATIN = [f"wort{n}é" for n in range(80)]
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [([], False), (["слово"], False), ([f"слово{n}" for n in range(20)], True), ([f"今{n}" for n in range(30)], True)],
+)
+def test_share_of_other_scripts_decides(others: list[str], expected: bool) -> None:
+    assert is_multilingual(vocabulary([*LATIN, *others])) == expected
+
+
+def test_bytes_of_other_scripts_are_decoded() -> None:
+    def of_bytes(text: str) -> str:
+        return ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)[0][0]
+
+    words = [of_bytes(f"слово{n}") for n in range(40)] + LATIN
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.decoder = decoders.ByteLevel()
+    assert is_multilingual(tokenizer.to_str())

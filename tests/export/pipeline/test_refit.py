@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 from safetensors.numpy import load_file
 
@@ -94,17 +95,10 @@ def test_refit_whitens_bundles_of_every_kind(
 def test_refit_changes_only_the_weights_of_the_whitening(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
-    import onnx
-
     bundle = make("--precision", "int8", "--dim", 8)
     ok("refit", bundle, "--corpus", other_file, "--dim", 16, "--out", tmp_path / "new")
-    old, new = (
-        {
-            tensor.name: onnx.numpy_helper.to_array(tensor)
-            for tensor in onnx.load(root / "onnx/model.onnx").graph.initializer
-        }
-        for root in (bundle, tmp_path / "new")
-    )
+    graphs = (onnx.load(root / "onnx" / "model.onnx").graph for root in (bundle, tmp_path / "new"))
+    old, new = ({part.name: onnx.numpy_helper.to_array(part) for part in graph.initializer} for graph in graphs)
     assert old.keys() == new.keys()
     for name, array in old.items():
         if name.startswith("whitening."):
@@ -118,12 +112,7 @@ def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corp
     ok("refit", tiny_bundle, "--corpus", corpus_file, "--beta", 0, "--out", tmp_path / "centred")
     with Encoder(tiny_bundle) as full, Encoder(tmp_path / "centred") as centred:
         whitening, rotated = full.manifest.whitening, centred.manifest.whitening
-        assert whitening is not None
-        assert rotated is not None
         before, after, only = whitening.isotropy_before, whitening.isotropy_after, rotated.isotropy_after
-        assert before is not None
-        assert after is not None
-        assert only is not None
         units = full.encode(sentences(400), normalize_embeddings=True).astype(np.float64)
     cosines = (units @ units.T)[np.triu_indices(400, 1)]
     assert after.average_cosine == pytest.approx(cosines.mean(), abs=1e-4)
@@ -138,11 +127,8 @@ def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corp
 def test_statistics_of_the_float32_bundle_whiten_the_int8_bundle(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
-    full, small, stats = (
-        make("--whitening", "none"),
-        make("--precision", "int8", "--dim", 8),
-        tmp_path / "s.safetensors",
-    )
+    full, small = make("--whitening", "none"), make("--precision", "int8", "--dim", 8)
+    stats = tmp_path / "s.safetensors"
     ok("fit", full, "--corpus", other_file, "-o", stats)
     assert "warning" not in ok("refit", full, "--stats", stats, "--dim", 8, "--out", tmp_path / "full").stderr
     result = ok("refit", small, "--stats", stats, "--dim", 8, "--out", tmp_path / "small")
@@ -224,3 +210,13 @@ def test_transformers_js_is_told_whether_the_new_graph_has_its_weights_beside_it
     assert separate == (limit == 1)
     assert told.get("use_external_data_format") == ({"model.onnx": 1} if separate else None)
     ok("verify", tmp_path / "new")
+
+
+def test_a_refit_of_a_signed_bundle_is_not_signed(golden: Path, corpus_file: Path, tmp_path: Path) -> None:
+    signed, out = copy_bundle(golden / "bundle-v1", tmp_path), tmp_path / "new"
+    (signed / "model.sig").write_text("{}")
+    for force in ((), ("--force",)):
+        ok("refit", signed, "--corpus", corpus_file, "--whitening", "pca", "--out", out, *force)
+        assert (out / "whiten.json").is_file()
+        assert not (out / "model.sig").exists()
+        (out / "model.sig").write_text("{}")
