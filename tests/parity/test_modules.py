@@ -144,7 +144,9 @@ RARE: Mapping[str, Callable[[Path], object]] = {
     "sqrt": lambda path: save([transformer("bert"), Pooling(SIZE, "mean_sqrt_len_tokens")], path),
     "weighted": lambda path: save([_padded_gpt2(), Pooling(SIZE, "weightedmean")], path),
     "weighted-layers": lambda path: save(_weighted_layers(), path),
-    "layer-norm": lambda path: save(_bert(_layer_norm(), _dense(nn.ReLU()), Normalize(), Dropout(0.1)), path),
+    "layer-norm": lambda path: save(
+        _bert(_layer_norm(), _dense(nn.ReLU()), Normalize(), Dropout(0.1), Dense(WIDTH, SIZE)), path
+    ),
     "residual": lambda path: save(_bert(_dense(nn.GELU(), SIZE, True), _dense(nn.Tanh(), WIDTH, True)), path),
     # Routes.
     "router": lambda path: save(

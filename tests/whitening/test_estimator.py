@@ -60,7 +60,7 @@ def test_works_with_clone_and_pipeline() -> None:
     pipeline = make_pipeline(copied, LogisticRegression()).fit(vectors, labels)
     assert pipeline.score(vectors, labels) > 0.6
     pipeline.set_params(whitening__n_components=2)
-    assert pipeline.refit(vectors, labels)[0].weight_.shape == (6, 2)
+    assert pipeline.fit(vectors, labels)[0].weight_.shape == (6, 2)
     with pytest.raises(UsageError, match="no parameter 'k'"):
         copied.set_params(k=3)
 

@@ -16,7 +16,6 @@ from whiten_whitening.maps import (
     check_sample_count,
     fit_map,
     fit_sif,
-    scale_factors,
     shrinkage_weight,
     spectrum,
 )
@@ -280,5 +279,7 @@ def test_one_decomposition_serves_every_shrinkage_and_exponent(alpha: float, bet
     moments = Moments.of(vectors)
     eigenvalues, basis = spectrum(moments.covariance)
     fitted = fit_map(moments, WhiteningSpec(beta=beta, shrinkage=alpha))
-    np.testing.assert_array_equal(basis * scale_factors(eigenvalues, alpha, beta), fitted.weight)
-    assert (scale_factors(eigenvalues, alpha, beta)[-1] == 0) == (alpha == 0)
+    shrunk = (1 - alpha) * eigenvalues + alpha * eigenvalues.mean()
+    factors = np.where(shrunk > 0, np.maximum(shrunk, 1e-6 * shrunk[0]) ** (-beta / 2), 0)
+    np.testing.assert_allclose(fitted.weight, basis * factors, rtol=1e-12)
+    assert (fitted.weight[:, -1] == 0).all() == (alpha == 0)

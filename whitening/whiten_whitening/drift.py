@@ -12,10 +12,10 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.vectors import check_no_codes
 from whiten_whitening.isotropy import HURTFUL_COSINE, Spread, average_cosine, expected_iso_score, iso_score
 from whiten_whitening.maps import WhiteningSpec, fit_map, read_map
 from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.similarity import checked_vectors
 
 Verdict = Literal["close", "covered", "drifting", "far", "hurts", "too few"]
 
@@ -196,16 +196,8 @@ class DriftMonitor:
                 f"this bundle's vectors {'are int8' if rounded else 'have length 1'} and do not tell how far from the "
                 "mean they were; give those before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
             )
-        try:
-            rows = np.asarray(vectors)
-        except ValueError:
-            raise UsageError("vectors are not rows of one length; wanted numbers [n, k]") from None
-        check_no_codes("vectors", rows)
         width = len(self._mean) if unwhitened else len(self._centre)
-        if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind not in "fiu":
-            raise UsageError(f"vectors are {rows.dtype} {rows.shape}; wanted numbers [n, {width}]")
-        if not np.isfinite(rows).all():
-            raise UsageError(f"vectors[{int(np.isfinite(rows).all(axis=1).argmin())}] is not finite; leave it out")
+        rows = checked_vectors(vectors, width)
         if not unwhitened and len(rows) > 1 and width > 1 and np.ptp(np.linalg.norm(rows, axis=1)) < _SAME_LENGTH:
             raise UsageError(
                 "all vectors have the same length, as if they were normalised; give those of encode() without "

@@ -197,7 +197,7 @@ def fit_map(
         theta, basis = spectrum(inverse[:, None] * shrunk * inverse)
         root = inverse[:, None] * (basis * _powers(theta, spec.beta, floor))
     else:
-        root = basis * scale_factors(eigenvalues, alpha, spec.beta, floor)
+        root = basis * _powers((1 - alpha) * eigenvalues + alpha * eigenvalues.mean(), spec.beta, floor)
     if spec.method == "cholesky":
         root = _triangular(root)
     elif spec.method.startswith("zca"):
@@ -236,17 +236,6 @@ def spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
     basis = vectors[:, ::-1]
     signs = np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1.0, 1.0)
     return np.ascontiguousarray(ascending[::-1]), basis * signs
-
-
-def scale_factors(
-    eigenvalues: Float64Array, alpha: float, beta: float, floor: float = EIGENVALUE_FLOOR
-) -> Float64Array:
-    """Return the factors of the coordinates along the eigenvectors, ((1 - α) λ + α mean λ)^(-β/2), [d].
-
-    Shrinkage changes no eigenvector: with the factors of each α and β, one decomposition serves all of them.
-    Eigenvalues, descending, [d], below floor · λ_max are raised to it.
-    """
-    return _powers((1 - alpha) * eigenvalues + alpha * eigenvalues.mean(), beta, floor)
 
 
 def _powers(eigenvalues: Float64Array, beta: float, floor: float) -> Float64Array:

@@ -1,9 +1,28 @@
-"""Compute unit vectors, cosines of pairs of vectors, and their rank correlation with scores."""
+"""Check vectors; compute unit vectors, cosines of pairs, and their rank correlation with scores."""
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from whiten_runtime.errors import UsageError, described
+from whiten_runtime.inference.vectors import check_no_codes
 from whiten_whitening.moments import Float64Array
+
+
+def checked_vectors(vectors: ArrayLike, width: int | None = None, single: bool = False) -> NDArray[np.generic]:
+    """Return vectors as an array of finite numbers [n, k]; with `single`, one vector [k] becomes [1, k]."""
+    wanted = "[n, k]" if width is None else f"[n, {width}], all coordinates of the bundle's vectors"
+    try:
+        rows = np.asarray(vectors)
+    except ValueError:
+        raise UsageError(f"vectors are not rows of one length; wanted numbers {wanted}") from None
+    rows = np.atleast_2d(rows) if single else rows
+    check_no_codes("vectors", rows)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiu" or rows.shape[1] != (width or rows.shape[1]) or not rows.shape[1]:
+        raise UsageError(f"vectors are {described(rows)}; wanted numbers {wanted}")
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise UsageError(f"vectors[{int(finite.argmin())}] is not finite; leave it out")
+    return rows
 
 
 def cosines(a: Float64Array, b: Float64Array) -> Float64Array:

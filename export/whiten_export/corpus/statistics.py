@@ -29,13 +29,6 @@ from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_ke
 FORMAT = 1
 
 
-_COMPARED = (
-    *("weights_sha256", "input", "layers", "layer_weights", "pooling", "include_prompt"),
-    *("modules", "prompt", "max_seq_length", "tokenizer_sha256"),
-)
-"""Fields in which two origins must be equal for their statistics to be merged."""
-
-
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Describes the model that computed the vectors; statistics of different origins cannot be merged."""
 
@@ -74,10 +67,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def difference(self, other: "Origin") -> str | None:
-        """Return the first field in which two origins differ, with both values, or None."""
-        for name in _COMPARED:
+        """Return the first field in which two origins differ, with both values, or None; names of models may differ."""
+        for name in self.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
+            if mine != theirs and name not in ("model", "precision"):
                 return f"{name} {_shown(mine)} and {_shown(theirs)}"
         return None
 

@@ -29,8 +29,23 @@ ACTIVATIONS: Mapping[str, Callable[[Float64Array], Float64Array]] = {
 """Activation functions by the name of their class in torch.nn, with its default arguments."""
 
 
+class Module:
+    """Changes vectors between the pooling and the whitening."""
+
+    def __call__(self, vectors: Float64Array) -> Float64Array:
+        """Apply it to float64 [n, d], giving [n, k]."""
+        raise NotImplementedError
+
+    def width(self, before: int) -> int:
+        """Return k for d."""
+        return before
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
 @dataclass(frozen=True)
-class Dense:
+class Dense(Module):
     """Applies an affine map and an activation function: y = f(x W + b) + x R."""
 
     weight: Float32Array  # W, float32 [d, k]
@@ -39,15 +54,13 @@ class Dense:
     residual: Float32Array | None = None  # R, float32 [d, k]; None for no residual connection
 
     def __call__(self, vectors: Float64Array) -> Float64Array:
-        """Apply it to float64 [n, d], giving [n, k]."""
         linear = vectors @ self.weight.astype(np.float64)
         if self.bias is not None:
             linear = linear + self.bias.astype(np.float64)
         result = ACTIVATIONS[self.activation](linear)
         return result if self.residual is None else result + vectors @ self.residual.astype(np.float64)
 
-    def width(self, _: int) -> int:
-        """Return the number of coordinates that it gives."""
+    def width(self, before: int) -> int:
         return int(self.weight.shape[1])
 
     def __str__(self) -> str:
@@ -57,7 +70,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(Module):
     """Normalises each vector to mean 0 and variance 1, then scales and shifts its coordinates."""
 
     weight: Float32Array  # scale, float32 [d]
@@ -65,55 +78,33 @@ class LayerNorm:
     epsilon: float = 1e-5  # number added to the variance
 
     def __call__(self, vectors: Float64Array) -> Float64Array:
-        """Apply it to float64 [n, d]."""
         centred = vectors - vectors.mean(axis=1, keepdims=True)
         variance = np.square(centred).mean(axis=1, keepdims=True)
         return np.asarray(centred / np.sqrt(variance + self.epsilon) * self.weight + self.bias)
 
-    def width(self, before: int) -> int:
-        """Return the number of coordinates that it gives."""
-        return before
-
-    def __str__(self) -> str:
-        return "LayerNorm"
-
 
 @dataclass(frozen=True)
-class Normalize:
+class Normalize(Module):
     """Divides each vector by its L2 norm."""
 
     def __call__(self, vectors: Float64Array) -> Float64Array:
-        """Apply it to float64 [n, d]."""
         return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), LEAST_NORM))
-
-    def width(self, before: int) -> int:
-        """Return the number of coordinates that it gives."""
-        return before
-
-    def __str__(self) -> str:
-        return "Normalize"
 
 
 @dataclass(frozen=True)
-class Truncate:
+class Truncate(Module):
     """Keeps the leading coordinates of each vector."""
 
     dimension: int  # number of coordinates to keep
 
     def __call__(self, vectors: Float64Array) -> Float64Array:
-        """Apply it to float64 [n, d]."""
         return vectors[:, : self.dimension]
 
     def width(self, before: int) -> int:
-        """Return the number of coordinates that it gives."""
         return min(before, self.dimension)
 
     def __str__(self) -> str:
         return f"Truncate({self.dimension})"
-
-
-Module = Dense | LayerNorm | Normalize | Truncate
-"""A module between the pooling and the whitening."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from whiten_runtime.bundle.records import SPACE_DIGITS
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, DataError, UsageError, described, whole_number
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.vectors import Nearest, check_no_codes
+from whiten_runtime.inference.vectors import Nearest
 from whiten_whitening.codes.io import FORMAT, Codes, read_tensors, write_tensors
 from whiten_whitening.codes.levels import (
     Bits,
@@ -30,7 +30,7 @@ from whiten_whitening.codes.levels import (
 )
 from whiten_whitening.maps import WARNED_RATIO, read_map
 from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.similarity import unit
+from whiten_whitening.similarity import checked_vectors, unit
 
 _ROWS_AT_ONCE = 4096
 
@@ -105,7 +105,7 @@ class Coder:
         Raises:
             UsageError: an argument cannot be used as given, or all vectors have the same direction.
         """
-        rows = _checked_vectors(vectors)
+        rows = checked_vectors(vectors, single=True)
         n, width = rows.shape
         if n < WARNED_RATIO * width:
             warnings.warn(
@@ -157,7 +157,7 @@ class Coder:
         Raises:
             UsageError: not finite numbers [n, k], or of type int8, uint8 or bool.
         """
-        rows = _checked_vectors(vectors, self.width)
+        rows = checked_vectors(vectors, self.width, single=True)
         found = np.empty((len(rows), self.dims), np.float32)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             found[start : start + _ROWS_AT_ONCE] = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
@@ -175,7 +175,7 @@ class Coder:
         Raises:
             UsageError: not finite numbers [n, k], or of type int8, uint8 or bool.
         """
-        rows = _checked_vectors(vectors, self.width)
+        rows = checked_vectors(vectors, self.width, single=True)
         codes = np.empty((len(rows), self.bytes), np.uint8)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             found = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
@@ -283,22 +283,6 @@ def _unit_rows(rows: NDArray[np.generic]) -> Float64Array:
     found = rows.astype(np.float64)
     largest = np.abs(found).max(axis=1, initial=0, keepdims=True)
     return unit(found / np.where(largest > 0, largest, 1))  # else squares may overflow
-
-
-def _checked_vectors(vectors: ArrayLike, width: int | None = None) -> NDArray[np.generic]:
-    """Return vectors as an array of finite numbers [n, k]; one vector [k] becomes [1, k]."""
-    wanted = "[n, k]" if width is None else f"[n, {width}], all coordinates of the bundle's vectors"
-    try:
-        rows = np.atleast_2d(np.asarray(vectors))
-    except ValueError:
-        raise UsageError(f"vectors are not rows of one length; wanted numbers {wanted}") from None
-    check_no_codes("vectors", rows)
-    if rows.ndim != 2 or rows.dtype.kind not in "fiu" or rows.shape[1] != (width or rows.shape[1]) or not rows.shape[1]:
-        raise UsageError(f"vectors are {described(rows)}; wanted numbers {wanted}")
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        raise UsageError(f"vectors[{int(finite.argmin())}] is not finite; leave it out")
-    return rows
 
 
 def _check_similarity(manifest: Manifest) -> None:
