@@ -152,7 +152,7 @@ def test_a_refit_writes_a_new_card(fresh_bundle: Path, corpus_file: Path, tmp_pa
 @given(
     name=st.text(min_size=1).filter(str.strip),
     prompt=st.text(),
-    licence=st.none() | st.text(min_size=1),
+    licence=st.none() | st.text(min_size=1).filter(str.isprintable),  # YAML reads U+0085 as a blank
     checkpoint=st.none() | st.text() | st.just("org/name"),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
