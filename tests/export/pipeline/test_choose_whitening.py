@@ -202,17 +202,6 @@ def test_command_records_its_candidates_in_the_manifest(
         assert spearmanr(cosines, [row["score"] for row in dev]).statistic == pytest.approx(best.spearman, abs=1e-3)
 
 
-def test_command_chooses_by_rules_without_pairs(
-    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
-) -> None:
-    result = ok(
-        "export", checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b", "--json"
-    )
-    manifest = json.loads(result.stdout)["manifest"]
-    assert manifest["choice"]["why"] == "the model was not trained for similarity"
-    assert manifest["whitening"]["method"] == "pca"
-
-
 def test_fine_tuned_checkpoint_is_not_whitened(tmp_path: Path) -> None:
     result = ok("export", "minilm", "--layers", "6", "--whitening", "auto", "--out", tmp_path / "b", "--json")
     manifest = json.loads(result.stdout)["manifest"]

@@ -14,6 +14,7 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.tape import Tape
 
+from support.checkpoints import write_json, write_modules
 from support.cli import ok, refused
 from support.families import LAYERS, WIDTH
 from support.onnx_folders import rename_last, save_encoder
@@ -48,6 +49,16 @@ def encoder_directory(checkpoint: Callable[[str], Path], tmp_path_factory: pytes
     """Write an encoder with hidden states 0, 2 and the last."""
     folder = tmp_path_factory.mktemp("onnx") / "encoder"
     return save_encoder(checkpoint("bert"), folder, (0, 2, LAYERS), rename_last)
+
+
+@pytest.fixture
+def folder(encoder_directory: Path, tmp_path: Path) -> Path:
+    """Copy the encoder, to be changed."""
+    return Path(shutil.copytree(encoder_directory, tmp_path / "encoder"))
+
+
+def change_json(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
@@ -86,9 +97,7 @@ def test_token_types_and_positions_are_derived(checkpoint: Callable[[str], Path]
     np.testing.assert_allclose(Encoder(tmp_path / "b").encode(texts), Encoder(tmp_path / "c").encode(texts), atol=1e-5)
 
 
-def test_external_weights_in_an_onnx_folder_are_read(encoder_directory: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "encoder"
-    shutil.copytree(encoder_directory, folder)
+def test_external_weights_in_an_onnx_folder_are_read(folder: Path, tmp_path: Path) -> None:
     (folder / "onnx").mkdir()
     ir.save(ir.load(folder / "model.onnx"), folder / "onnx" / "model.onnx", external_data="model.onnx_data")
     (folder / "model.onnx").unlink()
@@ -97,10 +106,9 @@ def test_external_weights_in_an_onnx_folder_are_read(encoder_directory: Path, tm
     assert [path.name for path in found.weights] == ["model.onnx", "model.onnx_data"]
 
 
-def test_links_into_another_folder_are_followed(encoder_directory: Path, tmp_path: Path) -> None:
+def test_links_into_another_folder_are_followed(folder: Path, tmp_path: Path) -> None:
     """The hub's cache has such links, to files that are named by their hashes."""
-    folder, blobs = tmp_path / "snapshot", tmp_path / "blobs"
-    shutil.copytree(encoder_directory, folder)
+    blobs = tmp_path / "blobs"
     blobs.mkdir()
     ir.save(ir.load(folder / "model.onnx"), folder / "model.onnx", external_data="weights.bin")
     for name in ("model.onnx", "weights.bin"):
@@ -115,22 +123,15 @@ def test_links_into_another_folder_are_followed(encoder_directory: Path, tmp_pat
     assert "'weights.bin', which is not there" in refused("export", folder)
 
 
-def test_tokenizer_that_contradicts_its_config_is_refused(encoder_directory: Path, tmp_path: Path) -> None:
+def test_tokenizer_that_contradicts_its_config_is_refused(folder: Path, tmp_path: Path) -> None:
     """tokenizer.json lower-cases, tokenizer_config.json says that it does not: the ids of transformers decide."""
-    folder = tmp_path / "encoder"
-    shutil.copytree(encoder_directory, folder)
-    described = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(described | {"do_lower_case": False}))
-    assert "gives other ids than the checkpoint's" in refused(
-        "export", folder, "--whitening", "none", "--out", tmp_path / "b", code=1
-    )
+    change_json(folder / "tokenizer_config.json", do_lower_case=False)
+    error = refused("export", folder, "--whitening", "none", "--out", tmp_path / "b", code=1)
+    assert "gives other ids than the checkpoint's" in error
 
 
-def test_encoder_of_one_block_is_exported(encoder_directory: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "encoder"
-    shutil.copytree(encoder_directory, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+def test_encoder_of_one_block_is_exported(folder: Path, tmp_path: Path) -> None:
+    change_json(folder / "config.json", num_hidden_layers=1)
     ok("export", folder, "--whitening", "none", "--out", tmp_path / "b")
 
 
@@ -210,11 +211,9 @@ def test_unsupported_graphs_are_refused(
     ],
 )
 def test_unavailable_layers_and_options_are_refused(
-    encoder_directory: Path, tmp_path: Path, config: dict[str, Any], options: list[str], message: str
+    folder: Path, tmp_path: Path, config: dict[str, Any], options: list[str], message: str
 ) -> None:
-    folder = Path(shutil.copytree(encoder_directory, tmp_path / "encoder"))
-    described = json.loads((folder / "config.json").read_text()) | config
-    (folder / "config.json").write_text(json.dumps(described))
+    change_json(folder / "config.json", **config)
     assert message in refused("export", folder, *options, "--out", tmp_path / "b")
 
 
@@ -230,15 +229,10 @@ def test_files_of_sentence_transformers_beside_a_graph_are_obeyed(
     from sentence_transformers.sentence_transformer import modules
 
     folder = save_encoder(checkpoint("bert"), tmp_path / "onnx", (LAYERS,), rename_last)
-    listed = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    content = [
-        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for index, (path, kind) in enumerate(listed)
-    ]
-    (folder / "modules.json").write_text(json.dumps(content))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "find: "}}))
+    write_modules(folder, "Transformer", "Pooling", "Normalize")
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "find: "}})
     ok("export", folder, "--out", tmp_path / "bundle")
     parts = [modules.Transformer(str(checkpoint("bert"))), modules.Pooling(WIDTH, "cls"), modules.Normalize()]
     peer = SentenceTransformer(modules=parts, device="cpu")

@@ -56,34 +56,25 @@ def vectors_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "my vectors"
 
 
-def test_the_hubs_program_reads_it(fresh_bundle: Path) -> None:
-    card = fresh_bundle / "README.md"
-    assert metadata_load(card) == {
-        "library_name": "whiten",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["whiten", "onnx", "sentence-similarity", "feature-extraction", "whitening"],
-    }
+def test_it_is_read_by_the_hubs_program_and_depends_on_the_manifest_alone(fresh_bundle: Path) -> None:
+    card, manifest = fresh_bundle / "README.md", open_bundle(fresh_bundle).manifest
+    tags = ["whiten", "onnx", "sentence-similarity", "feature-extraction", "whitening"]
+    assert metadata_load(card) == {"library_name": "whiten", "pipeline_tag": "sentence-similarity", "tags": tags}
     read = ModelCard.load(card)
-    assert read.data.library_name == "whiten"
-    assert read.data.license is None
+    assert (read.data.library_name, read.data.license) == ("whiten", None)
     assert read.text.strip().startswith(f"# {fresh_bundle.name}")
-
-
-def test_it_is_a_file_of_the_bundle_that_depends_on_the_manifest_alone(fresh_bundle: Path) -> None:
-    manifest = open_bundle(fresh_bundle).manifest
-    assert manifest.files["README.md"] == file_record(fresh_bundle / "README.md")
+    assert manifest.files["README.md"] == file_record(card)
     assert list(manifest.files) == sorted(manifest.files)
-    assert model_card(manifest) == (fresh_bundle / "README.md").read_text("utf-8")
-    assert model_card(msgspec.structs.replace(manifest, files={})) == model_card(manifest)
+    assert model_card(msgspec.structs.replace(manifest, files={})) == model_card(manifest) == card.read_text("utf-8")
 
 
-def test_it_says_what_the_bundle_is(fresh_bundle: Path) -> None:
+def test_it_says_what_the_bundle_is_and_no_path_of_this_machine(
+    fresh_bundle: Path, checkpoint: Callable[[str], Path]
+) -> None:
     manifest, card = read_manifest(fresh_bundle), (fresh_bundle / "README.md").read_text("utf-8")
     whitening, parity = manifest.whitening, manifest.parity
-    assert whitening is not None
-    assert whitening.isotropy_after is not None
-    assert parity is not None
     for words in (
+        checkpoint("bert").name,
         "| layers | 1, 4; 0 is the embedding layer |",
         "| pooling | mean |",
         f"| whitening | full whitening (pca); fitted on {whitening.n_samples:,} sentences of `corpus.txt` |",
@@ -92,16 +83,15 @@ def test_it_says_what_the_bundle_is(fresh_bundle: Path) -> None:
         f"`{manifest.space}`",
         f"{parity.max_difference:.1e} |",
         f"| after | {whitening.isotropy_after.iso_score:.3g} |",
+        f"keeps its bounds: {gate_of('fp32', 'float32')}.",
         "so is their licence; look it up there.",
     ):
         assert words in card, words
-
-
-def test_it_holds_no_path_of_this_machine(fresh_bundle: Path, checkpoint: Callable[[str], Path]) -> None:
-    card = (fresh_bundle / "README.md").read_text("utf-8")
-    assert checkpoint("bert").name in card
     for place in (checkpoint("bert").parent, fresh_bundle.parent, Path.home(), Path("/tmp")):
         assert str(place) not in card
+    rounded = model_card(changed(manifest, vectors="int8"))
+    for words in (f"bounds: {gate_of('fp32', 'int8')}.", "whole numbers from -127 to 127", "beyond rounding"):
+        assert words in rounded, words
 
 
 def test_the_examples_run(fresh_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,12 +185,3 @@ def test_other_kinds_of_bundles(golden: Path) -> None:
     assert "Isotropy" not in model_card(changed(plain, whitening=None))
     assert "which is stated as `mit`" in model_card(changed(plain, license="mit"))
     assert r"a\|b" in model_card(changed(plain, model="a|b"))
-
-
-def test_rounded_vectors_are_described_with_their_own_gate(fresh_bundle: Path) -> None:
-    manifest = read_manifest(fresh_bundle)
-    card, rounded = model_card(manifest), model_card(changed(manifest, vectors="int8"))
-    assert f"keeps its bounds: {gate_of('fp32', 'float32')}." in card
-    assert f"keeps its bounds: {gate_of('fp32', 'int8')}." in rounded
-    assert "whole numbers from -127 to 127" in rounded
-    assert "beyond rounding" in rounded
