@@ -271,7 +271,7 @@ def _fold_into_next(model: ir.Model, means: ir.Value, bias: _Bias) -> bool:
 def _only_user(value: ir.Value) -> tuple[ir.Node | None, int]:
     """Return the one node that uses a value, and as which input; None if there are more, or the graph gives it."""
     uses = list(value.uses())
-    return tuple(uses[0]) if len(uses) == 1 and not value.is_graph_output() else (None, 0)
+    return (uses[0].node, uses[0].idx) if len(uses) == 1 and not value.is_graph_output() else (None, 0)
 
 
 def _constant(model: ir.Model, numbers: _Bias) -> ir.Value:
