@@ -203,7 +203,11 @@ def test_deeply_nested_graph_is_refused(tmp_path: Path) -> None:
         scan_graph(path)
 
 
-@pytest.mark.parametrize("tag", [b"\xba\x80\x80\x80\x10", b"\xba\x80\x00", b"\x00", b"\xff\xff\xff\xff\xff\x7f"])
+TAGS = [b"\xba\x80\x80\x80\x10", b"\xba\x80\x00", b"\x00", b"\xff\xff\xff\xff\xff\x7f"]
+BROKEN = [b"\x0b", b"\x69\x00\x00"]  # a kind of field that is none, and a number of 8 bytes of which 7 are there
+
+
+@pytest.mark.parametrize("tag", [*TAGS, *BROKEN])
 def test_field_tags_that_parsers_read_differently_are_refused(tmp_path: Path, tag: bytes) -> None:
     """onnxruntime reads the first tag as field 7, the domain; a scanner that keeps all its bits sees another field."""
     node = _field(4, b"FastGelu") + tag + b"\x0dcom.microsoft"

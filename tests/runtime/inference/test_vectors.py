@@ -212,6 +212,7 @@ def test_among_equals_the_lower_number_comes_first() -> None:
     rows = np.tile(np.array([[1, 0], [0, 1]], np.float32), (3, 1))
     found = Nearest.empty(1).add(rows[:1], rows[:3], 0, 6).add(rows[:1], rows[3:], 3, 6)
     assert found.rows.tolist() == [[0, 2, 4, 1, 3, 5]]
+    assert Nearest.empty(0).add(rows[:0], rows, 0, 2).rows.shape == (0, 0)
     assert found.cosines.tolist() == [[1, 1, 1, 0, 0, 0]]
 
 
