@@ -1,7 +1,7 @@
 """Fit statistics of ranges of shards, and merge them in the order of the plan."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -20,8 +20,6 @@ from whiten_scale.plan import Job
 MOST_RANGES = 256
 """Ranges of a job, at most: each has a file, of 7.5 MB with 384 dimensions, and a line in the manifest of a bundle that
 is fitted on them. They depend on the plan alone."""
-
-Advance = Callable[[int], object]
 
 
 def ranges_of(job: Job) -> list[range]:
@@ -44,29 +42,22 @@ class RangeFitter:
         self._value, self._origin = unwhitened_output(manifest), Origin.of(manifest)
         _, self._embedder = load_bundle(bundle, SessionOptions(threads=1), value=self._value)
 
-    def close(self) -> None:
-        """Free the model."""
-        self._embedder.close()
-
-    def fit(self, job: Job, number: int, folder: Path, advance: Advance = lambda count: None) -> None:
+    def fit(self, job: Job, number: int, folder: Path) -> None:
         """Fit the statistics of a range, and write them, unless they are there."""
         path, shards = folder / range_name(number), ranges_of(job)[number]
-        records = sum(map(job.records, shards))
         if path.is_file():
             load_range(job, number, folder)
-            advance(records)
             return
         done = job.starts[shards.start]
         sentences, digest = _sentences(job, shards), SentenceDigest()
         statistics = Statistics.empty(self._embedder.engine.width_of(self._value))
         with threadpool_limits(1, "blas"):
-            vectors = embed_windows(sentences, self._embedder, self._value, advance, done, digest)
+            vectors = embed_windows(sentences, self._embedder, self._value, lambda count: None, done, digest)
             statistics = deque(chain([statistics], gather(vectors, statistics)), 1).pop()
-        count = statistics.moments.n
-        corpus = (CorpusRecord(name=_name(job, number), sha256=digest.hexdigest(), sentences=count),)
+        name, count = _name(job, number), statistics.moments.n
+        corpus = (CorpusRecord(name=name, sha256=digest.hexdigest(), sentences=count),)
         found = Statistics(statistics.moments, statistics.sample, corpus).fitted_at(self._origin.precision)
         save_statistics(path, found, self._origin)
-        advance(records - count)
 
 
 def load_range(job: Job, number: int, folder: Path) -> tuple[Statistics, Origin]:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -18,13 +17,6 @@ _TEXT = "text"
 
 Read = Callable[[int, list[bytes]], tuple[Any, ...] | None]
 """Function that returns the text of a record and the values that are carried; None for a blank record."""
-
-
-@contextmanager
-def content_of(url: str, compressed: bool) -> Iterator[BinaryIO]:
-    """Open the content of a file of lines."""
-    with opened(url) as raw, records.content_of(raw, url, compressed) as stream:
-        yield stream
 
 
 def describe(stream: BinaryIO, name: str, kind: Kind, choice: ColumnChoice) -> Described:
@@ -67,7 +59,7 @@ def cut(found: Iterable[Record], start: int, size: int | None) -> tuple[list[Pie
 def chunks(file: InputFile, piece: Piece, schema: Any) -> Iterator[Chunk]:
     """Yield the records of a piece, with the schema of `chunk_schema`."""
     read = _reader(file, list(schema)[3:])
-    with content_of(file.url, file.compressed) as stream:
+    with opened(file.url) as raw, records.content_of(raw, file.url, file.compressed) as stream:
         stream.seek(piece.start)
         found = records_of(stream, file.name, file.kind, piece.row, piece.end - piece.start)
         while part := list(islice(found, AT_ONCE)):

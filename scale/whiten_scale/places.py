@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from whiten_runtime.errors import DataError, UsageError, WhitenError, encodable, needing
-from whiten_runtime.files.replacing import cannot_write, replacing
+from whiten_runtime.files.replacing import replacing, written_as
 
 ELSEWHERE = "another --out"
 
@@ -43,10 +43,8 @@ def file_system(url: str) -> tuple[Any, str]:
         return LocalFileSystem(), str(LocalFileSystem._strip_protocol(url))
     try:
         found, path = url_to_fs(url)
-    except ImportError as error:
-        raise UsageError(f"'{url}': {' '.join(str(error).split())}") from None
-    except ValueError as error:
-        raise UsageError(f"'{url}' is no path or URL that fsspec knows ({error})") from None
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"'{url}' is no path or URL that fsspec knows ({' '.join(str(error).split())})") from None
     return found, str(path)
 
 
@@ -55,17 +53,17 @@ def _is_local(system: Any) -> bool:
 
 
 @contextmanager
-def reaching(url: str) -> Iterator[None]:
+def reaching(url: str, action: Literal["read", "written"] = "read") -> Iterator[None]:
     """Turn what a file system raises in the block into one line that names the place."""
     try:
         yield
     except WhitenError:
         raise
-    except FileNotFoundError:
-        raise UsageError(f"'{url}' does not exist; check the path") from None
     except Exception as error:  # clients of stores raise classes of their own
+        if action == "read" and isinstance(error, FileNotFoundError):
+            raise UsageError(f"'{url}' does not exist; check the path") from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{url}: cannot be read ({reason})") from error
+        raise DataError(f"{url}: cannot be {action} ({reason}); check space and access") from error
 
 
 def find(url: str) -> list[Entry]:
@@ -79,6 +77,7 @@ def find(url: str) -> list[Entry]:
             infos = map(system.info, system.glob(path))  # those of glob do not follow links
             entries = [_entry(system, one, one["name"].rpartition("/")[2]) for one in infos if one["type"] == "file"]
         elif system.isdir(path):
+            path = os.path.realpath(path) if _is_local(system) else path
             found = _walk(path) if _is_local(system) else system.find(path)
             entries = [
                 _entry(system, system.info(one), name) for one in found if not _is_hidden(name := _below(one, path))
@@ -144,7 +143,7 @@ class Folder:
             raise UsageError("--out is empty; name a directory, such as vectors")
         self.url = url.rstrip("/") or "/"
         self._system, self._path = file_system(self.url)
-        self._local = Path(self._path) if _is_local(self._system) else None
+        self._local = Path(self._path).resolve() if _is_local(self._system) else None
 
     def place(self, name: str) -> str:
         """Return the path or URL of a file."""
@@ -181,42 +180,24 @@ class Folder:
         uploaded.
         """
         if self._local is not None:
-            self._make()
+            with written_as(self._local, ELSEWHERE):
+                self._local.mkdir(parents=True, exist_ok=True)
             with replacing(self._local / name, ELSEWHERE) as file:
                 yield file
             return
-        try:
-            with tempfile.NamedTemporaryFile(prefix="whiten-") as temporary:
-                yield temporary  # type: ignore[misc]
-                temporary.flush()
-                self._upload(temporary.name, name)
-        except WhitenError:
-            raise
-        except Exception as error:  # clients of stores raise classes of their own
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise WhitenError(f"{self.place(name)}: cannot be written ({reason}); check space and access") from error
+        with reaching(self.place(name), "written"), tempfile.NamedTemporaryFile(prefix="whiten-") as temporary:
+            yield temporary  # type: ignore[misc]
+            temporary.flush()
+            self._upload(temporary.name, name)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file as `writing` does."""
         with self.writing(name) as file:
             file.write(content)
 
-    def lies_in(self, url: str) -> bool:
-        """Return whether `find` would look for files here too: this is the other directory, or below it."""
-        system, path = file_system(url.rstrip("/") or "/")
-        here = self._path
-        if self._local is not None:
-            here, path = str(self._local.resolve()), str(Path(path).resolve())
-        if type(system) is not type(self._system) or not f"{here}/".startswith(f"{path.rstrip('/')}/"):
-            return False
-        return not _is_hidden(_below(here, path))
-
-    def _make(self) -> None:
-        assert self._local is not None
-        try:
-            self._local.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(error, self._local, ELSEWHERE) from error
+    def holds(self, entry: Entry) -> bool:
+        """Return whether a file that was found lies in it, or in a directory below it."""
+        return entry.url.startswith(f"{self._local or self._system.unstrip_protocol(self._path)}/")
 
     def _upload(self, source: str, name: str) -> None:
         protocol = self._system.protocol

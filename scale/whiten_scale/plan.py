@@ -1,11 +1,10 @@
 """Plan jobs: which records of which files become which output file. The same input gives the same plan everywhere."""
 
-import base64
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, filterfalse, pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,15 +12,13 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.files.records import Kind, kind_of, records_of
+from whiten_runtime.files.records import Kind, content_of, kind_of, records_of
 from whiten_runtime.files.texts import import_parquet
 from whiten_scale import inputs, lines
 from whiten_scale.inputs import Chunk, ColumnChoice, Described, InputFile, Piece
 from whiten_scale.places import Entry, Folder, find, look_up, opened
 
 PLAN_FILE = "_plan.json"
-
-FORMAT = 2
 
 PER_SHARD = 100_000
 """Texts of a shard, at most: some minutes of one core with a small model, 150 MB of 384 float32 numbers."""
@@ -35,14 +32,14 @@ Cut = tuple[InputFile, Described, list[Piece]]
 class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Describes a job: all that decides on the output."""
 
-    format: int = FORMAT
+    format: Literal[2] = 2
     task: Literal["embed", "fit"]
     bundle: str  # its name
     bundle_sha256: str  # of its manifest, which holds those of all its files
     options: dict[str, str]
     choice: ColumnChoice
     per_shard: int  # records of a shard, at most
-    schema: str  # columns that are carried: pyarrow's own serialisation, in base64
+    schema: bytes  # columns that are carried, as pyarrow serialises them
     files: tuple[InputFile, ...]
     shards: tuple[tuple[Piece, ...], ...]
 
@@ -56,7 +53,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def carried(self) -> Any:
         """Return pyarrow's schema of the columns that are carried."""
         pyarrow, _ = import_parquet()
-        return pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(self.schema)))
+        return pyarrow.ipc.read_schema(pyarrow.py_buffer(self.schema))
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -107,13 +104,14 @@ def plan_job(
     Files whose size and time are those of the plan are not read again. `per_shard` is None for that of the plan, or
     the default.
     """
-    entries, others = listed(given)
-    if others:
-        warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
-    common = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle), "options": options}
     found = read_job(folder)
     if found is None:
         _check_empty(folder)
+    entries, others = listed(given, folder)
+    if others:
+        warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
+    common = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle), "options": options}
+    if found is None:
         say(f"planning {len(entries):,} file{'' if len(entries) == 1 else 's'}")
     records = per_shard or (PER_SHARD if found is None else found.per_shard)
     if found is not None and _looks_same(found, entries, choice, records):
@@ -134,14 +132,10 @@ def read_job(folder: Folder) -> Job | None:
     content = folder.read(PLAN_FILE)
     if content is None:
         return None
-    place = folder.place(PLAN_FILE)
     try:
-        version = msgspec.json.decode(content).get("format")
-        if version != FORMAT:
-            raise UsageError(f"{place}: format {version}; this version of whiten reads {FORMAT}, so name another --out")
         return msgspec.json.decode(content, type=Job)
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{place}: is no plan ({error}); name another --out") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{folder.place(PLAN_FILE)}: is no plan ({error}); name another --out") from None
 
 
 def _looks_same(job: Job, entries: Sequence[Entry], choice: ColumnChoice, per_shard: int) -> bool:
@@ -157,32 +151,30 @@ def _check_empty(folder: Folder) -> None:
 
 
 def _difference(before: Job, now: Job) -> str:
-    """Return in what two jobs differ."""
+    """Return in what two jobs differ, of many differences the first."""
     had, has = (
         {
             "task": job.task,
             "bundle": job.bundle_sha256[:16],
-            "texts of a shard": str(job.per_shard),
-            **{name: str(value) for name, value in msgspec.structs.asdict(job.choice).items()},
-            **dict(sorted(job.options.items())),
+            "texts of a shard": job.per_shard,
+            **msgspec.structs.asdict(job.choice),
+            **job.options,
+            **{file.name: file.sha256[:16] for file in job.files},
         }
         for job in (before, now)
     )
-    names = dict.fromkeys([*had, *has])
-    if pairs := [f"{one}: {had.get(one)} -> {has.get(one)}" for one in names if had.get(one) != has.get(one)]:
-        return "; ".join(pairs)
-    old, new = ({file.name: (file.size, file.sha256) for file in job.files} for job in (before, now))
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            return f"{name} is {'new' if name not in old else 'gone' if name not in new else 'changed'}"
-    return "other columns"
+    names = [name for name in {**had, **has} if had.get(name) != has.get(name)]
+    return "; ".join(f"{name}: {had.get(name)} -> {has.get(name)}" for name in names[:5]) or "other columns"
 
 
-def listed(given: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """Return the files of texts that directories, files and patterns name, and the names of others in directories."""
+def listed(given: Sequence[str], out: Folder) -> tuple[list[Entry], list[str]]:
+    """Return the files of texts that directories, files and patterns name, and the names of others in directories.
+
+    Files of the output are left out: it may lie in a directory of the input.
+    """
     found, others = [], []
     for one in given:
-        for entry in find(one):
+        for entry in filterfalse(out.holds, find(one)):
             if kind_of(entry.name) not in (None, ("parquet", True)):
                 found.append(entry)
             elif entry.name == one.rstrip("/").rpartition("/")[2]:
@@ -205,7 +197,7 @@ def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnCho
     pieces = [msgspec.structs.replace(piece, file=index) for index, (_, _, cut) in enumerate(cuts) for piece in cut]
     if not pieces:
         raise DataError(f"{files[0].url}: holds no text, nor does any other file of --input")
-    schema = base64.b64encode(bytes(_common_schema(cuts, choice).serialize())).decode()
+    schema = bytes(_common_schema(cuts, choice).serialize())
     shards = tuple(_gathered(pieces, per_shard))
     return Job(**common, choice=choice, per_shard=per_shard, schema=schema, files=files, shards=shards)
 
@@ -219,7 +211,7 @@ def _cut(entry: Entry, choice: ColumnChoice, per_shard: int) -> Cut:
             described = inputs.describe_parquet(file, entry.url, choice)
             pieces, digest = list(inputs.cut_parquet(file, per_shard)), inputs.footer_hash(stream)
     else:
-        with lines.content_of(entry.url, compressed) as stream:
+        with opened(entry.url) as raw, content_of(raw, entry.url, compressed) as stream:
             described = lines.describe(stream, entry.url, kind, choice)
             stream.seek(described.start)
             records = records_of(stream, entry.url, kind, described.row)

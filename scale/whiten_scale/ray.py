@@ -1,6 +1,6 @@
 """Run a job, or serve a bundle, on a cluster of Ray, which spreads the work over its nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -14,37 +14,33 @@ from whiten_runtime.opened.encoder import Encoder
 from whiten_scale.workers import ATTEMPTS, ONE_THREAD, Work, open_once
 
 
-def run_on_ray(
-    work: Work, todo: Sequence[int], address: str, workers: int | None, advance: Callable[[int], object]
-) -> None:
-    """Do items of a job on a cluster, each as a task of one CPU. All nodes need the same paths.
+def run_on_ray(work: Work, todo: Sequence[int], address: str, workers: int | None) -> Generator[int]:
+    """Do items of a job on a cluster, each as a task of one CPU, and yield each that is done.
 
-    Without `workers`, all CPUs but one have a task; that one is left to others, such as tasks that read.
+    All nodes need the same paths. Without `workers`, all CPUs but one have a task; that one is left to others, such as
+    tasks that read.
     """
     with needing("ray"):
         import ray
     try:
         with ray.init(address, runtime_env={"env_vars": ONE_THREAD}, log_to_driver=False, logging_level="ERROR"):
             do, content = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_do), ray.put(msgspec.json.encode(work))
-            items, running = iter(todo), set[Any]()
+            items, running = iter(todo), dict[Any, int]()
             while True:
                 at_once = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
-                running |= {do.remote(content, item) for item in islice(items, max(0, at_once - len(running)))}
+                running |= {do.remote(content, item): item for item in islice(items, max(0, at_once - len(running)))}
                 if not running:
                     return
                 for task in ray.wait(list(running))[0]:
-                    advance(ray.get(task))
-                    running.remove(task)
+                    ray.get(task)
+                    yield running.pop(task)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
         own, said = getattr(error, "cause", None), " ".join(str(error).split())[-500:]
         raise own if isinstance(own, WhitenError) else WhitenError(f"Ray failed: {said}") from error
 
 
-def _do(content: bytes, item: int) -> int:
-    """Do an item, and return the number of its records."""
-    work, do = open_once(content)
-    do(item, lambda count: None)
-    return work.records(item)
+def _do(content: bytes, item: int) -> None:
+    open_once(content)(item)
 
 
 def application(bundle: str | Path, *, threads: int = 1, replicas: int = 1, **options: Any) -> Any:

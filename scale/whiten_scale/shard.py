@@ -1,9 +1,9 @@
 """Embed one shard: some pieces of the input become one Parquet file, which appears whole or not at all."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -31,8 +31,6 @@ SHARD_KEY = "whiten.shard"
 
 _READERS = 8
 
-Advance = Callable[[int], object]
-
 
 class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Holds what is stored of each text."""
@@ -46,8 +44,6 @@ class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Check what needs no bundle."""
-        if self.vector_type not in get_args(StoredType):
-            raise UsageError(f"vector_type is {self.vector_type!r}; wanted {', '.join(get_args(StoredType))}")
         if self.vector_type == "codes" and (self.normalize or self.truncate_dim):
             raise UsageError(
                 "codes are of whole vectors, whatever their norm; leave out --normalize and --truncate-dim"
@@ -78,10 +74,6 @@ class Vectors:
             raise UsageError("this bundle gives int8 vectors; take --vector-type int8")
         self.window = self.encoder._engine.schedule.window
         self.of(["A text."])  # a type that the bundle cannot give is refused before the work
-
-    def close(self) -> None:
-        """Free the model."""
-        self.encoder.close()
 
     def of(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return what is stored of texts, [n, width]."""
@@ -140,25 +132,16 @@ def shard_name(number: int) -> str:
     return f"part-{number:06d}.parquet"
 
 
-def embed_shard(
-    vectors: Vectors,
-    job: Job,
-    number: int,
-    out: Folder,
-    record_errors: bool = False,
-    advance: Advance = lambda count: None,
-) -> ShardRecord:
-    """Embed a shard, unless its file is there; return its description.
+def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_errors: bool = False) -> None:
+    """Embed a shard, unless its file is there.
 
     Windows of texts begin with the shard, so that the bytes of the file depend on nothing else. With `record_errors`,
-    wrong rows are left out and described in the file. `advance` receives the number of records done since its last
-    call.
+    wrong rows are left out and described in the file.
     """
     name = shard_name(number)
     if out.has(name):
-        found = check_mine(read_record(out, name), job, number, out)
-        advance(found.records)
-        return found
+        check_mine(read_record(out, name), job, number, out)
+        return
     _, parquet = import_parquet()
     schema = vectors.schema(job)
     wrong, records, rows = list[WrongRow](), 0, 0
@@ -174,12 +157,9 @@ def embed_shard(
 
     with out.writing(name) as file:
         with parquet.ParquetWriter(file, schema, **_encoding(schema)) as writer:
-            reported = 0
             for window in _windows(tables(), vectors.window):
                 writer.write_table(_embedded(window, vectors, schema), row_group_size=len(window))
                 rows += len(window)
-                advance(records - reported)
-                reported = records
             record = ShardRecord(
                 key=job.key,
                 shard=number,
@@ -191,8 +171,6 @@ def embed_shard(
             writer.add_key_value_metadata({SHARD_KEY: msgspec.json.encode(record).decode()})
         if records != job.records(number):
             raise DataError(f"{out.place(name)}: {records} records were read, but {job.records(number)} planned")
-    advance(records - reported)
-    return record
 
 
 def _windows(tables: Iterable[Any], size: int) -> Iterator[Any]:
@@ -263,27 +241,3 @@ def write_errors(out: Folder, records: dict[int, ShardRecord]) -> int:
     if found:
         out.write(ERRORS_FILE, b"\n".join(found) + b"\n")
     return len(found)
-
-
-def check_output(job: Job, out: Folder, records: dict[int, ShardRecord], advance: Advance) -> None:
-    """Read all files of a job again: shards, rows, and the checksums of Parquet's pages."""
-    for number in range(len(job.shards)):
-        place, planned = out.place(shard_name(number)), job.records(number)
-        if number not in records:
-            raise DataError(f"{place}: is missing; run the same command again without --share")
-        record, rows = records[number], _count_rows(place)
-        if rows != record.rows or record.records != planned or rows + record.blank + len(record.wrong) != planned:
-            raise DataError(f"{place}: holds {rows} rows; wanted {record.rows} of {planned} records, so delete it")
-        advance(planned)
-
-
-def _count_rows(place: str) -> int:
-    pyarrow, parquet = import_parquet()
-    with opened(place) as stream:
-        try:
-            file = parquet.ParquetFile(stream, page_checksum_verification=True)
-            groups = range(file.metadata.num_row_groups)
-            return sum(len(file.read_row_group(group, use_threads=False)) for group in groups)
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise DataError(f"{place}: is damaged ({reason}); delete it, and run the command again") from None

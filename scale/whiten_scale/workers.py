@@ -4,14 +4,13 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -36,11 +35,7 @@ ONE_THREAD = {
 }
 """Environment of a process that computes with one thread."""
 
-_SECONDS = 0.2
-"""Seconds between two looks at what the processes have done."""
-
-Advance = Callable[[int], object]
-Do = Callable[[int, Advance], None]
+Do = Callable[[int], None]
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,73 +65,60 @@ def open_work(work: Work) -> Do:
     if bundle_hash(bundle) != job.bundle_sha256:
         raise UsageError(f"{bundle}: is not the bundle that the job began with; put that back, or name another --out")
 
-    def do(item: int, advance: Advance) -> None:
+    def do(item: int) -> None:
         if fitter is not None:
-            fitter.fit(job, item, Path(work.out), advance)
+            fitter.fit(job, item, Path(work.out))
         elif vectors is not None:
-            embed_shard(vectors, job, item, Folder(work.out), work.record_errors, advance)
+            embed_shard(vectors, job, item, Folder(work.out), work.record_errors)
 
     return do
 
 
 @lru_cache(maxsize=1)
-def open_once(content: bytes) -> tuple[Work, Do]:
+def open_once(content: bytes) -> Do:
     """Open work that was encoded, once in each process."""
-    work = msgspec.json.decode(content, type=Work)
-    return work, open_work(work)
+    return open_work(msgspec.json.decode(content, type=Work))
 
 
-def run_items(work: Work, items: Iterable[int], workers: int, advance: Advance = lambda count: None) -> None:
-    """Do items of a job in this many processes.
+def run_items(work: Work, items: Iterable[int], workers: int) -> Generator[int]:
+    """Do items of a job in this many processes, and yield each that is done.
 
-    Where a process is killed, all begin anew, up to three times, with the items that are left. `advance` receives the
-    number of records done since its last call; a negative one where items begin anew.
+    Where a process is killed, all begin anew, up to three times, with the items that are left.
     """
-    left, content = list(items), msgspec.json.encode(work)
+    left, content = dict.fromkeys(items), msgspec.json.encode(work)
     for _ in range(ATTEMPTS):
-        left = _run_pool(work, left, content, workers, advance)
-        if not left:
+        try:
+            for item in _run_pool(list(left), content, workers):
+                del left[item]
+                yield item
             return
+        except BrokenProcessPool:
+            pass
     raise WhitenError(
-        f"workers were killed {ATTEMPTS} times, the last time in items {', '.join(map(str, left[:workers]))}; they may "
-        "need more memory than there is, so use fewer --workers. What is done is kept: run the command again"
+        f"workers were killed {ATTEMPTS} times, the last time in items {', '.join(map(str, list(left)[:workers]))}; "
+        "they may need more memory than there is, so use fewer --workers. What is done is kept: run the command again"
     )
 
 
-def _run_pool(work: Work, items: list[int], content: bytes, workers: int, advance: Advance) -> list[int]:
-    """Do items in a pool, and return those that are left when a process was killed."""
-    context = multiprocessing.get_context("spawn")
-    counter, others = context.Value("q"), set(multiprocessing.active_children())
-    shown, done = 0, set[int]()
-    futures, running = dict[Future[None], int](), set[Future[None]]()
-    with _one_thread():
-        pool = ProcessPoolExecutor(min(workers, len(items)), context, _begin, (content, counter))
-        try:
-            left = iter(items)
-            while True:
-                # No more than the processes: a pool would begin another item after one that failed.
-                new = {pool.submit(_do, item): item for item in islice(left, workers - len(running))}
-                futures |= new
-                running |= new.keys()
-                if not running:
-                    break
-                ended, running = wait(running, _SECONDS, "FIRST_COMPLETED")
-                for future in ended:
-                    future.result()
-                    done.add(futures[future])
-                count = counter.get_obj().value
-                advance(count - shown)
-                shown = count
-            pool.shutdown()
-        except BrokenProcessPool:
-            done |= {item for future, item in futures.items() if future.done() and not future.exception()}
-            advance(sum(map(work.records, done)) - shown)
-            return [item for item in items if item not in done]
-        finally:
-            for process in set(multiprocessing.active_children()) - others:
-                process.terminate()
-            pool.shutdown(cancel_futures=True)
-    return []
+def _run_pool(items: Sequence[int], content: bytes, workers: int) -> Generator[int]:
+    """Do items in a pool of processes, and yield each that is done."""
+    others, left = set(multiprocessing.active_children()), iter(items)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (content,))
+    running = dict[Future[None], int]()
+    try:
+        while True:
+            with _one_thread():  # No more than the processes: a pool would begin another item after one that failed.
+                running |= {pool.submit(_do, item): item for item in islice(left, workers - len(running))}
+            if not running:
+                break
+            for future in wait(running, return_when="FIRST_COMPLETED").done:
+                future.result()
+                yield running.pop(future)
+        pool.shutdown()
+    finally:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -152,14 +134,14 @@ def _one_thread() -> Iterator[None]:
         os.environ.update(before)
 
 
-_state: Any = None
-"""What a process of a pool was given: encoded work, and the counter of records."""
+_content = b""
+"""Encoded work that a process of a pool was given."""
 
 
-def _begin(content: bytes, counter: Any) -> None:
+def _begin(content: bytes) -> None:
     """Prepare a process of a pool."""
-    global _state
-    _state = content, counter
+    global _content
+    _content = content
     os.dup2(2, 1)  # stdout is for results of the command
     unwind_on_sigterm()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that made the pool
@@ -177,14 +159,8 @@ def _end_with_parent() -> None:
 
 
 def _do(item: int) -> None:
-    content, counter = _state
-
-    def advance(count: int) -> None:
-        with counter.get_lock():
-            counter.value += count
-
     try:
-        open_once(content)[1](item, advance)
+        open_once(_content)(item)
     except WhitenError:
         raise
     except SystemExit:  # of SIGTERM; the pool would go on with the next item
@@ -193,19 +169,3 @@ def _do(item: int) -> None:
         raise WhitenError("a worker is out of memory; use fewer --workers, or fewer texts a shard") from None
     except Exception as error:
         raise WhitenError(f"a worker failed with an unexpected {type(error).__name__}: {error}") from None
-
-
-def check_workers(workers: int | None, items: int, available: int) -> int:
-    """Return the number of processes: that asked for, else one for each usable CPU, and no more than items."""
-    return max(1, min(workers or available, items))
-
-
-def share_of(items: Sequence[int], share: str | None) -> list[int]:
-    """Return the items of one machine of several: `K/N` is every Nth one, from the Kth on."""
-    if share is None:
-        return list(items)
-    first, _, count = share.partition("/")
-    digits = all(part.isascii() and part.isdigit() for part in (first, count))
-    if not (digits and 1 <= int(first) <= int(count)):
-        raise UsageError(f"--share is '{share}'; wanted K/N, with K from 1 to N")
-    return list(items[int(first) - 1 :: int(count)])

@@ -39,7 +39,7 @@ def test_a_limit_of_file_sizes(tiny_bundle: Path, filled: Path, tmp_path: Path) 
     message = "part-000000.parquet: cannot be written (File too large); check space and permissions"
     assert done.stderr == f"planning 4 files\nerror: {out}/{message}, or name another --out\n"
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
-    assert json.loads(ok("embed-many", *arguments, "--check-output", "--json").stdout)["rows"] == 400
+    assert json.loads(ok("embed-many", *arguments, "--json").stdout)["rows"] == 400
 
 
 def test_a_full_disk(tiny_bundle: Path, filled: Path, small_disk: Path) -> None:
@@ -52,5 +52,5 @@ def test_a_full_disk(tiny_bundle: Path, filled: Path, small_disk: Path) -> None:
     there = len(list(out.glob("part-*.parquet")))
     assert there
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
-    found = json.loads(ok("embed-many", *arguments, "--check-output", "--json").stdout)
+    found = json.loads(ok("embed-many", *arguments, "--json").stdout)
     assert (found["rows"], found["resumed"]) == (400, there)

@@ -14,10 +14,11 @@ import pytest
 from support.cli import ok
 from support.clusters import descendants
 from whiten_runtime.errors import UsageError, WhitenError
+from whiten_scale import workers
 from whiten_scale.places import Folder
 from whiten_scale.plan import read_job
 from whiten_scale.shard import VectorChoice, finished
-from whiten_scale.workers import Work, check_workers, run_items, share_of
+from whiten_scale.workers import Work, run_items
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
@@ -37,55 +38,45 @@ def rows(work: Work) -> int:
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_no_finished_shard(work: Work) -> None:
-    counts, kept = list[int](), dict[str, int]()
-
-    def advance(count: int) -> None:
-        counts.append(count)
-        parts = {path.name: path.stat().st_mtime_ns for path in Path(work.out).glob("part-*.parquet")}
-        if parts and not kept:
-            kept.update(parts)
+    done, kept = list[int](), dict[Path, int]()
+    for item in run_items(work, range(work.items), 2):
+        done.append(item)
+        if not kept:
+            kept = {path: path.stat().st_mtime_ns for path in Path(work.out).glob("part-*.parquet")}
             os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-
-    run_items(work, range(work.items), 2, advance)
-    assert sum(counts) == work.job.starts[-1]
+    assert sorted(done) == list(range(work.items))
     assert rows(work) == 400
-    assert all((Path(work.out) / name).stat().st_mtime_ns == written for name, written in kept.items())
+    assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
     assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_again_and_again_are_told(work: Work) -> None:
-    killed = set[int | None]()
-
-    def advance(count: int) -> None:
-        for child in multiprocessing.active_children():
-            killed.add(child.pid)
-            child.kill()
-
+def test_workers_that_are_killed_again_and_again_are_told(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_do", os._exit)
     with pytest.raises(WhitenError, match=r"workers were killed 4 times, .* use fewer --workers"):
-        run_items(work, range(work.items), 1, advance)
-    assert len(killed) == 4
+        list(run_items(work, range(work.items), 1))
 
 
 @pytest.mark.slow
 def test_the_first_error_stops_all(work: Work, tmp_path: Path) -> None:
     (tmp_path / "out" / "part-000001.parquet").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"part-000001\.parquet: is no shard that whiten has written"):
-        run_items(work, range(work.items), 2)
+        list(run_items(work, range(work.items), 2))
     assert not list((tmp_path / "out").glob(".*"))
     assert not multiprocessing.active_children()
 
 
 def test_a_bundle_that_is_gone_is_told(work: Work, tmp_path: Path) -> None:
     with pytest.raises(WhitenError, match="nowhere"):
-        run_items(msgspec.structs.replace(work, bundle=str(tmp_path / "nowhere")), [0], 1)
+        list(run_items(msgspec.structs.replace(work, bundle=str(tmp_path / "nowhere")), [0], 1))
 
 
 DRIVER = """
 import sys, msgspec
 from whiten_scale.workers import Work, run_items
 work = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=Work)
-run_items(work, list(range(work.items)), 2, lambda count: count and print(count, flush=True))
+for item in run_items(work, range(work.items), 2):
+    print(item, flush=True)
 """
 
 
@@ -98,22 +89,23 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert driver.stdout is not None
     driver.stdout.readline()
-    workers = descendants(driver.pid)[1:]
-    assert len(workers) >= 2
+    started = descendants(driver.pid)[1:]
+    assert len(started) >= 2
     driver.send_signal(number)
     driver.wait(60)
     driver.stdout.close()
     end = time.monotonic() + 90
-    while any(Path(f"/proc/{pid}/exe").exists() for pid in workers):
+    while any(Path(f"/proc/{pid}/exe").exists() for pid in started):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert not list((tmp_path / "out").glob(".*.partial-*"))
-    run_items(work, range(work.items), 2)
+    list(run_items(work, range(work.items), 2))
     assert rows(work) == 400
 
 
 MEMORY = """
 import sys
+from whiten_scale import workers
 from whiten_scale.places import Folder
 from whiten_scale.plan import read_job
 from whiten_scale.shard import VectorChoice, Vectors, embed_shard
@@ -142,24 +134,6 @@ def test_memory_does_not_grow_with_the_corpus(tiny_bundle: Path, tmp_path: Path)
         )
         peaks.append(int(done.stdout) * 1024)
     assert peaks[1] - peaks[0] < 30e6, peaks
-
-
-def test_numbers_of_workers() -> None:
-    found = [check_workers(*given) for given in ((None, 100, 8), (3, 100, 8), (99, 5, 8), (None, 0, 8))]
-    assert found == [8, 3, 5, 1]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
-def test_shares_hold_every_item_once(count: int) -> None:
-    shares = [share_of(range(17), f"{number}/{count}") for number in range(1, count + 1)]
-    assert sorted(item for share in shares for item in share) == list(range(17))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2", "1.0/2", "²/3"])
-def test_what_is_no_share(text: str) -> None:
-    with pytest.raises(UsageError, match="wanted K/N"):
-        share_of([1], text)
 
 
 def test_a_key_tells_all_that_decides(work: Work) -> None:

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import closing, redirect_stdout
 from functools import reduce
 from typing import Any
 
@@ -11,11 +11,9 @@ import click
 
 from whiten_runtime.commands.console import counted, drawn_bar, say, shows_progress
 from whiten_runtime.commands.help import heading, option
-from whiten_runtime.errors import needing
 from whiten_runtime.ort.processor import default_threads, thread_count
 from whiten_scale.plan import PER_SHARD
-from whiten_scale.shard import Advance
-from whiten_scale.workers import Work, check_workers, run_items, share_of
+from whiten_scale.workers import Work, run_items
 
 _SECONDS = 30.0
 """Seconds between two lines of progress."""
@@ -44,10 +42,25 @@ def input_options(name: str) -> Decorator:
     )
 
 
+def _parse_share(context: click.Context, parameter: click.Parameter, text: str) -> slice:
+    """Return the items of the machine K of N: every Nth one, from the Kth on."""
+    first, _, count = text.partition("/")
+    digits = all(part.isascii() and part.isdigit() for part in (first, count))
+    if not (digits and 1 <= int(first) <= int(count)):
+        raise click.BadParameter(f"'{text}'; wanted K/N, with K from 1 to N")
+    return slice(int(first) - 1, None, int(count))
+
+
 sharing_options = _together(
     heading("Execution"),
     option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one for each usable CPU]"),
-    option("--share", metavar="K/N", help="Share of this machine: every Nth shard. They are taken from the Kth on."),
+    option(
+        "--share",
+        metavar="K/N",
+        default="1/1",
+        callback=_parse_share,
+        help="Share of this machine: every Nth shard. They are taken from the Kth on. Without it, all.",
+    ),
     option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, or its address."),
     option(
         "--texts-per-shard",
@@ -60,55 +73,28 @@ sharing_options = _together(
 """Add the options that say how the work is shared among processes and machines."""
 
 
-def check_able(share: str | None, workers: int | None, ray: str | None) -> None:
-    """Check the packages, the share K/N and the number of processes here, before anything is read."""
-    with needing("scale"):
-        import fsspec  # noqa: F401
-        import pyarrow  # noqa: F401
-    share_of([], share)
-    if workers is not None and ray is None:
-        thread_count("--workers", workers)
-
-
-def own_share(everything: Sequence[int], share: str | None, what: str) -> list[int]:
-    """Return the items of this machine, and say where it gets none."""
-    mine = share_of(everything, share)
-    if not mine:
-        say(f"--share {share} gets nothing: there are {len(everything):,} {what} in all, for as many machines at most")
-    return mine
-
-
 def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ray: str | None) -> None:
-    """Do items of a job with progress; `what` is done to records: "embedded" or "fitted"."""
+    """Do items of a job, and show progress: a bar on a terminal, else a line from time to time.
+
+    `what` is done to records: "embedded" or "fitted".
+    """
     if not todo:
         return
-    total = sum(map(work.records, todo))
     if ray is None:
-        count = check_workers(workers, len(todo), default_threads())
-        with progress(what, total, counted(count, "worker")) as advance:
-            run_items(work, todo, count, advance)
-        return
-    from whiten_scale.ray import run_on_ray
+        count = min(thread_count("--workers", workers or default_threads()), len(todo))
+        by, done = counted(count, "worker"), run_items(work, todo, count)
+    else:
+        from whiten_scale.ray import run_on_ray
 
-    with progress(what, total, "Ray") as advance, redirect_stdout(sys.stderr):  # Ray tells of lost nodes on stdout
-        run_on_ray(work, todo, ray, workers, advance)
-
-
-@contextmanager
-def progress(what: str, total: int, by: str) -> Iterator[Advance]:
-    """Show how many of `total` records are done, and by whom: a bar on a terminal, else a line from time to time."""
-    if shows_progress():
-        with drawn_bar("records", total, by=by) as bar:
-            yield bar.update
-        return
-    done, begin, last = 0, time.monotonic(), time.monotonic()
-
-    def count_up(count: int) -> None:
-        nonlocal done, last
-        done += count
-        now = time.monotonic()
-        if now - last >= _SECONDS:
-            last, rate = now, max(done, 0) / (now - begin)
-            say(f"{what} {done:,} of {total:,} records, {rate:,.0f} a second, {by}")
-
-    yield count_up
+        by, done = "Ray", run_on_ray(work, todo, ray, workers)
+    total, records, begin = sum(map(work.records, todo)), 0, time.monotonic()
+    last = begin
+    # Ray tells of lost nodes on stdout.
+    with redirect_stdout(sys.stderr), drawn_bar("records", total, by=by) as bar, closing(done):
+        for item in done:
+            records += work.records(item)
+            bar.update(work.records(item))
+            now = time.monotonic()
+            if not shows_progress() and now - last >= _SECONDS:
+                last = now
+                say(f"{what} {records:,} of {total:,} records, {records / (now - begin):,.0f} a second, {by}")

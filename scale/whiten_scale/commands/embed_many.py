@@ -16,9 +16,8 @@ from whiten_runtime.commands.console import (
     warn,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands import check_able, do_items, input_options, own_share, progress, sharing_options
+from whiten_scale.commands import do_items, input_options, sharing_options
 from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
@@ -27,7 +26,6 @@ from whiten_scale.shard import (
     StoredType,
     VectorChoice,
     Vectors,
-    check_output,
     finished,
     shard_name,
     write_errors,
@@ -79,7 +77,6 @@ from whiten_scale.workers import Work
 @heading("Output")
 @option("-o", "--out", required=True, metavar="DIR", help="Directory or URL of the output.")
 @option("--plan-only", is_flag=True, help="Write the plan, and stop.")
-@option("--check-output", "checked", is_flag=True, help="At the end, read the output again, and check it.")
 @json_option
 @quiet_option
 @sharing_options
@@ -90,7 +87,7 @@ def embed_many(
     column: str | None,
     per_shard: int | None,
     workers: int | None,
-    share: str | None,
+    share: slice,
     ray: str | None,
     out: str,
     id_column: str | None,
@@ -103,7 +100,6 @@ def embed_many(
     truncate_dim: int | None,
     on_error: str,
     plan_only: bool,
-    checked: bool,
     as_json: bool,
 ) -> None:
     """Embed many files of texts, with many processes and machines.
@@ -111,22 +107,8 @@ def embed_many(
     Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json
     there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
     with --share K/N. Files do not depend on the number of workers and machines. Options of the input and the vectors
-    belong to the plan, and every run gives the same; --on-error, --check-output and those of the execution do not.
+    belong to the plan, and every run gives the same; --on-error and those of the execution do not.
     """
-    check_able(share, workers, ray)
-    running = {
-        "--share": share,
-        "--workers": workers,
-        "--ray": ray,
-        "--on-error record": on_error == "record",
-        "--check-output": checked,
-    }
-    if plan_only and (given := next((name for name, value in running.items() if value), None)):
-        raise UsageError(
-            f"{given} is not kept in a plan; leave it out of --plan-only, and give it to the runs that embed"
-        )
-    if prompt is not None and prompt_name is not None:
-        raise UsageError("--prompt and --prompt-name exclude each other; leave one out")
     choice = VectorChoice(
         vector_type=stored,
         normalize=normalize,
@@ -135,13 +117,11 @@ def embed_many(
         prompt=prompt,
         bytes=size,
     )
-    choice.check()
     path, folder = locate_bundle(bundle).absolute(), Folder(out)
     columns = ColumnChoice(column, id_column, keep)
     columns.check()
     if not folder.has(PLAN_FILE):
-        Vectors(path, choice).close()  # options that the bundle refuses leave no plan
-    _check_apart(folder, inputs)
+        Vectors(path, choice).encoder.close()  # options that the bundle refuses leave no plan
     job = plan_job(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
     everything = range(len(job.shards))
     if plan_only:
@@ -150,7 +130,7 @@ def embed_many(
         if as_json:
             console.print_json({"out": folder.url, "planned": len(everything), "records": records, "key": job.key})
         return
-    mine = own_share(everything, share, "shards")
+    mine = everything[share]
     there = finished(job, folder, mine)
     todo = [number for number in mine if number not in there]
     work = Work(job=job, bundle=str(path), out=folder.url, vectors=choice, record_errors=on_error == "record")
@@ -158,19 +138,14 @@ def embed_many(
         say(f"there already: {counted(len(there), 'shard')}; left: {len(todo):,}")
     do_items("embedded", work, todo, workers, ray)
     whole = folder.names() >= set(map(shard_name, everything))
-    if not whole and share is None:
-        raise WhitenError(f"{folder.url}: lacks shards that were written; was something deleted? Run the command again")
-    found = finished(job, folder, everything if whole or checked else mine)
+    found = finished(job, folder, everything if whole else mine)
     wrong = write_errors(folder, found) if whole else 0
-    if checked:
-        with progress("checked", job.starts[-1], "one thread") as advance:
-            check_output(job, folder, found, advance)
     rows = sum(record.rows for record in found.values())
     if wrong:
         warn(f"left out, as they hold no text: {counted(wrong, 'row')}, listed in {folder.place(ERRORS_FILE)}")
     shards = counted(len(everything), "shard")
     of = "" if len(found) == len(everything) else f"{len(found):,} of "
-    say(f"{counted(rows, 'row')} in {of}{shards} in {folder.url}{', read again' if checked else ''}")
+    say(f"{counted(rows, 'row')} in {of}{shards} in {folder.url}")
     if as_json:
         console.print_json(
             {
@@ -182,14 +157,6 @@ def embed_many(
                 "rows": rows,
                 "blank": sum(record.blank for record in found.values()),
                 "wrong": sum(len(record.wrong) for record in found.values()),
-                "checked": checked,
                 "key": job.key,
             }
         )
-
-
-def _check_apart(folder: Folder, inputs: tuple[str, ...]) -> None:
-    """Check that the next run will not read the output."""
-    for given in inputs:
-        if "*" not in given and folder.lies_in(given):
-            raise UsageError(f"--out '{folder.url}' lies in --input '{given}', and would be read; name one elsewhere")

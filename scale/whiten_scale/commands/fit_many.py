@@ -20,7 +20,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands import check_able, do_items, input_options, own_share, sharing_options
+from whiten_scale.commands import do_items, input_options, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
@@ -50,7 +50,7 @@ def fit_many(
     column: str | None,
     per_shard: int | None,
     workers: int | None,
-    share: str | None,
+    share: slice,
     ray: str | None,
     out: Path,
     as_json: bool,
@@ -61,7 +61,6 @@ def fit_many(
     so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
     FILE.parts; the same command goes on from there.
     """
-    check_able(share, workers, ray)
     if not out.parent.is_dir():
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
     check_file_place(out, "another --out")
@@ -70,7 +69,7 @@ def fit_many(
     job = plan_job(Folder(str(parts)), "fit", path, {}, inputs, columns, per_shard, say, warn)
     work = Work(job=job, bundle=str(path), out=str(parts))
     everything = range(work.items)
-    mine = own_share(everything, share, "ranges")
+    mine = everything[share]
     todo = [number for number in mine if not (parts / range_name(number)).is_file()]
     if len(todo) < len(mine):
         say(f"there already: {counted(len(mine) - len(todo), 'range')}; left: {len(todo):,}")
@@ -82,7 +81,7 @@ def fit_many(
         return
     statistics, origin = merge_ranges(job, parts)
     save_statistics(out, statistics, origin)
-    if share is None:
+    if share.step == 1:
         _remove(parts, len(everything))
     say(f"wrote {out}: {statistics.moments.n:,} sentences, {len(statistics.moments.mean)} dimensions")
     if as_json:

@@ -70,7 +70,6 @@ def embed(cluster: Cluster, bundle: Path, source: Path, out: Path, *options: obj
         32,
         "--ray",
         cluster.address,
-        "--check-output",
         "--json",
     )
     done = running(EMBED, bundle, *common, *options, env=cluster.env)

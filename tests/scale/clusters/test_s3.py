@@ -49,7 +49,7 @@ def test_output_is_that_of_a_disk(
     env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Callable[[Path], Any]
 ) -> None:
     copy(env, f"put('{filled}/', 'bucket/in/', recursive=True)")
-    options = ("--texts-per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--check-output", "--json")
+    options = ("--texts-per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--json")
     arguments = (tiny_bundle, "--input", "s3://bucket/in", "--out", "s3://bucket/out", *options)
     done = running(EMBED, *arguments, env=env)
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_output_is_that_of_a_disk(
     changed = (filled / "c.tsv").read_bytes().replace(b"t205\t", b"t206\t")
     copy(env, f"pipe_file('bucket/in/c.tsv', {changed!r})")
     done = running(EMBED, *arguments, env=env)
-    assert (done.returncode, "(c.tsv is changed)" in done.stderr) == (2, True)
+    assert (done.returncode, "(c.tsv: " in done.stderr) == (2, True)
 
 
 def test_one_line_where_the_store_refuses(env: dict[str, str], tiny_bundle: Path, filled: Path) -> None:
