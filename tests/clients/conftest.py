@@ -2,13 +2,12 @@
 
 import os
 import subprocess
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.once import PIP, kept
+from support.once import installed_environment
 
 HERE = Path(__file__).parent
 WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("", "runtime", "whitening"))
@@ -16,23 +15,9 @@ WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("", "runt
 Runner = Callable[..., None]
 
 
-def environment(config: pytest.Config, requirements: Path) -> Path:
-    """Return the interpreter of the environment that holds these requirements, made once and kept in pytest's cache."""
-
-    def install(folder: Path) -> tuple[object, ...]:
-        venv.create(folder, with_pip=True, clear=True)
-        return interpreter(folder), *PIP, "-r", requirements
-
-    return interpreter(kept(config, "clients", requirements, install))
-
-
-def interpreter(folder: Path) -> Path:
-    return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-
-
 @pytest.fixture(scope="session")
-def clients_python(pytestconfig: pytest.Config) -> Path:
-    return environment(pytestconfig, HERE / "requirements.txt")
+def clients_python() -> Path:
+    return installed_environment("clients", HERE / "requirements.txt")
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +27,9 @@ def run_client(clients_python: Path) -> Runner:
 
 
 @pytest.fixture(scope="session")
-def run_framework(pytestconfig: pytest.Config) -> Runner:
+def run_framework() -> Runner:
     """Runs a function of frameworks.py, or a file, in the environment of `requirements-frameworks.txt`, with whiten."""
-    python = environment(pytestconfig, HERE / "requirements-frameworks.txt")
+    python = installed_environment("frameworks", HERE / "requirements-frameworks.txt")
     return runner(python, "frameworks.py", PYTHONPATH=WITH_WHITEN)
 
 

@@ -1,9 +1,6 @@
 """Node with the JavaScript client and what it needs, and small bundles of every kind."""
 
-import fcntl
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.corpus import sentences
-from support.once import once
+from support.once import kept, once
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -22,26 +19,19 @@ CLIENT = ROOT / "clients" / "js"
 
 
 def npm_folder() -> Path:
-    """Return a folder outside the repository with the packages of npm/package.json; skip where there are none."""
+    """Return a folder outside the repository with the packages of npm/package.json; skip where there is no Node."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    wanted = (HERE / "npm" / "package.json").read_bytes()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whiten-edge"
-    folder = cache / hashlib.sha256(wanted).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            (folder / "package.json").write_bytes(wanted)
-            # The script after the installation of onnxruntime-node downloads CUDA.
-            command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]
-            environment = os.environ | {"ONNXRUNTIME_NODE_INSTALL": "skip"}
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"npm could not install the packages: {done.stderr[-300:]}")
-            (folder / "complete").touch()
-    return folder
+    wanted = HERE / "npm" / "package.json"
+
+    def install(folder: Path) -> tuple[object, ...]:
+        shutil.copy(wanted, folder)
+        # The script after the installation of onnxruntime-node downloads CUDA.
+        quiet = "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"
+        return "npm", "install", *quiet, "--prefix", folder
+
+    return kept("edge", wanted, install)
 
 
 def make_workspace(packages: Path, folder: Path) -> None:
@@ -120,9 +110,8 @@ def recipes(
             str(checkpoint("gpt2")), pooling="last", layers=(-1,), whitening="pca", dim=16, corpus=corpus
         ),
         "sif": lambda: Recipe.of(str(words), pooling="sif", corpus=corpus),
-        # Prompts, of which one goes around nothing; two Dense; left out of the pooling.
+        # Prompts, and two Dense.
         "embeddinggemma": lambda: Recipe.of(published("embeddinggemma")),
-        "instructor": lambda: Recipe.of(published("instructor")),
     }
 
 

@@ -87,11 +87,8 @@ def test_the_page_asks_its_own_origin_alone(visited: dict[str, Any], address: st
     assert visited["first"]["bytes"] <= 16.1e6
 
 
-def test_a_second_visit_shows_the_same(visited: dict[str, Any]) -> None:
+def test_the_page_works_again_without_isolation_and_with_the_keyboard(visited: dict[str, Any]) -> None:
     assert visited["again"]["answers"] == visited["first"]["answers"]
-
-
-def test_the_page_works_without_isolation_and_with_the_keyboard(visited: dict[str, Any]) -> None:
     assert visited["first"]["isolated"] is False
     assert visited["asked"]["tabbed"] == "question"
     assert "ordered in" in visited["asked"]["status"]

@@ -17,10 +17,10 @@ Runner = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
-def run_example(pytestconfig: pytest.Config) -> Runner:
+def run_example() -> Runner:
     """Run a file of `examples` and return what it printed."""
     requirements = Path(__file__).with_name("requirements.txt")
-    packages = installed_packages(pytestconfig, "examples", requirements, "--no-deps")
+    packages = installed_packages("examples", requirements, "--no-deps")
     path = os.pathsep.join(map(str, (*(ROOT / home for home in HOMES), packages)))
 
     def run(name: str, *arguments: object) -> str:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.once import installed_packages
 
 HERE = Path(__file__).parents[1] / "scale" / "clusters"
@@ -21,9 +19,9 @@ EMBED = "from whiten_scale.commands.embed_many import embed_many as command"
 FIT = "from whiten_scale.commands.fit_many import fit_many as command"
 
 
-def packages(config: pytest.Config, name: str) -> Path:
+def packages(name: str) -> Path:
     """Return a folder with the packages of a file of requirements."""
-    return installed_packages(config, f"scale-{name}", HERE / f"{name}.txt", "--no-deps")
+    return installed_packages(f"scale-{name}", HERE / f"{name}.txt", "--no-deps")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:

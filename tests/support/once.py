@@ -5,10 +5,19 @@ import hashlib
 import os
 import subprocess
 import sys
+import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whiten-tests"
+"""Packages of other programs, which all clones share."""
+
+INTERPRETER = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+
+# Modules are compiled when they are imported: most never are.
+PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
@@ -30,28 +39,34 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
     return path
 
 
-def kept(config: pytest.Config, name: str, requirements: Path, install: Callable[[Path], Sequence[object]]) -> Path:
-    """Return a folder in pytest's cache for a file of requirements, filled by the command of `install`."""
+def kept(name: str, requirements: Path, install: Callable[[Path], Sequence[object]]) -> Path:
+    """Return a folder for a file of requirements, filled by the command that `install` returns, and kept in `CACHE`."""
     digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    assert config.cache is not None
-    folder = config.cache.mkdir(name) / digest
+    folder = CACHE / name / digest
+    folder.mkdir(parents=True, exist_ok=True)
     complete = folder / "complete"
     with folder.with_name(f"{digest}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
-            command = list(map(str, install(folder)))
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(list(map(str, install(folder))), capture_output=True, text=True, check=False)
             if done.returncode and not os.environ.get("CI"):
-                pytest.skip(f"pip could not install what {requirements.parent.name} need: {done.stderr[-300:]}")
+                pytest.skip(f"what {requirements} names could not be installed: {done.stderr[-300:]}")
             assert done.returncode == 0, done.stderr
             complete.touch()
     return folder
 
 
-PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-
-
-def installed_packages(config: pytest.Config, name: str, requirements: Path, *options: str) -> Path:
+def installed_packages(name: str, requirements: Path, *options: str) -> Path:
     """Return a folder with the packages of a file of requirements, to be put on PYTHONPATH."""
     command = sys.executable, *PIP, *options, "--upgrade", "--target"
-    return kept(config, name, requirements, lambda folder: (*command, folder, "-r", requirements))
+    return kept(name, requirements, lambda folder: (*command, folder, "-r", requirements))
+
+
+def installed_environment(name: str, requirements: Path) -> Path:
+    """Return the interpreter of a virtual environment with the packages of a file of requirements."""
+
+    def install(folder: Path) -> tuple[object, ...]:
+        venv.create(folder, with_pip=True, clear=True)
+        return folder / INTERPRETER, *PIP, "-r", requirements
+
+    return kept(name, requirements, install) / INTERPRETER

@@ -29,10 +29,10 @@ TEXTS = ["", "A sentence.", *sentences(20), "word " * 400, "Ünïcödé 日本"]
 
 
 @pytest.fixture(scope="session")
-def tools(pytestconfig: pytest.Config) -> Path:
+def tools() -> Path:
     """The folder of the packages that check the Dockerfile."""
     requirements = Path(__file__).with_name("requirements.txt")
-    return installed_packages(pytestconfig, "edge-examples", requirements)
+    return installed_packages("edge-examples", requirements)
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,10 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "serving"
 
 
 @pytest.fixture(scope="session")
-def tools(pytestconfig: pytest.Config) -> Path:
+def tools() -> Path:
     """The folder of the packages that check the examples."""
     requirements = Path(__file__).with_name("requirements.txt")
-    return installed_packages(pytestconfig, "serving-examples", requirements)
+    return installed_packages("serving-examples", requirements)
 
 
 def checked(tools: Path, code: str, *arguments: object) -> Any:

@@ -32,10 +32,10 @@ print(json_format.MessageToJson(config, preserving_proto_field_name=True))
 
 
 @pytest.fixture(scope="module")
-def config(pytestconfig: pytest.Config) -> dict[str, Any]:
+def config() -> dict[str, Any]:
     """The configuration as Triton's client understands it; unknown fields are errors."""
     requirements = Path(__file__).with_name("requirements.txt")
-    packages = installed_packages(pytestconfig, "triton-example", requirements, "--no-deps")
+    packages = installed_packages("triton-example", requirements, "--no-deps")
     command = [sys.executable, "-c", PARSE, str(CONFIG), str(packages / "tritonclient" / "grpc")]
     environment = os.environ | {"PYTHONPATH": str(packages)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

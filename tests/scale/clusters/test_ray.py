@@ -50,10 +50,10 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of two nodes with two CPUs each."""
     patient = dict.fromkeys(("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S"), "60")
-    env = environment(packages(pytestconfig, "ray"), RAY_USAGE_STATS_ENABLED="0", **patient)
+    env = environment(packages("ray"), RAY_USAGE_STATS_ENABLED="0", **patient)
     with ExitStack() as stack:
         found = Cluster(env, tmp_path_factory.mktemp("ray"), stack)
         found.add_node()

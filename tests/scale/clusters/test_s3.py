@@ -18,16 +18,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 
 @pytest.fixture(scope="module")
-def env(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a process that has a bucket."""
     port, log = free_port(), tmp_path_factory.mktemp("s3") / "log"
     program = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
     address = f"http://127.0.0.1:{port}"
-    with started([sys.executable, "-c", program], environment(packages(pytestconfig, "moto")), log):
+    with started([sys.executable, "-c", program], environment(packages("moto")), log):
         until(lambda: answers(f"{address}/moto-api/data.json"), log)
         urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT"), timeout=60).close()
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
-        yield environment(packages(pytestconfig, "s3"), AWS_ENDPOINT_URL=address, **keys)
+        yield environment(packages("s3"), AWS_ENDPOINT_URL=address, **keys)
 
 
 def answers(url: str) -> bool:

@@ -274,7 +274,7 @@ def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
 
 REFUSED = [
     *(
-        (("--share", text), f"--share: '{text}'; wanted K/N, with K from 1 to N")
+        (("--share", text), f"'--share': '{text}'; wanted K/N, with K from 1 to N")
         for text in ("", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2", "1.0/2", "²/3")
     ),
     (("--out", " "), "--out is empty"),

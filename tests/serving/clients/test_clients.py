@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from support.corpus import sentences
-from support.once import PIP, kept
+from support.once import installed_environment
 from support.server import RunningServer
 from whiten import Encoder
 
@@ -45,17 +44,11 @@ DIVIDED = ("huggingface", "unit")
 
 
 @pytest.fixture(scope="session")
-def python(pytestconfig: pytest.Config) -> Path:
+def python() -> Path:
     """The interpreter of the clients' environment; WHITEN_SERVE_CLIENTS names one that is there already."""
     if given := os.environ.get("WHITEN_SERVE_CLIENTS"):
         return Path(given)
-    requirements = HERE / "requirements.txt"
-
-    def install(folder: Path) -> tuple[object, ...]:
-        venv.create(folder, with_pip=True, clear=True)
-        return folder / "bin" / "python", *PIP, "-r", requirements
-
-    return kept(pytestconfig, "serving-clients", requirements, install) / "bin" / "python"
+    return installed_environment("serving-clients", HERE / "requirements.txt")
 
 
 @pytest.fixture(scope="session")
