@@ -18,10 +18,14 @@ export class Bundle {
   static async open(source) {
     const [where, bytes] = [source.where('whiten.json'), await source.read('whiten.json')];
     const text = new TextDecoder().decode(bytes);
-    const fields = parsed(text, where);
+    let fields;
+    try {
+      fields = JSON.parse(text);
+    } catch (error) {
+      throw new BundleError(`${where}: not JSON (${error.message}); ${ALTERED}`);
+    }
     if (fields.format_version !== FORMAT_VERSION) {
-      const advice = fields.format_version > FORMAT_VERSION ? 'upgrade whiten' : 'export the model again';
-      throw new BundleError(`${where}: bundle format ${shown(fields.format_version)}, but this version of whiten reads format ${FORMAT_VERSION}; ${advice}`);
+      throw new BundleError(`${where}: bundle format ${shown(fields.format_version)}, but this version of whiten reads format ${FORMAT_VERSION}; upgrade whiten`);
     }
     const stated = HASH.exec(text)?.[2];
     if (stated && stated !== (await sha256(new TextEncoder().encode(text.replace(HASH, `$1${'0'.repeat(64)}"`))))) throw new BundleError(`${where}: its SHA-256 is not manifest_sha256; ${ALTERED}`);
@@ -38,7 +42,7 @@ export class Bundle {
 
   /** Return the parsed content of a file of JSON. */
   async json(name) {
-    return parsed(new TextDecoder().decode(await this.bytes(name)), this.source.where(name));
+    return JSON.parse(new TextDecoder().decode(await this.bytes(name)));
   }
 
   /** Compare a file that onnxruntime reads by itself. */
@@ -50,7 +54,7 @@ export class Bundle {
   async array(name, key) {
     const bytes = await this.bytes(name);
     const size = 8 + Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
-    const header = parsed(new TextDecoder().decode(bytes.subarray(8, size)), this.source.where(name));
+    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, size)));
     const [start, end] = header[key].data_offsets;
     return new Float64Array(bytes.slice(size + start, size + end).buffer);
   }
@@ -63,14 +67,6 @@ export class Bundle {
 
   #compare(name, digest) {
     if (digest !== this.#record(name).sha256) throw new BundleError(`${this.source.where(name)}: its SHA-256 differs from whiten.json; ${ALTERED}`);
-  }
-}
-
-function parsed(text, where) {
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new BundleError(`${where}: not JSON (${error.message}); ${ALTERED}`);
   }
 }
 
