@@ -55,27 +55,22 @@ def test_vectors_of_another_space_are_refused(tiny: Encoder, tiny_bundle: Path, 
     assert tiny.space in message
 
 
-def test_vectors_that_state_no_space_are_refused(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
-    ok("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "v.npy")
-    sidecar_of(tmp_path / "v.npy").unlink()
-    message = refused(tiny_bundle, tmp_path / "v.npy")
-    assert "v.npy.json" in message
-    assert "is missing" in message
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(("--normalize",), "divided by their norms"), (("--truncate-dim", 8), "the first 8 of 32 coordinates")],
+    [
+        (("--normalize",), "divided by their norms"),
+        (("--truncate-dim", 8), "the first 8 of 32 coordinates"),
+        (None, "v.npy.json, which would say so, is missing"),  # the file that states the space
+    ],
 )
 def test_vectors_that_tell_too_little_are_refused(
-    tiny_bundle: Path, texts: Path, tmp_path: Path, options: tuple[object, ...], message: str
+    tiny_bundle: Path, texts: Path, tmp_path: Path, options: tuple[object, ...] | None, message: str
 ) -> None:
-    ok("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "v.npy", *options)
-    assert message in refused(tiny_bundle, tmp_path / "v.npy")
-
-
-def test_missing_files_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     assert "does not exist" in refused(tiny_bundle, tmp_path / "v.npy")
+    ok("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "v.npy", *(options or ()))
+    if options is None:
+        sidecar_of(tmp_path / "v.npy").unlink()
+    assert message in refused(tiny_bundle, tmp_path / "v.npy")
 
 
 def test_bundles_of_vectors_take_what_they_whiten_and_what_they_gave(golden: Path, tmp_path: Path) -> None:
