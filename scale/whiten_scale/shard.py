@@ -42,15 +42,6 @@ class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     bytes: int | None = None  # of a code; None for a third of the dimensions
 
-    def check(self) -> None:
-        """Check what needs no bundle."""
-        if self.vector_type == "codes" and (self.normalize or self.truncate_dim):
-            raise UsageError(
-                "codes are of whole vectors, whatever their norm; leave out --normalize and --truncate-dim"
-            )
-        if self.vector_type != "codes" and self.bytes is not None:
-            raise UsageError(f"--bytes is for --vector-type codes, not {self.vector_type}; leave it out")
-
     def shown(self) -> dict[str, str]:
         """Return the options by name, as they are written."""
         return {name: "default" if value is None else str(value) for name, value in msgspec.to_builtins(self).items()}
@@ -60,7 +51,12 @@ class Vectors:
     """Computes what is stored of texts, with one thread."""
 
     def __init__(self, bundle: Path, choice: VectorChoice) -> None:
-        choice.check()
+        if choice.vector_type == "codes" and (choice.normalize or choice.truncate_dim):
+            raise UsageError(
+                "codes are of whole vectors, whatever their norm; leave out --normalize and --truncate-dim"
+            )
+        if choice.vector_type != "codes" and choice.bytes is not None:
+            raise UsageError(f"--bytes is for --vector-type codes, not {choice.vector_type}; leave it out")
         self.encoder = Encoder(bundle, threads=1)
         self._choice = choice
         self._prompt = self.encoder._embedder.prompts.resolve(choice.prompt_name, choice.prompt)

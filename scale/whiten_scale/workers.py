@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -35,6 +36,9 @@ ONE_THREAD = {
 }
 """Environment of a process that computes with one thread."""
 
+_GRACE = 10.0
+"""Seconds in which a process removes its unfinished file; the pool's own code can drop the exception of SIGTERM."""
+
 Do = Callable[[int], None]
 
 
@@ -57,8 +61,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.records(item) if self.vectors else sum(map(self.job.records, ranges_of(self.job)[item]))
 
 
-def open_work(work: Work) -> Do:
-    """Open the bundle, and return the function that does an item unless its file is there."""
+@lru_cache(maxsize=1)
+def open_once(content: bytes) -> Do:
+    """Open encoded work once in each process; return the function that does an item unless its file is there."""
+    work = msgspec.json.decode(content, type=Work)
     bundle, job = Path(work.bundle), work.job
     fitter = RangeFitter(bundle) if work.vectors is None else None
     vectors = None if work.vectors is None else Vectors(bundle, work.vectors)
@@ -72,12 +78,6 @@ def open_work(work: Work) -> Do:
             embed_shard(vectors, job, item, Folder(work.out), work.record_errors)
 
     return do
-
-
-@lru_cache(maxsize=1)
-def open_once(content: bytes) -> Do:
-    """Open work that was encoded, once in each process."""
-    return open_work(msgspec.json.decode(content, type=Work))
 
 
 def run_items(work: Work, items: Iterable[int], workers: int) -> Generator[int]:
@@ -116,8 +116,12 @@ def _run_pool(items: Sequence[int], content: bytes, workers: int) -> Generator[i
                 yield running.pop(future)
         pool.shutdown()
     finally:
-        for process in set(multiprocessing.active_children()) - others:
+        ending = set(multiprocessing.active_children()) - others
+        for process in ending:
             process.terminate()
+        for process in ending:
+            process.join(_GRACE)
+            process.kill()
         pool.shutdown(cancel_futures=True)
 
 
@@ -156,6 +160,8 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(1)
 
 
 def _do(item: int) -> None:

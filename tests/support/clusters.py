@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +63,18 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def end_all(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Kill processes with all that they started."""
-    for process in processes:
-        for pid in descendants(process.pid):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        process.wait()
-
-
 @contextmanager
 def started(command: Sequence[object], env: dict[str, str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a process until the block ends."""
+    """Run a process until the block ends; what it started ends with it."""
     with log.open("wb") as file:
         process = subprocess.Popen([str(part) for part in command], env=env, stdout=file, stderr=file)
         try:
             yield process
         finally:
-            end_all([process])
+            for pid in descendants(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
 
 
 def until(condition: Callable[[], bool], log: Path, seconds: float = 180) -> None:

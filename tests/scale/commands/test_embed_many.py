@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -28,10 +29,10 @@ Tables = Callable[[Path], Any]
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Do items here instead of in processes of their own."""
-    from whiten_scale.workers import Work, open_work
+    from whiten_scale.workers import Work, open_once
 
     def run(work: Work, items: list[int], workers: int) -> Iterator[int]:
-        do = open_work(work)
+        do = open_once(msgspec.json.encode(work))
         for item in items:
             do(item)
             yield item
