@@ -1,4 +1,4 @@
-"""Run a client in their environment: NAME BUNDLE TEXTS.json OUT, or hidden_states CHECKPOINT OUT."""
+"""Run a client in their environment: NAME TEXTS.json OUT.npz BUNDLE..., or hidden_states CHECKPOINT OUT."""
 
 import json
 import sys
@@ -8,31 +8,32 @@ from typing import Any
 import numpy as np
 
 
-def sentence_transformers(bundle: str, texts: list[str], out: str) -> np.ndarray:
+def sentence_transformers(bundle: str, texts: list[str]) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(bundle, backend="onnx", device="cpu", local_files_only=True)
     return model.encode(texts)
 
 
-def fastembed(bundle: str, texts: list[str], out: str) -> np.ndarray:
+def fastembed(bundle: str, texts: list[str]) -> np.ndarray:
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
     manifest = json.loads((Path(bundle) / "whiten.json").read_text("utf-8"))
+    name = f"whiten/{Path(bundle).name}"
     TextEmbedding.add_custom_model(
-        model="whiten/bundle",
+        model=name,
         pooling=PoolingType.DISABLED,
         normalization=False,
-        sources=ModelSource(hf="whiten/bundle"),
+        sources=ModelSource(hf=name),
         dim=manifest["dimension"],
         model_file="onnx/model.onnx",
     )
-    model = TextEmbedding("whiten/bundle", specific_model_path=bundle)
+    model = TextEmbedding(name, specific_model_path=bundle)
     return np.stack(list(model.embed(texts)))
 
 
-def optimum(bundle: str, texts: list[str], out: str) -> np.ndarray:
+def optimum(bundle: str, texts: list[str]) -> np.ndarray:
     from optimum.onnxruntime import ORTModelForFeatureExtraction
     from transformers import AutoTokenizer
 
@@ -87,13 +88,13 @@ def hidden_states(checkpoint: str, out: str) -> None:
 PROGRAMS = (sentence_transformers, fastembed, optimum)
 
 if __name__ == "__main__":
-    name, folder, *rest = sys.argv[1:]
+    name, first, out, *bundles = sys.argv[1:]
     if name == "hidden_states":
-        hidden_states(folder, *rest)
+        hidden_states(first, out)
     else:
-        given = json.loads(Path(rest[0]).read_text("utf-8"))
+        texts = json.loads(Path(first).read_text("utf-8"))
         if name == "bundle_transformer":
-            np.savez(rest[1], **bundle_transformer(folder, given, rest[1]))
+            np.savez(out, **bundle_transformer(bundles[0], texts, out))
         else:
             (program,) = (one for one in PROGRAMS if one.__name__ == name)
-            np.save(rest[1], program(folder, given, rest[1]))
+            np.savez(out, **{Path(bundle).name: program(bundle, texts) for bundle in bundles})
