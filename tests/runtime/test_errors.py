@@ -49,7 +49,7 @@ def test_lists_and_iterators_are_taken(texts: Any) -> None:
 
 
 def test_columns_of_pyarrow(tiny: Encoder) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow = pytest.importorskip("pyarrow", "16")
     want = tiny.encode(TEXTS)
     for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
         array = pyarrow.array(TEXTS, kind)

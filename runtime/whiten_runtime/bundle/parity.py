@@ -293,7 +293,7 @@ def read_probes(bundle: Bundle) -> Probes:
         probes = Probes(texts, vectors["embeddings"], vectors["unwhitened"])
     except BundleError:
         raise
-    except (OSError, ValueError, RecursionError, SafetensorError, LookupError, TypeError) as error:
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError, SafetensorError, LookupError, TypeError) as error:
         raise BundleError(f"{bundle.path}: its probes are damaged ({error}); copy the bundle again") from None
     count = len(texts) if of_texts else len(probes.unwhitened)
     shapes = (probes.embeddings.shape, probes.unwhitened.shape)

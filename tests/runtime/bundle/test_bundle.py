@@ -212,6 +212,7 @@ def _set_width(model: onnx.ModelProto, width: int) -> None:
         ("tokenizer.json", b"{}", "not a tokenizer"),
         ("probes.json", b'{"texts": ["only one"]}', "its probes are 1 texts and vectors of shapes"),
         ("probes.json", b'{"texts": ["\xff\xfe"]}', "its probes are damaged"),
+        ("probes.json", b'{"texts": [1]}', "its probes are damaged"),
         ("probes.json", b'{"texts":' + b"[" * 100_000, "its probes are damaged"),
         ("probes.safetensors", b"nonsense", "its probes are damaged"),
     ],

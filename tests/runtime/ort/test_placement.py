@@ -77,6 +77,7 @@ def test_missing_placement_report_is_accepted() -> None:
 
 
 def test_placement_of_an_encoder(tiny_bundle: Path) -> None:
+    pytest.importorskip("onnxruntime", "1.24", reason="onnxruntime reports no placement before 1.24")
     with Encoder(tiny_bundle, device="cpu") as encoder:
         assert encoder.placement.share(CPU) == 1
         assert encoder.placement.operators[CPU]["MatMul"] > 4
