@@ -1,4 +1,4 @@
-"""Options of a whitening that commands share, and what they say in five lines of a bundle that they wrote."""
+"""Define the options of a whitening that commands share, and say in five lines what bundle they wrote."""
 
 import math
 import shlex
@@ -32,6 +32,9 @@ shrinkage_option = option(
     help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
 )
 force_option = option("--force", is_flag=True, help="Replace a bundle that is already there.")
+
+_SCORES = 2
+"""Number of isotropy scores that are told: IsoScore and the average cosine."""
 
 _MOST_LAYERS = 8
 """Largest number of layers that are named one by one."""
@@ -83,14 +86,10 @@ def _chosen(manifest: Manifest) -> str:
 
 
 def _gained(whitening: WhiteningRecord, of_texts: bool) -> str:
-    before, after = whitening.isotropy_before, whitening.isotropy_after
-    if before is None or after is None:
+    found = list(whitening.isotropy_scores.items())[:_SCORES]
+    if not found:
         return ""
-    pairs = (
-        ("IsoScore", before.iso_score, after.iso_score),
-        ("average cosine", before.average_cosine, after.average_cosine),
-    )
-    scores = ", ".join(f"{name} {_rounded(old)} -> {_rounded(new)}" for name, old, new in pairs)
+    scores = ", ".join(f"{name} {_rounded(before)} -> {_rounded(after)}" for name, (before, after) in found)
     of = "" if whitening.settled is None else f" of {whitening.settled.available:,}"
     return f"{scores}, on {whitening.n_samples:,}{of} {'sentences' if of_texts else 'vectors'}"
 

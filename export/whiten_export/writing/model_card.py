@@ -14,7 +14,7 @@ from huggingface_hub import ModelCardData
 from whiten_runtime.bundle.bundle import file_record
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import gate_of
-from whiten_runtime.bundle.records import IsotropyRecord, ParityRecord, WhiteningRecord
+from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import encodable
 from whiten_runtime.hub.locating import is_repository_id
@@ -157,17 +157,14 @@ def _figures(record: ParityRecord) -> tuple[str, ...]:
 
 
 def _isotropy(whitening: WhiteningRecord | None) -> list[str]:
-    if whitening is None or whitening.isotropy_before is None or whitening.isotropy_after is None:
+    scores = whitening.isotropy_scores if whitening else {}
+    if not scores:
         return []
-    pair = (whitening.isotropy_before, whitening.isotropy_after)
-    rows = [(name, *_scores(record)) for name, record in zip(("before", "after"), pair, strict=True)]
+    rows = [
+        (name, *(f"{pair[place]:.3g}" for pair in scores.values())) for place, name in enumerate(("before", "after"))
+    ]
     words = "How evenly the vectors of the corpus use their space: 1, 0 and 1 are best."
-    header = ("whitening", "IsoScore", "average cosine", "partition score")
-    return ["## Isotropy", words, _table(header, rows)]
-
-
-def _scores(record: IsotropyRecord) -> tuple[str, ...]:
-    return tuple(f"{score:.3g}" for score in (record.iso_score, record.average_cosine, record.partition_score))
+    return ["## Isotropy", words, _table(("whitening", *scores), rows)]
 
 
 def _licence(manifest: Manifest) -> str:

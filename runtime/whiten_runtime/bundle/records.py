@@ -140,6 +140,18 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Rotation of the map onto another bundle's space; None without one."""
 
     @property
+    def isotropy_scores(self) -> dict[str, tuple[float, float]]:
+        """Return the scores before and after the map by their names; none where they were not measured."""
+        before, after = self.isotropy_before, self.isotropy_after
+        if before is None or after is None:
+            return {}
+        return {
+            "IsoScore": (before.iso_score, after.iso_score),
+            "average cosine": (before.average_cosine, after.average_cosine),
+            "partition score": (before.partition_score, after.partition_score),
+        }
+
+    @property
     def description(self) -> str:
         """Return the kind of whitening in words, such as "soft whitening, shrinkage 0.5" or "full whitening (pca)"."""
         details: list[str] = []

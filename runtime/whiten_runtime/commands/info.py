@@ -6,7 +6,6 @@ import msgspec
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import in_words
-from whiten_runtime.bundle.records import WhiteningRecord
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.console import (
     bundle_argument,
@@ -74,8 +73,9 @@ def describe(manifest: Manifest) -> str:
         rows.append(("whitening", f"{whitening.description}; rank {whitening.rank}, {fitted}"))
         if (alignment := whitening.alignment) is not None:
             rows.append(("aligned with", f"space {alignment.space}, {alignment.description}"))
-        if measured := isotropy_in_words(whitening):
-            rows.append(("isotropy", measured))
+        if scores := whitening.isotropy_scores:
+            said = (f"{name} {before:.3g} -> {after:.3g}" for name, (before, after) in scores.items())
+            rows.append(("isotropy", ", ".join(said)))
     if manifest.choice is not None:
         rows.append(("chosen", manifest.choice.why))
     raw = f", and {manifest.unwhitened_width} before whitening" if manifest.outputs == "both" else ""
@@ -114,16 +114,3 @@ def _pooled(manifest: Manifest) -> str:
         layers += f" (weights {', '.join(f'{weight:.3g}' for weight in manifest.layer_weights)})"
     without = "" if manifest.include_prompt else ", without the prompt's tokens"
     return f"{layers}, {manifest.pooling} pooling{without}"
-
-
-def isotropy_in_words(whitening: WhiteningRecord) -> str:
-    """Return the scores before and after whitening in one line; "" where they were not measured."""
-    before, after = whitening.isotropy_before, whitening.isotropy_after
-    if before is None or after is None:
-        return ""
-    pairs = (
-        ("IsoScore", before.iso_score, after.iso_score),
-        ("average cosine", before.average_cosine, after.average_cosine),
-        ("partition score", before.partition_score, after.partition_score),
-    )
-    return ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, old, new in pairs)

@@ -11,6 +11,7 @@ import click
 
 from whiten_runtime.commands.console import counted, drawn_bar, say, shows_progress
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.errors import needing
 from whiten_runtime.ort.processor import default_threads, thread_count
 from whiten_scale.plan import PER_SHARD
 from whiten_scale.workers import Work, run_items
@@ -73,6 +74,15 @@ sharing_options = _together(
 """Add the options that say how the work is shared among processes and machines."""
 
 
+def check_able(workers: int | None, ray: str | None) -> None:
+    """Check the packages, and the number of processes of this machine, before anything is read or written."""
+    with needing("scale"):
+        import fsspec  # noqa: F401
+        import pyarrow  # noqa: F401
+    if workers is not None and ray is None:
+        thread_count("--workers", workers)
+
+
 def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ray: str | None) -> None:
     """Do items of a job, and show progress: a bar on a terminal, else a line from time to time.
 
@@ -81,19 +91,19 @@ def do_items(what: str, work: Work, todo: Sequence[int], workers: int | None, ra
     if not todo:
         return
     if ray is None:
-        count = min(thread_count("--workers", workers or default_threads()), len(todo))
+        count = min(workers or default_threads(), len(todo))
         by, done = counted(count, "worker"), run_items(work, todo, count)
     else:
         from whiten_scale.ray import run_on_ray
 
         by, done = "Ray", run_on_ray(work, todo, ray, workers)
-    total, records, begin = sum(map(work.records, todo)), 0, time.monotonic()
-    last = begin
+    total, records = sum(map(work.records, todo)), 0
+    begin = last = time.monotonic()
     # Ray tells of lost nodes on stdout.
     with redirect_stdout(sys.stderr), drawn_bar("records", total, by=by) as bar, closing(done):
         for item in done:
-            records += work.records(item)
-            bar.update(work.records(item))
+            bar.update(added := work.records(item))
+            records += added
             now = time.monotonic()
             if not shows_progress() and now - last >= _SECONDS:
                 last = now

@@ -17,7 +17,7 @@ from whiten_runtime.commands.console import (
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands import do_items, input_options, sharing_options
+from whiten_scale.commands import check_able, do_items, input_options, sharing_options
 from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
@@ -109,6 +109,7 @@ def embed_many(
     with --share K/N. Files do not depend on the number of workers and machines. Options of the input and the vectors
     belong to the plan, and every run gives the same; --on-error and those of the execution do not.
     """
+    check_able(workers, ray)
     choice = VectorChoice(
         vector_type=stored,
         normalize=normalize,

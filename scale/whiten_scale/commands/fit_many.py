@@ -20,7 +20,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands import do_items, input_options, sharing_options
+from whiten_scale.commands import check_able, do_items, input_options, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
@@ -61,6 +61,7 @@ def fit_many(
     so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
     FILE.parts; the same command goes on from there.
     """
+    check_able(workers, ray)
     if not out.parent.is_dir():
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
     check_file_place(out, "another --out")

@@ -279,6 +279,7 @@ REFUSED = [
         for text in ("", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2", "1.0/2", "²/3")
     ),
     (("--out", " "), "--out is empty"),
+    (("--workers", 100_000), "--workers is 100000; wanted a whole number from 1 to "),
     (("--prompt", "a", "--prompt-name", "b"), "were both given"),
     (("--bytes", "2"), "--bytes is for --vector-type codes, not float32"),
     (("--vector-type", "codes", "--normalize"), "leave out --normalize and --truncate-dim"),
