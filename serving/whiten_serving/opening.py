@@ -4,6 +4,9 @@ import copy
 import os
 import socket
 import stat
+import struct
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -32,6 +35,15 @@ if TYPE_CHECKING:  # the mathematics of whitening, which is needed where drift i
 
 _OWNER_AND_GROUP = 0o660
 """Who may connect to a Unix socket."""
+
+_SO_ATTACH_FILTER = 26
+_WITHOUT_SYN = (
+    (0x30, 0, 0, 13),  # load the byte with the flags of TCP
+    (0x45, 0, 1, 0x02),  # if it has SYN, go on; if not, skip a step
+    (0x06, 0, 0, 0),  # drop the segment
+    (0x06, 0, 0, 0xFFFFFFFF),  # keep the segment
+)
+"""Steps of a filter for sockets, which drops the first segment of each new connection: linux/filter.h, socket(7)."""
 
 DRIFT_WINDOW = 5000
 """Vectors after which a window of the traffic is complete. The last complete one and the present one are reported."""
@@ -145,6 +157,16 @@ def bind(settings: Settings) -> tuple[socket.socket, str]:
         sock.close()
         raise refused(error, f"{settings.host}:{settings.port}") from None
     return sock, _written(sock)
+
+
+def refuse_connections(listener: socket.socket, settings: Settings) -> None:
+    """Take no more connections; those that wait to be accepted stay, which closing the socket would reset."""
+    if settings.uds is not None:
+        Path(settings.uds).unlink(missing_ok=True)
+    elif settings.fd is None and sys.platform == "linux":  # an inherited socket goes on for other processes
+        program = array("B", b"".join(struct.pack("HBBI", *step) for step in _WITHOUT_SYN))
+        address, _ = program.buffer_info()
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_WITHOUT_SYN), address))
 
 
 def _written(sock: socket.socket) -> str:

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import select
 import signal
 import socket
 import sys
@@ -32,6 +33,7 @@ from whiten_serving.opening import (
     locked,
     make_scheduler,
     open_encoder,
+    refuse_connections,
     refused,
     served,
 )
@@ -47,8 +49,8 @@ batches that requests for layer 0, whose network costs nothing, take a fifth mor
 _KEEP_ALIVE = 75
 """Seconds that a connection may be idle: more than proxies keep theirs, or they would send requests to closed ones."""
 
-_SETTLING = 0.3
-"""Seconds in which connections that were made, and requests that were sent, before the end of the drain are read."""
+_SETTLING = 3
+"""Seconds, at most, in which connections that were made before the end of the drain are accepted and answered."""
 
 _LOG = logging.getLogger("whiten.serving")
 
@@ -125,8 +127,8 @@ class Process:
         gc.freeze()  # what lives as long as the process: looking through it took 5 % of each request's time
         sys.setswitchinterval(_SWITCH)
         models = [described(model) for model in self.service.models]
-        keys = len(self.service.settings.api_keys)
-        _LOG.info("ready", extra={"values": {"address": address, "models": models, "keys": keys}})
+        values = {"address": address, "models": models, "keys": len(self.service.settings.api_keys)}
+        _LOG.info("ready", extra={"values": values})
         notify("READY=1", f"STATUS=serving on {address}")
 
     def _handle_signals(self) -> None:
@@ -178,11 +180,16 @@ class Process:
             "a second signal ends at once"
         )
         await asyncio.sleep(drain)
-        self._listener.listen(0)  # no more connections queue up, and those that did are accepted
-        await asyncio.sleep(_SETTLING)
-        for server in self._server.servers:
-            server.close()
-        await asyncio.sleep(_SETTLING)  # uvicorn would close connections whose requests it has not read yet
+        refuse_connections(self._listener, self.settings)
+        end = time.monotonic() + _SETTLING
+        before = now = True  # the kernel resets connections that wait to be accepted, asyncio drops those just accepted
+        while (before or now) and time.monotonic() < end:
+            await asyncio.sleep(0)
+            before, now = now, bool(select.select([self._listener], [], [], 0)[0])
+        self._server.servers[0].close()
+        await asyncio.sleep(_SETTLING / 10)  # until uvicorn knows the last connections
+        while self._server.server_state.connections and time.monotonic() < end:
+            await asyncio.sleep(0.05)  # uvicorn would close connections whose requests it has not read yet
         self._server.should_exit = True
 
     async def _reload(self) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import stat
+import sys
 import time
 from functools import partial
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ import pytest
 from support.bundles import copy_bundle, rewrite_file
 from support.server import Load, RunningServer, run, until
 from whiten import Encoder, WhitenError
-from whiten_serving import process
+from whiten_serving import opening, process
 from whiten_serving.settings import Settings
 
 TEXT = "A man is playing a guitar."
@@ -218,6 +219,38 @@ def test_nothing_is_lost_while_it_drains(tiny_bundle: Path) -> None:
         load.stop()
     assert load.lost == []
     assert {answer.status_code for answer in load.answers} == {200}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter is one of Linux")
+def test_connections_that_wait_stay_when_no_more_are_taken() -> None:
+    listener, _ = opening.bind(Settings(port=0))
+    with listener, socket.socket(listener.family) as late:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as early:
+            early.sendall(b"first")
+            opening.refuse_connections(listener, Settings())
+            late.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                late.connect(listener.getsockname())
+            with listener.accept()[0] as accepted:
+                early.sendall(b", second")
+                early.shutdown(socket.SHUT_WR)
+                assert received(accepted) == b"first, second"
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+
+
+def test_no_path_leads_to_a_unix_socket_that_takes_no_more(tmp_path: Path) -> None:
+    settings = Settings(uds=str(tmp_path / "s"))
+    listener, _ = opening.bind(settings)
+    with listener, socket.socket(socket.AF_UNIX) as early, socket.socket(socket.AF_UNIX) as late:
+        listener.listen()
+        early.connect(settings.uds)
+        opening.refuse_connections(listener, settings)
+        with pytest.raises(FileNotFoundError):
+            late.connect(settings.uds)
+        listener.accept()[0].close()
 
 
 @pytest.mark.slow
