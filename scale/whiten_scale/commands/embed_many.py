@@ -16,6 +16,7 @@ from whiten_runtime.commands.console import (
     warn,
 )
 from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.commands import check_able, do_items, input_options, sharing_options
 from whiten_scale.inputs import ColumnChoice
@@ -140,6 +141,8 @@ def embed_many(
     do_items("embedded", work, todo, workers, ray)
     whole = folder.names() >= set(map(shard_name, everything))
     found = finished(job, folder, everything if whole else mine)
+    if gone := [shard_name(number) for number in mine if number not in found]:
+        raise WhitenError(f"{folder.place(gone[0])}: was removed during this run; run the same command again")
     wrong = write_errors(folder, found) if whole else 0
     rows = sum(record.rows for record in found.values())
     if wrong:

@@ -141,6 +141,26 @@ def test_a_second_run_embeds_nothing_and_a_missing_shard_alone(
 
 
 @pytest.mark.usefixtures("in_process")
+def test_a_shard_that_is_removed_during_the_run(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", out, "--texts-per-shard", 64)
+    run = commands.run_items
+
+    def remove_one(*given: Any) -> Iterator[int]:
+        yield from run(*given)
+        (out / "part-000003.parquet").unlink()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commands, "run_items", remove_one)
+        code, said = refused(*arguments)
+    assert code == 1
+    assert said.endswith(f"error: {out}/part-000003.parquet: was removed during this run; run the same command again\n")
+    ok(*arguments)
+    assert len(contents(out)) == 11
+
+
 def test_machines_share_the_shards(tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents) -> None:
     embed(tiny_bundle, filled, tmp_path / "one")
     counts = [embed(tiny_bundle, filled, tmp_path / "many", "--share", f"{k}/3")["embedded"] for k in (2, 3, 1)]
