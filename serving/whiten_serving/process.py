@@ -182,10 +182,8 @@ class Process:
         await asyncio.sleep(drain)
         refuse_connections(self._listener, self.settings)
         end = time.monotonic() + _SETTLING
-        before = now = True  # the kernel resets connections that wait to be accepted, asyncio drops those just accepted
-        while (before or now) and time.monotonic() < end:
-            await asyncio.sleep(0)
-            before, now = now, bool(select.select([self._listener], [], [], 0)[0])
+        while select.select([self._listener], [], [], 0)[0] and time.monotonic() < end:
+            await asyncio.sleep(0)  # the kernel would reset connections that wait to be accepted
         self._server.servers[0].close()
         await asyncio.sleep(_SETTLING / 10)  # until uvicorn knows the last connections
         while self._server.server_state.connections and time.monotonic() < end:
