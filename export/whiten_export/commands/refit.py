@@ -231,7 +231,7 @@ def refit(
     asked = replace(asked, method=whitening or asked.usual)
     with needing("refit"):
         from whiten_export.pipeline.align import align_refit
-        from whiten_export.pipeline.refit import fit_whitening, refit_bundle
+        from whiten_export.pipeline.refit import fit_or_load_statistics, refit_bundle
         from whiten_export.writing.staging import check_place
     check_place(out, force)
     reporter = ConsoleReporter()
@@ -239,7 +239,7 @@ def refit(
     path = locate_bundle(bundle)
     if align_to is not None:
         align_refit(align_to, read_manifest(path), asked.spec or WhiteningSpec(dimension=dim))
-    fitted = fit_whitening(path, asked, stats, options, reporter)
+    fitted = fit_or_load_statistics(path, asked, stats, options, reporter)
     result = refit_bundle(
         bundle,
         fitted.statistics,

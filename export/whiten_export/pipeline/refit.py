@@ -124,7 +124,7 @@ class Fitted:
     choice: ChoiceRecord | None  # reason of the whitening, where it was left to a rule; otherwise None
 
 
-def fit_whitening(
+def fit_or_load_statistics(
     path: Path, asked: WhiteningChoice, stats: Path | None, options: SessionOptions, reporter: Reporter
 ) -> Fitted:
     """Fit statistics of the corpus, or read those of a file, and choose what was left open about the whitening."""
