@@ -56,6 +56,10 @@ def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(
     if normalize:
         want /= np.linalg.norm(want, axis=1, keepdims=True)
     assert worst(embed_texts(bundle, TEXTS, CUT).of(TEXTS), want) < ROUNDING
+    with pytest.raises(UsageError, match="trained for vectors cut to 16, 8"):
+        check_bundles([bundle], WhiteningSource("bundle", dimension=4), {})
+    with pytest.raises(UsageError, match="whose whitening is none: its first coordinates mean no more than the others"):
+        check_bundles([changed(whitening=None)], CUT, {})
 
 
 def test_whitening_that_is_fitted_is_named_in_full() -> None:

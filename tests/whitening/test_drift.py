@@ -1,6 +1,5 @@
 """Test drift on samples whose distance is known."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,10 @@ import pytest
 from safetensors.numpy import load_file, save
 
 from support.bundles import change_bundle, copy_bundle, edit_manifest, rewrite_file
-from support.cli import invoke, ok, refused
+from support.cli import ok
 from support.corpus import sentences
 from whiten import BundleError, DriftMonitor, Encoder, UsageError
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.commands.main import whiten
 from whiten_whitening.isotropy import expected_iso_score, iso_score
 
 WIDTH = 8
@@ -172,30 +170,6 @@ def test_lower_precision_is_not_drift(checkpoint: Callable[..., Path], tmp_path:
         assert found.verdict == "close"
 
 
-def test_command_exits_with_the_verdict(tiny_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "same.txt").write_text("\n".join(sentences(400)) + "\n\n")
-    (tmp_path / "other.txt").write_text("\n".join(f"{n} {n + 1}" for n in range(300)))
-    (tmp_path / "few.txt").write_text("a\nb\n")
-    for name, code, verdict in (("same", 0, "close"), ("other", 3, "far")):
-        result = invoke(whiten, "drift", tiny_bundle, "--input", tmp_path / f"{name}.txt", "--json")
-        assert result.exit_code == code, result.stderr
-        found = json.loads(result.stdout)
-        assert found["verdict"] == verdict
-        assert verdict in result.stderr
-    assert found["n"] == 300
-    assert "too few to tell" in refused("drift", tiny_bundle, "--input", tmp_path / "few.txt")
-
-
-def test_monitor_takes_finished_vectors_in_batches(tiny: Encoder, tiny_bundle: Path) -> None:
-    monitor = DriftMonitor(tiny_bundle)
-    for start in range(0, 400, 50):
-        monitor.update(tiny.encode(sentences(400)[start : start + 50]))
-    found = monitor.report()
-    assert found.n == 400
-    assert found.verdict == "close"
-    assert found.spectrum_ratio == pytest.approx(1, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
@@ -215,28 +189,16 @@ def test_invalid_vectors_are_refused(bundle: Path, vectors: np.ndarray, message:
         DriftMonitor(bundle).update(vectors)
 
 
-@pytest.mark.parametrize("name", ["covariance", "W", "mean"])
-@pytest.mark.parametrize("value", [0.0, np.nan, -1.0])
-def test_damaged_whitening_files_are_refused_or_give_finite_drift(
-    bundle: Path, corpus: np.ndarray, tmp_path: Path, name: str, value: float
-) -> None:
-    copy = copy_bundle(bundle, tmp_path)
-    arrays = load_file(copy / "whitening.safetensors")
-    arrays[name] = np.full_like(arrays[name], value)
-    rewrite_file(copy, "whitening.safetensors", save(arrays))
-    try:
-        found = DriftMonitor(copy).update(corpus, unwhitened=True).report()
-    except BundleError:
-        return
-    assert np.isfinite(found.mean_shift)
-
-
 def test_missing_vectors_or_whitening_are_refused(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="0 vectors have no spread"):
         DriftMonitor(bundle).report()
     with pytest.raises(UsageError, match="unwhitened=True"):
         DriftMonitor(bundle_of(corpus, tmp_path, "--normalize")).update(corpus)
     copy = copy_bundle(bundle, tmp_path)
+    arrays = load_file(copy / "whitening.safetensors")
+    rewrite_file(copy, "whitening.safetensors", save(arrays | {"W": 0 * arrays["W"]}))
+    with pytest.raises(BundleError, match="its whitening has no spread to compare with"):
+        DriftMonitor(copy)
     edit_manifest(copy, lambda manifest: manifest.update(whitening=None))
     with pytest.raises(BundleError, match="has no whitening"):
         DriftMonitor(copy)

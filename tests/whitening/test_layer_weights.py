@@ -39,7 +39,6 @@ def test_weights_never_do_worse_than_equal_ones() -> None:
         scores = np.random.default_rng(seed).normal(size=60)
         found = learn_weights(first, second, scores)
         if found is not None:
-            equal = spearmanr(cosines(first, second, (1 / 3,) * 3), scores).statistic
             centre = (first.mean(1, keepdims=True) + second.mean(1, keepdims=True)) / 2
             centred = (first - centre, second - centre)
             best = [
@@ -48,4 +47,3 @@ def test_weights_never_do_worse_than_equal_ones() -> None:
                 for rows in ((first, second), centred)
             ]
             assert max(best) > 0
-            assert np.isfinite(equal)

@@ -53,7 +53,7 @@ def classification(data: Path, tasks: str | None, whitening: WhiteningSource, ru
         import sklearn  # noqa: F401
     found, absent = read_tasks(data, chosen)
     if absent:
-        told = ", ".join(map(str, absent))
+        told = ", ".join(f"{name} (no {', no '.join(files)})" for name, files in absent.items())
         if not found:
             raise UsageError(f"'{data}' has none of the tasks that were asked for; wanted files of {told}")
         run.reporter.warn(f"left out, as '{data}' does not have them: {told}")
@@ -77,7 +77,7 @@ def classification(data: Path, tasks: str | None, whitening: WhiteningSource, ru
     document = {
         "whitening": str(whitening),
         "sentences": len(texts),
-        "absent": {task.name: task.missing for task in absent},
+        "absent": absent,
         "warnings": run.reporter.warnings,
         "bundles": documents,
     }

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
@@ -24,7 +23,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
-from whiten_runtime.files.vector_metadata import read_metadata, sidecar_of
+from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
@@ -80,35 +79,25 @@ def drift(
     options = SessionOptions(providers or (CPU_PROVIDER,), threads)
     file = Path(input_file)
     if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
-        unwhitened = monitor.manifest.input == "vectors" and not _is_own(file, monitor.manifest)
+        found, space = read_metadata(file), space_of(monitor.manifest)
+        unwhitened = monitor.manifest.input == "vectors" and (found is None or found.space != space)
         if not unwhitened:
-            _check_own(file, monitor.manifest)
+            _check_own(file, found, space)
         for rows in read_vectors(file, column):
             monitor.update(rows, unwhitened=unwhitened)
     else:
         _feed(monitor, path, options, input_file, column)
-    found = monitor.report()
-    if found.verdict == "too few":
-        raise UsageError(str(found))
-    say(_described(found))
+    report = monitor.report()
+    if report.verdict == "too few":
+        raise UsageError(str(report))
+    say(_described(report))
     if as_json:
-        console.print_json(msgspec.to_builtins(found) | {"verdict": found.verdict, "words": str(found)})
-    sys.exit(EXIT_CODES[found.verdict])
+        console.print_json(msgspec.to_builtins(report) | {"verdict": report.verdict, "words": str(report)})
+    sys.exit(EXIT_CODES[report.verdict])
 
 
-def _is_own(file: Path, manifest: Manifest) -> bool:
-    """Return whether a file says that its vectors are in a bundle's own space."""
-    found = read_metadata(file)
-    return found is not None and found.space == space_of(manifest)
-
-
-def _check_own(file: Path, manifest: Manifest) -> None:
-    """Check that a file holds a bundle's own vectors, all coordinates and not normalised.
-
-    Raises:
-        UsageError: it does not, or does not say so.
-    """
-    found, space = read_metadata(file), space_of(manifest)
+def _check_own(file: Path, found: VectorMetadata | None, space: str) -> None:
+    """Check that a file says that it holds a bundle's own vectors, all coordinates and not normalised."""
     if found is None:
         raise UsageError(
             f"'{file}' may hold vectors of any space: {sidecar_of(file)}, which would say so, is missing or of another "

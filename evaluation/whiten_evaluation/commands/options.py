@@ -31,7 +31,6 @@ from whiten_whitening.maps import Method, parse_shrinkage
 
 Cell = str | int | float | None
 
-bundles_argument = click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path())
 data_option = option(
     "--data",
     required=True,
@@ -48,8 +47,6 @@ prompt_option = option(
 tasks_option = option(
     "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"
 )
-csv_option = option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
-
 
 _WHITENING = (
     heading("Whitening"),
@@ -85,7 +82,7 @@ _WHITENING = (
 _RUNNING = (
     heading("Output"),
     json_option,
-    csv_option,
+    option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout."),
     quiet_option,
     heading("Execution"),
     threads_option,
@@ -122,9 +119,10 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if as_json and as_csv:
             raise UsageError("--json and --csv both write to stdout; choose one")
-        run = Run(bundles, prompt_name, session_options(providers, threads), as_json, as_csv, ConsoleReporter())
-        return command(*arguments, run=run, **rest)
+        options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+        return command(*arguments, run=Run(bundles, prompt_name, options, as_json, as_csv, ConsoleReporter()), **rest)
 
+    bundles_argument = click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path())
     return bundles_argument(reduce(lambda wrapped, one: one(wrapped), reversed(_RUNNING), parsed))
 
 
@@ -187,11 +185,6 @@ class Run:
             click.echo(stream.getvalue(), nl=False)
         else:
             click.echo(table_text(header, rows) + (f"\n\n{more}" if more else ""))
-
-
-def session_options(providers: Sequence[Provider], threads: int | None) -> SessionOptions:
-    """Return the options of a session: the given providers, or the CPU, and the number of threads."""
-    return SessionOptions(tuple(providers) or (CPU_PROVIDER,), threads)
 
 
 def table_text(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

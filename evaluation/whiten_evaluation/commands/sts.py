@@ -123,18 +123,10 @@ def compare(data: Path, tasks: str | None, resamples: int, seed: int, whitening:
     for row in compared:
         cells: list[Cell] = [row.bundle, row.space, row.precision, row.dimension, row.bytes / 1e6]
         cells += [*(task.mean for task in row.tasks), row.average]
-        behind = row.difference
-        marks = (
-            [None, None, None, ""]
-            if behind is None
-            else [
-                behind.value,
-                behind.low,
-                behind.high,
-                "*" if behind.certain else "",
-            ]
-        )
-        rows.append([*cells, *marks])
+        if (behind := row.difference) is None:
+            rows.append([*cells, None, None, None, ""])
+        else:
+            rows.append([*cells, behind.value, behind.low, behind.high, "*" if behind.certain else ""])
     names = [task.name for task in found.tasks]
     last = (f"average of {len(names)}", "difference", f"{LEVEL:.0%} from", "to", "")
     document = {

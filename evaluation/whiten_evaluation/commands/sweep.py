@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from whiten_evaluation.commands.options import data_option, session_options, tasks_option
+from whiten_evaluation.commands.options import data_option, tasks_option
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
@@ -25,7 +25,8 @@ from whiten_runtime.commands.console import (
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
-from whiten_runtime.ort.providers import Provider
+from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.session import SessionOptions
 
 REPORT = Kind("sweep", "sweep.json")
 
@@ -113,7 +114,7 @@ def sweep(
         cache=cache or default_cache(),
         layers=None if layers is None else parse_numbers("layers", layers),
         poolings=poolings or ("mean", "cls"),
-        options=session_options(providers, threads),
+        options=SessionOptions(providers or (CPU_PROVIDER,), threads),
         **choices,
     )
     result = run_sweep(plan, reporter)

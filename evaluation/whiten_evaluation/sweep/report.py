@@ -121,19 +121,15 @@ def _protocol(sweep: Sweep) -> list[str]:
         if sweep.exhaustive
         else "every single layer, every two, and extensions of the best (beam search)"
     )
-    lines = [
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sweep.seconds.items())
+    return [
         f"Scored: {searched}; {sweep.width} dimensions, at most {sweep.max_seq_length} tokens; {sweep.sentences:,} "
         f"sentences of {', '.join(sweep.tasks)}. Spearman's correlation of cosines with people's scores, times 100: "
         "mean over the sub-datasets of a task, then over the tasks.",
-        "Task: whitened in full on each task's own sentences (WhiteningBERT's setting).",
+        "Task: whitened in full on each task's own sentences (WhiteningBERT's setting). Corpus: whitened in full on "
+        f"{sweep.corpus_sentences:,} sentences of {sweep.corpus}; for single layers, pairs and the best combinations.",
+        f"Time: {times}. Weights: SHA-256 {sweep.weights_sha256}.",
     ]
-    if sweep.corpus:
-        lines[1] += (
-            f" Corpus: whitened in full on {sweep.corpus_sentences:,} sentences of {sweep.corpus}; for single layers, "
-            "pairs and the best combinations."
-        )
-    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sweep.seconds.items())
-    return [*lines, f"Time: {times}. Weights: SHA-256 {sweep.weights_sha256}."]
 
 
 def text_of(layers: tuple[int, ...]) -> str:
@@ -178,7 +174,7 @@ def _layers_figure(sweep: Sweep) -> Figure:
     """Plot the average of every single layer."""
     figure, axes = _lines("layer (0: embeddings)", "Every layer alone")
     for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
-        for kind in sweep.kinds:
+        for kind in NAMES:
             found = sorted(sweep.of(pooling, kind, 1), key=lambda score: score.layers)
             places = [(score.layers[0], average(score)) for score in found]
             _plot(axes, places, f"{pooling}, {NAMES[kind]}", style, _COLOURS[kind])
@@ -191,7 +187,7 @@ def _sizes_figure(sweep: Sweep) -> Figure:
     how = "" if sweep.exhaustive else ", as a beam search found them"
     figure, axes = _lines("number of layers averaged", f"The best combinations{how}")
     for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
-        for kind in sweep.kinds:
+        for kind in NAMES:
             sizes = {len(score.layers) for score in sweep.of(pooling, kind)}
             found = [max(sweep.of(pooling, kind, size), key=average) for size in sorted(sizes)]
             places = [(len(score.layers), average(score)) for score in found]
@@ -205,10 +201,10 @@ def _sizes_figure(sweep: Sweep) -> Figure:
 def _pairs_figure(sweep: Sweep) -> Figure:
     """Draw a map of all pairs for each whitening and pooling, each with its own scale; single layers are diagonal."""
     side = max(3.4, 0.42 * len(sweep.layers) + 1.2)
-    size = ((side + 0.9) * len(sweep.poolings), (side + 0.2) * len(sweep.kinds))
+    size = ((side + 0.9) * len(sweep.poolings), (side + 0.2) * len(NAMES))
     figure = Figure(figsize=size, dpi=150, layout="constrained")
-    grid = figure.subplots(len(sweep.kinds), len(sweep.poolings), squeeze=False)
-    for row, kind in zip(grid, sweep.kinds, strict=True):
+    grid = figure.subplots(len(NAMES), len(sweep.poolings), squeeze=False)
+    for row, kind in zip(grid, NAMES, strict=True):
         for axes, pooling in zip(row, sweep.poolings, strict=True):
             _draw_map(figure, axes, pairs_table(sweep, pooling, kind), sweep.layers, f"{pooling}, {NAMES[kind]}")
     return figure

@@ -23,9 +23,7 @@ from threadpoolctl import threadpool_limits
 from whiten_evaluation.sweep.layers import LayerVectors
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.records import Pooling
-from whiten_runtime.errors import UsageError
-from whiten_whitening.maps import WhiteningSpec, fit_map
-from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.moments import Float64Array
 from whiten_whitening.similarity import spearman
 
 Combination = tuple[int, ...]
@@ -146,10 +144,13 @@ def raw_cosines(data: TaskVectors, combinations: Sequence[Combination]) -> list[
 def white_cosines(data: TaskVectors, fitted: LayerMoments, layers: Combination) -> Cosines | None:
     """Return the cosines of a combination that is whitened in full; None if all fitted vectors are equal."""
     mean, covariance = fitted.of(layers)
-    whiten = _whitening(fitted.n, mean, covariance)
-    if whiten is None:
+    ridge = RIDGE * np.trace(covariance) / len(mean)
+    try:
+        root = cholesky(covariance + ridge * np.eye(len(mean)), overwrite_a=True, check_finite=False).astype(np.float32)
+    except LinAlgError:
         return None
-    white = whiten(data.sum_of(layers) - mean.astype(np.float32))
+    centred = data.sum_of(layers) - mean.astype(np.float32)
+    white = solve_triangular(root, centred.T, trans=1, overwrite_b=True, check_finite=False).T
     norms = np.sqrt(np.einsum("nd,nd->n", white, white))[:, None]
     unit = white / np.where(norms > 0, norms, np.float32(np.inf))
     return [np.einsum("nd,nd->n", unit[a], unit[b]) for a, b in zip(data.first, data.second, strict=True)]
@@ -178,20 +179,3 @@ def white_scores(
         finally:
             executor.shutdown(cancel_futures=True)
     return scores
-
-
-def _whitening(
-    n: int, mean: Float64Array, covariance: Float64Array
-) -> Callable[[Float32Array], NDArray[np.floating]] | None:
-    """Return a function that whitens centred vectors, which it may overwrite; None if all vectors are equal."""
-    width = len(mean)
-    try:
-        ridge = RIDGE * np.trace(covariance) / width
-        root = cholesky(covariance + ridge * np.eye(width), overwrite_a=True, check_finite=False).astype(np.float32)
-    except LinAlgError:
-        try:
-            weight = fit_map(Moments.of_covariance(n, mean, covariance), WhiteningSpec()).weight
-        except UsageError:
-            return None
-        return lambda centred: centred @ weight
-    return lambda centred: solve_triangular(root, centred.T, trans=1, overwrite_b=True, check_finite=False).T

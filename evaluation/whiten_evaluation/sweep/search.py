@@ -71,8 +71,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     absent: dict[str, tuple[str, ...]]
     sentences: int
-    corpus: str | None
-    """Name of the corpus of the whitening "corpus"; None if there is none."""
+    corpus: str
+    """Name of the corpus of the whitening "corpus"."""
     corpus_sentences: int
     exhaustive: bool
     """Whether all combinations were scored, or only extensions of the best smaller ones."""
@@ -80,11 +80,6 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     best: tuple[Best, ...]
     """The best combination up to each highest layer, the best of all first."""
     seconds: dict[str, float]
-
-    @property
-    def kinds(self) -> tuple[Whitened, ...]:
-        """Return the whitenings that were scored."""
-        return ("none", "task", "corpus") if self.corpus else ("none", "task")
 
     def of(self, pooling: Pooling, whitening: Whitened, size: int | None = None) -> Iterator[Score]:
         """Yield the scores that have an average, of combinations of one size or, for None, of all sizes."""
@@ -99,10 +94,10 @@ def average(score: Score) -> float:
     return float("-inf") if score.average is None else score.average
 
 
-def searched_layers(layers: Sequence[int], exhaustive: int = EXHAUSTIVE) -> Combination:
+def searched_layers(layers: Sequence[int]) -> Combination:
     """Return the layers whose combinations are searched: all, or without layer 0 if that makes them few enough."""
     blocks = tuple(layer for layer in layers if layer != 0)
-    return blocks if len(layers) > exhaustive >= len(blocks) else tuple(layers)
+    return blocks if len(layers) > EXHAUSTIVE >= len(blocks) else tuple(layers)
 
 
 def of_sizes(layers: Sequence[int], sizes: range) -> set[Combination]:
@@ -115,12 +110,10 @@ class Search:
     """Scores combinations of layers; `scores` has all that were tried, by pooling, whitening and layers."""
 
     vectors: LayerVectors
-    corpus: LayerVectors | None
+    corpus: LayerVectors
     tasks: Sequence[Task]
     threads: int
     report: Reporter
-    exhaustive: int = EXHAUSTIVE
-    beam: int = BEAM
 
     def __post_init__(self) -> None:
         self.layers = self.vectors.graph.layers
@@ -129,23 +122,22 @@ class Search:
     @property
     def is_exhaustive(self) -> bool:
         """Return whether all combinations are scored."""
-        return len(searched_layers(self.layers, self.exhaustive)) <= self.exhaustive
+        return len(searched_layers(self.layers)) <= EXHAUSTIVE
 
     def run(self) -> tuple[Score, ...]:
         """Score single layers, pairs and larger combinations, not whitened, on the task, and the best on the corpus."""
-        searched, small = searched_layers(self.layers, self.exhaustive), of_sizes(self.layers, range(1, 3))
+        searched, small = searched_layers(self.layers), of_sizes(self.layers, range(1, 3))
         first = small | of_sizes(searched, range(3, len(searched) + 1)) if self.is_exhaustive else small
         extended = "" if self.is_exhaustive else " and their extensions"
         self.report.stage(f"scoring {len(first):,} combinations of layers{extended}")
         for pooling in self.vectors.graph.poolings:
             self._score(pooling, ("none", "task"), first)
             for size in () if self.is_exhaustive else range(2, len(searched)):
-                best = self._best(pooling, size, self.beam)
+                best = self._best(pooling, size, BEAM)
                 more = {tuple(sorted({*found, layer})) for found in best for layer in searched if layer not in found}
                 self._score(pooling, ("none", "task"), more)
-            if self.corpus is not None:
-                larger = (self._best(pooling, size, 1) for size in range(3, len(self.layers) + 1))
-                self._score(pooling, ("corpus",), small.union(*larger))
+            larger = (self._best(pooling, size, 1) for size in range(3, len(self.layers) + 1))
+            self._score(pooling, ("corpus",), small.union(*larger))
         return tuple(self.scores[key] for key in sorted(self.scores))
 
     def _score(self, pooling: Pooling, kinds: Sequence[Whitened], chosen: set[Combination]) -> None:
@@ -179,9 +171,7 @@ class Search:
             score = Score(pooling=pooling, whitening=kind, layers=layers, tasks=tuple(row), average=mean)
             self.scores[pooling, kind, layers] = score
 
-    def _fitted(self, pooling: Pooling) -> LayerMoments | None:
-        if self.corpus is None:
-            return None
+    def _fitted(self, pooling: Pooling) -> LayerMoments:
         vectors = self.corpus.of(pooling)
         return LayerMoments(self.layers, vectors, np.ones(vectors.shape[1]))
 
@@ -226,6 +216,6 @@ class Search:
                     if row.pooling == pooling and row.whitening == "none":
                         found[place].append([part[0] for part in raw_cosines(data, [row.layers])])
                     elif row.pooling == pooling:
-                        moments = fitted if row.whitening == "corpus" and fitted else own
+                        moments = fitted if row.whitening == "corpus" else own
                         found[place].append(white_cosines(data, moments, row.layers) or [])
         return found

@@ -10,14 +10,14 @@ import numpy as np
 
 from whiten_evaluation.embedding import check_fit
 from whiten_evaluation.sweep.layers import embed_layers, open_graph
-from whiten_evaluation.sweep.search import BEAM, EXHAUSTIVE, Search, Sweep
+from whiten_evaluation.sweep.search import Search, Sweep
 from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice, resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_runtime.bundle.records import Pooling
-from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -37,14 +37,10 @@ class SweepPlan:
     options: SessionOptions = field(default_factory=SessionOptions)
     revision: str | None = None
     trust_remote_code: bool = False
-    exhaustive: int = EXHAUSTIVE
-    beam: int = BEAM
-    corpus: tuple[str, ...] = (BUILTIN_CORPUS,)  # none for no whitening on a corpus
 
 
-def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
+def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     """Score combinations of a model's layers on similarity tasks: not whitened, on the task, the best on a corpus."""
-    report = reporter or Reporter()
     seconds: dict[str, float] = {}
     report.stage(f"finding {plan.model}")
     checkpoint = resolve(plan.model, plan.revision, plan.trust_remote_code)
@@ -65,14 +61,14 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
                 f"{task.name} is not scored whitened, nor is an average with it: {len(task.texts):,} sentences for "
                 f"{width} dimensions are too few; choose others with --tasks"
             )
-    corpus, sentences = _read_corpus(plan.corpus, width, report)
+    sentences = corpus_sentences(width)
     with _timed(seconds, "graph"):
         graph = open_graph(model, checkpoint.name, layers, plan.poolings, length, plan.cache, plan.options, report)
     with _timed(seconds, "embed"):
         vectors = embed_layers(graph, plan.data.texts, plan.options, report)
-        fitted = embed_layers(graph, sentences, plan.options, report) if corpus else None
+        fitted = embed_layers(graph, sentences, plan.options, report)
     threads = plan.options.threads or default_threads()
-    search = Search(vectors, fitted, plan.data.tasks, threads, report, plan.exhaustive, plan.beam)
+    search = Search(vectors, fitted, plan.data.tasks, threads, report)
     with _timed(seconds, "score"):
         scores = search.run()
     with _timed(seconds, "intervals"):
@@ -89,7 +85,7 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
         tasks=tuple(task.name for task in plan.data.tasks),
         absent=dict(plan.data.absent),
         sentences=len(plan.data.texts),
-        corpus=corpus,
+        corpus=BUILTIN_CORPUS,
         corpus_sentences=len(sentences),
         exhaustive=search.is_exhaustive,
         scores=scores,
@@ -98,24 +94,11 @@ def run_sweep(plan: SweepPlan, reporter: Reporter | None = None) -> Sweep:
     )
 
 
-def read_corpus(sources: tuple[str, ...], width: int) -> tuple[str, tuple[str, ...]]:
-    """Return the names of sources, and evenly spaced sentences of them: ten for each dimension, as a fit needs."""
-    corpus = Corpus(sources, None, None)
-    corpus.count()
-    texts = tuple(dict.fromkeys(corpus))
+def corpus_sentences(width: int) -> tuple[str, ...]:
+    """Return evenly spaced sentences of the built-in corpus: ten for each dimension, as a fit needs."""
+    texts = tuple(dict.fromkeys(sentence for _, sentence in builtin_sentences()))
     places = np.linspace(0, len(texts) - 1, min(ADVISED_RATIO * width, len(texts))).astype(np.intp)
-    return ", ".join(record.name for record in corpus.records), tuple(texts[place] for place in places)
-
-
-def _read_corpus(sources: tuple[str, ...], width: int, report: Reporter) -> tuple[str | None, tuple[str, ...]]:
-    """Read the corpus; where the built-in one is missing, warn and go on without it."""
-    try:
-        return read_corpus(sources, width) if sources else (None, ())
-    except DataError as error:
-        if sources != (BUILTIN_CORPUS,):
-            raise
-        report.warn(f"nothing is whitened on a corpus: {error}")
-        return None, ()
+    return tuple(texts[place] for place in places)
 
 
 @contextmanager

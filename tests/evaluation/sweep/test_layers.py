@@ -8,17 +8,17 @@ import pytest
 
 from support.families import WIDTH
 from support.sts import write_paper_layout
-from whiten import DataError, ParityError, UsageError, WhitenError
+from whiten import ParityError, WhitenError
 from whiten_evaluation.sweep import layers as layers_of_models
 from whiten_evaluation.sweep.layers import LayerGraph, check_layers, embed_layers, write_layers
 from whiten_evaluation.sweep.scoring import LayerMoments, TaskVectors, raw_cosines, white_scores
 from whiten_evaluation.sweep.search import of_sizes, searched_layers
-from whiten_evaluation.sweep.sweep import read_corpus
+from whiten_evaluation.sweep.sweep import corpus_sentences
 from whiten_evaluation.tasks.sts_files import Task, read_sts
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import TokenModel, open_model
-from whiten_runtime.files.corpus import BUILTIN_CORPUS
+from whiten_runtime.files.corpus import builtin_sentences
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningSpec, fit_map
@@ -151,16 +151,11 @@ def test_full_disk_is_detected_before_embedding(graph: LayerGraph, monkeypatch: 
         embed_layers(graph, ("one text",), OPTIONS, Reporter())
 
 
-def test_sentences_of_a_corpus_are_evenly_spaced_and_distinct(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.txt"
-    path.write_text("\n".join(f"sentence {row // 2}" for row in range(202)) + "\n")
-    name, texts = read_corpus((str(path),), 5)
-    assert (name, len(texts), len(set(texts))) == ("corpus.txt", 50, 50)
-    assert (texts[0], texts[-1]) == ("sentence 0", "sentence 100")
-    assert len(read_corpus((str(path),), 99)[1]) == 101
-    assert len(read_corpus((BUILTIN_CORPUS,), 768)[1]) == 7680
-    with pytest.raises(UsageError, match="nowhere"):
-        read_corpus((str(tmp_path / "nowhere.txt"),), 5)
-    (tmp_path / "empty.txt").touch()
-    with pytest.raises(DataError, match="holds no sentence"):
-        read_corpus((str(tmp_path / "empty.txt"),), 5)
+def test_sentences_of_the_corpus_are_evenly_spaced_and_distinct() -> None:
+    every = list(dict.fromkeys(sentence for _, sentence in builtin_sentences()))
+    texts = corpus_sentences(768)
+    assert len(texts) == len(set(texts)) == 7680
+    steps = np.diff([every.index(text) for text in texts[:100]])
+    assert (texts[0], texts[-1]) == (every[0], every[-1])
+    assert np.ptp(steps) <= 1
+    assert len(corpus_sentences(10_000)) == len(every)

@@ -4,7 +4,6 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,11 @@ from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
 from whiten_evaluation.embedding import WhiteningSource, embed_texts
 from whiten_evaluation.sweep import layers as layers_of_models
-from whiten_evaluation.sweep import sweep as sweeping
+from whiten_evaluation.sweep import search
 from whiten_evaluation.sweep.layers import LayerGraph
 from whiten_evaluation.tasks.sts import score_sts
 from whiten_evaluation.tasks.sts_files import read_sts
-from whiten_runtime.errors import DataError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("matplotlib", reason="needs the extra test-all")
@@ -84,7 +83,7 @@ def test_report_is_complete_and_agrees_with_sts_scores(
     assert found(document, "cls", "task")[0,] is None  # the first token is the same in every text
     assert found(document, "cls", "none")[0,] is None
     assert found(document, "cls", "corpus")[0,] is None
-    assert document["corpus_sentences"] == 320
+    assert (document["corpus"], document["corpus_sentences"]) == (BUILTIN_CORPUS, 320)
     first, *others = document["best"]
     known = [score["average"] for score in document["scores"] if score["average"] is not None]
     assert first["score"]["average"] == max(known)
@@ -117,7 +116,7 @@ def test_constant_first_token_has_no_scores(
     run: Callable[..., Result], checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LLaMA's first token attends only to itself, in every layer: there is nothing to compare, extend or draw."""
-    monkeypatch.setattr(sweeping, "SweepPlan", partial(sweeping.SweepPlan, exhaustive=3))
+    monkeypatch.setattr(search, "EXHAUSTIVE", 3)
     poolings = ("cls", "last", "max", "weightedmean", "mean_sqrt_len")  # each is checked against its definition first
     options = [part for pooling in poolings for part in ("--pooling", pooling)]
     result = run(*options, model=checkpoint("llama"))
@@ -149,7 +148,8 @@ def test_beam_search_scores_agree_with_exhaustive_search(
 ) -> None:
     assert run("--pooling", "mean").exit_code == 0
     every = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
-    monkeypatch.setattr(sweeping, "SweepPlan", partial(sweeping.SweepPlan, exhaustive=3, beam=2))
+    monkeypatch.setattr(search, "EXHAUSTIVE", 3)
+    monkeypatch.setattr(search, "BEAM", 2)
     assert run("--pooling", "mean", "--force").exit_code == 0
     some = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
     assert every["exhaustive"]
@@ -177,21 +177,6 @@ def test_errors_are_one_line(run: Callable[..., Result], tmp_path: Path, argumen
     assert result.exit_code == 2
     assert message in result.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
-
-
-def test_sweep_goes_on_without_a_built_in_corpus(
-    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*arguments: object) -> None:
-        raise DataError("there is no built-in corpus")
-
-    monkeypatch.setattr(sweeping, "read_corpus", missing)
-    result = run("--pooling", "mean", "--layers", "0,1", "--json")
-    assert result.exit_code == 0, result.stderr
-    document = json.loads(result.stdout)
-    assert document["warnings"][-1] == "nothing is whitened on a corpus: there is no built-in corpus"
-    assert not found(document["sweep"], "mean", "corpus")
-    assert (document["sweep"]["corpus"], document["sweep"]["corpus_sentences"]) == (None, 0)
 
 
 def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
-"""Test reading SentEval's data sets in every layout and encoding in which they are distributed."""
+"""Test reading SentEval's data sets and RTE in every layout and encoding in which they are distributed."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from whiten_evaluation.tasks.classification_files import AbsentTask, TaskName, lines_of, read_tasks
+from whiten_evaluation.tasks.classification_files import TaskName, lines_of, read_entailment, read_tasks
 from whiten_runtime.errors import DataError, UsageError
 
 PARAPHRASE_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+RTE_HEADER = "index\tsentence1\tsentence2\tlabel"
 
 
 def write(path: Path, *lines: str, encoding: str = "utf-8", ending: str = "\n") -> Path:
@@ -32,7 +33,7 @@ def test_read_tasks_with_one_file_per_class(tmp_path: Path, name: TaskName, ones
     write(tmp_path / "x/y/z" / ones, "deeper files of the same name are not read")
     write(tmp_path / zeros, "très mauvais", encoding="latin-1", ending="\r\n")
     [task], absent = read_tasks(tmp_path, [name])
-    assert absent == []
+    assert absent == {}
     assert (task.name, task.test, task.dev, task.pairs) == (name, None, None, False)
     assert task.train.texts == ("good one", "", "fine", "très mauvais")
     np.testing.assert_array_equal(task.train.labels, [1, 1, 1, 0])
@@ -80,6 +81,19 @@ def test_read_mrpc_with_byte_order_mark_and_quotes(tmp_path: Path) -> None:
     assert len(task.sentences) == 8
 
 
+def test_read_rte_by_the_names_of_its_columns(tmp_path: Path) -> None:
+    lines = ("label\tsentence2\tindex\tsentence1", 'entailment\tB\t0\t"A\x85a', "not_entailment\tD\t1\tC")
+    write(tmp_path / "dev.tsv", *lines, ending="\r\n")
+    pairs, _ = read_entailment(tmp_path)
+    assert pairs.texts == ('"A\x85a', "C")
+    assert pairs.second == ("B", "D")
+    assert pairs.labels.tolist() == [1, 0]
+    for path in (tmp_path / "dev.tsv", tmp_path / "glue" / "sst" / "dev.tsv"):
+        write(path, "another\ttask")
+    write(tmp_path / "glue" / "Rte" / "dev.tsv", RTE_HEADER, "0\tA\tB\tentailment")
+    assert read_entailment(tmp_path)[1] == tmp_path / "glue" / "Rte" / "dev.tsv"
+
+
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
     odd = "a\x85b\u2028c\x0bd\x1ce\rf"
     assert lines_of(write(tmp_path / "utf8", odd, "g")) == [odd, "g"]
@@ -96,12 +110,11 @@ def test_absent_tasks_name_their_missing_files(tmp_path: Path) -> None:
     write(tmp_path / "SST" / "binary" / "sentiment-dev", "not this\t1")
     found, absent = read_tasks(tmp_path, ["MR", "TREC", "SST5"])
     assert found == []
-    assert absent == [
-        AbsentTask("MR", ("rt-polarity.neg",)),
-        AbsentTask("TREC", ("TREC.train or train_5500.label",)),
-        AbsentTask("SST5", tuple(f"stsa.fine.{s} or fine/sentiment-{s}" for s in ("train", "dev", "test"))),
-    ]
-    assert str(absent[1]) == "TREC (no TREC.train or train_5500.label)"
+    assert absent == {
+        "MR": ("rt-polarity.neg",),
+        "TREC": ("TREC.train or train_5500.label",),
+        "SST5": tuple(f"stsa.fine.{s} or fine/sentiment-{s}" for s in ("train", "dev", "test")),
+    }
 
 
 @pytest.mark.parametrize(
@@ -113,16 +126,19 @@ def test_absent_tasks_name_their_missing_files(tmp_path: Path) -> None:
         ("SST5", "stsa.fine.dev", ["good\t1", "2 bad"], 2),
         ("MRPC", "msr_paraphrase_test.txt", ["1\t7\t8\tA\tB"], 1),
         ("MRPC", "msr_paraphrase_test.txt", [PARAPHRASE_HEADER, "1\t7\t8\tA\tB", "1\t7\t8\tA"], 3),
+        ("RTE", "dev.tsv", ["sentence\tlabel"], 1),
+        ("RTE", "dev.tsv", [RTE_HEADER, "0\tA\tB\tentailment", "1\tC\tnot_entailment"], 3),
+        ("RTE", "dev.tsv", [RTE_HEADER, "0\tA\tB\t1"], 2),
     ],
 )
-def test_malformed_lines_are_named(tmp_path: Path, name: TaskName, bad: str, lines: list[str], number: int) -> None:
+def test_malformed_lines_are_named(tmp_path: Path, name: Any, bad: str, lines: list[str], number: int) -> None:
     for split in ("train", "test", "dev"):
         write(tmp_path / f"TREC.{split}", "DESC:def What ?")
         write(tmp_path / f"stsa.fine.{split}", "0 bad")
         write(tmp_path / f"msr_paraphrase_{split}.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
     write(tmp_path / bad, *lines)
     with pytest.raises(DataError) as caught:
-        read_tasks(tmp_path, [name])
+        read_entailment(tmp_path) if name == "RTE" else read_tasks(tmp_path, [name])
     message = str(caught.value)
     assert f"{bad}: line {number} is {lines[number - 1]!r}; wanted " in message
     assert "\n" not in message
@@ -140,12 +156,21 @@ def test_empty_files_are_refused(tmp_path: Path, name: TaskName, file: str) -> N
         read_tasks(tmp_path, [name])
 
 
-def test_missing_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a directory"):
+def test_missing_directories_and_rte_without_a_file_or_pairs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a directory; wanted one with the files of SentEval's tasks"):
         read_tasks(tmp_path / "none", ["MR"])
+    with pytest.raises(UsageError, match=r"is not a directory; wanted one with the dev\.tsv of RTE"):
+        read_entailment(tmp_path / "none")
+    with pytest.raises(UsageError, match=r"has no dev\.tsv"):
+        read_entailment(tmp_path)
+    write(tmp_path / "dev.tsv", RTE_HEADER)
+    with pytest.raises(DataError, match="has no pairs"):
+        read_entailment(tmp_path)
 
 
 def test_the_public_files_have_the_published_sizes(shared_data: Path) -> None:
+    pairs, _ = read_entailment(shared_data)
+    assert (len(pairs.texts), round(100 * pairs.labels.mean(), 1)) == (277, 52.7)
     found, _ = read_tasks(shared_data, get_args(TaskName))
     sizes = {
         task.name: tuple(len(split.labels) if split else 0 for split in (task.train, task.dev, task.test))

@@ -22,8 +22,7 @@ from whiten_evaluation.embedding import WhiteningSource, embed_texts
 from whiten_evaluation.tasks.sts import score_sts
 from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
 from whiten_export.pipeline.export_model import export_bundle
-from whiten_export.pipeline.export_vectors import export_vectors
-from whiten_export.pipeline.recipe import Recipe, VectorRecipe
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Head
 from whiten_whitening.maps import Method
 
@@ -149,7 +148,6 @@ def test_command_prints_table_json_and_csv(tiny_bundle: Path, data_folder: Path)
     ("arguments", "message"),
     [
         (["--tasks", "sts99"], "task 'sts99' is unknown"),
-        (["--json", "--csv"], "choose one"),
         (["--fit-on", "none", "--dim", "8"], "needs a whitening"),
         (["--beta", "0.5"], "beta 0.5 is for --fit-on task"),
         (["--fit-on", "none", "--whitening", "zca"], "whitening zca is for --fit-on task"),
@@ -220,22 +218,8 @@ def test_scores_of_other_kinds_of_bundles(other_bundles: Callable[..., Path], da
     assert 0 < found["task"] < 100
 
 
-def test_truncated_vectors_of_a_normalised_bundle_have_length_one(
-    other_bundles: Callable[..., Path], data_folder: Path
-) -> None:
-    data = read_sts(data_folder, ("STS-B",))
-    vectors = embed_texts(other_bundles("normalised"), data.texts, WhiteningSource.parse("bundle", 4)).vectors
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    result = run("sts", other_bundles("raw"), "--data", data_folder, "--dim", 4)
-    assert result.exit_code == 2
-    assert "whose whitening is none: its first coordinates mean no more" in result.stderr
-
-
-def test_bundle_of_vectors_is_refused_before_embedding(tiny_bundle: Path, data_folder: Path, tmp_path: Path) -> None:
-    vectors = tmp_path / "vectors.npy"
-    np.save(vectors, np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32))
-    export_vectors(VectorRecipe(vectors), tmp_path / "vectors-bundle")
-    result = run("sts", tiny_bundle, tmp_path / "vectors-bundle", "--data", data_folder)
+def test_bundle_of_vectors_is_refused_before_embedding(tiny_bundle: Path, golden: Path, data_folder: Path) -> None:
+    result = run("sts", tiny_bundle, golden / "bundle-v1-vectors", "--data", data_folder)
     assert result.exit_code == 1
     assert "takes vectors, not texts" in result.stderr
     assert "·" not in result.stderr  # no stage began
