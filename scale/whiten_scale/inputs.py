@@ -16,9 +16,6 @@ from whiten_scale.places import opened
 AT_ONCE = 4096
 """Records of a chunk."""
 
-_END = 8
-"""Bytes at the end of a Parquet file: the length of its footer, and the letters PAR1."""
-
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """Describes some consecutive records of a file."""
@@ -129,8 +126,8 @@ def describe_parquet(file: Any, name: str, choice: ColumnChoice) -> Described:
 
 def footer_hash(stream: BinaryIO) -> str:
     """Return the SHA-256 of the footer of a Parquet file, which holds places, sizes and statistics of its columns."""
-    place = stream.seek(-_END, os.SEEK_END)
-    length = int.from_bytes(stream.read(_END)[:4], "little")
+    place = stream.seek(-8, os.SEEK_END)  # the length of the footer, and the letters PAR1
+    length = int.from_bytes(stream.read(8)[:4], "little")
     stream.seek(place - length)
     return hashlib.sha256(stream.read(length)).hexdigest()
 

@@ -48,8 +48,12 @@ def file_system(url: str) -> tuple[Any, str]:
     return found, str(path)
 
 
+def _protocols(system: Any) -> set[str]:
+    return {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
+
+
 def _is_local(system: Any) -> bool:
-    return "file" in ((system.protocol,) if isinstance(system.protocol, str) else system.protocol)
+    return "file" in _protocols(system)
 
 
 @contextmanager
@@ -200,9 +204,7 @@ class Folder:
         return entry.url.startswith(f"{self._local or self._system.unstrip_protocol(self._path)}/")
 
     def _upload(self, source: str, name: str) -> None:
-        protocol = self._system.protocol
-        names = {protocol} if isinstance(protocol, str) else set(protocol)
-        if names & _ATOMIC:
+        if _protocols(self._system) & _ATOMIC:
             self._system.put_file(source, f"{self._path}/{name}")
             return
         hidden = f"{self._path}/.{name}-{secrets.token_hex(4)}"

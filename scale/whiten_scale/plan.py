@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import cached_property, partial
 from itertools import accumulate, filterfalse, pairwise
 from pathlib import Path
@@ -23,8 +24,8 @@ PLAN_FILE = "_plan.json"
 PER_SHARD = 100_000
 """Texts of a shard, at most: some minutes of one core with a small model, 150 MB of 384 float32 numbers."""
 
-_READERS = 8
-"""Files that are read at once for the plan: most of the time is waited for a store."""
+READERS = 8
+"""Files that are read at once: most of the time is waited for a store."""
 
 Cut = tuple[InputFile, Described, list[Piece]]
 
@@ -96,8 +97,8 @@ def plan_job(
     given: Sequence[str],
     choice: ColumnChoice,
     per_shard: int | None,
-    say: Callable[[str], object] = lambda message: None,
-    warn: Callable[[str], object] = lambda message: None,
+    say: Callable[[str], object],
+    warn: Callable[[str], object],
 ) -> Job:
     """Return the job that `_plan.json` of a folder holds, or make it and write it there, once.
 
@@ -138,11 +139,10 @@ def read_job(folder: Folder) -> Job | None:
         raise UsageError(f"{folder.place(PLAN_FILE)}: is no plan ({error}); name another --out") from None
 
 
-def _looks_same(job: Job, entries: Sequence[Entry], choice: ColumnChoice, per_shard: int) -> bool:
+def _looks_same(job: Job, entries: list[Entry], choice: ColumnChoice, per_shard: int) -> bool:
     """Return whether names, sizes and times of the files are those of the plan."""
-    before = [(file.name, file.size, file.url, file.stamp) for file in job.files]
-    now = [(entry.name, entry.size, entry.url, entry.stamp) for entry in entries]
-    return before == now and (job.choice, job.per_shard) == (choice, per_shard)
+    before = [Entry(file.url, file.name, file.size, file.stamp) for file in job.files]
+    return before == entries and (job.choice, job.per_shard) == (choice, per_shard)
 
 
 def _check_empty(folder: Folder) -> None:
@@ -191,7 +191,7 @@ def listed(given: Sequence[str], out: Folder) -> tuple[list[Entry], list[str]]:
 
 def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnChoice, per_shard: int) -> Job:
     """Read all files once, of Parquet files the footers, and return their job; `common` has its other fields."""
-    with ThreadPoolExecutor(_READERS, "whiten-plan") as executor:
+    with ThreadPoolExecutor(READERS, "whiten-plan") as executor:
         cuts = list(executor.map(partial(_cut, choice=choice, per_shard=per_shard), entries))
     files = tuple(file for file, _, _ in cuts)
     pieces = [msgspec.structs.replace(piece, file=index) for index, (_, _, cut) in enumerate(cuts) for piece in cut]
@@ -216,17 +216,8 @@ def _cut(entry: Entry, choice: ColumnChoice, per_shard: int) -> Cut:
             stream.seek(described.start)
             records = records_of(stream, entry.url, kind, described.row)
             pieces, digest = lines.cut(records, described.start, None if compressed else per_shard)
-    found = InputFile(
-        name=entry.name,
-        kind=kind,
-        compressed=compressed,
-        size=entry.size,
-        columns=described.columns,
-        column=described.column,
-        sha256=digest,
-        url=entry.url,
-        stamp=entry.stamp,
-    )
+    columns, column = described.columns, described.column
+    found = InputFile(**asdict(entry), kind=kind, compressed=compressed, columns=columns, column=column, sha256=digest)
     return found, described, pieces
 
 

@@ -16,7 +16,7 @@ from whiten_runtime.files.write_vectors import as_stored
 from whiten_runtime.opened.encoder import Encoder
 from whiten_scale.inputs import WrongRow
 from whiten_scale.places import Folder, opened
-from whiten_scale.plan import Job
+from whiten_scale.plan import READERS, Job
 from whiten_whitening.codes.coder import Coder
 
 StoredType = Literal["float32", "float16", "int8", "codes"]
@@ -28,8 +28,6 @@ ERRORS_FILE = "_errors.jsonl"
 
 SHARD_KEY = "whiten.shard"
 """Key of a shard's description in the metadata of its file."""
-
-_READERS = 8
 
 
 class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +225,7 @@ def finished(job: Job, out: Folder, numbers: Iterable[int]) -> dict[int, ShardRe
     def read(number: int) -> tuple[int, ShardRecord]:
         return number, check_mine(read_record(out, shard_name(number)), job, number, out)
 
-    with ThreadPoolExecutor(_READERS, "whiten-shards") as executor:
+    with ThreadPoolExecutor(READERS, "whiten-shards") as executor:
         return dict(executor.map(read, (number for number in numbers if shard_name(number) in names)))
 
 

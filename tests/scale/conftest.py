@@ -22,7 +22,6 @@ def fill(folder: Path) -> Path:
     import pyarrow.parquet
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "a.csv").write_text("", "utf-8")
     with (folder / "a.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["id", "text", "topic"])

@@ -253,7 +253,6 @@ def test_columns_of_parquet_that_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000], ids=["list", "cut", "deep"])
 def test_a_damaged_plan_is_refused(tmp_path: Path, content: str) -> None:
-
     (tmp_path / "_plan.json").write_text(content)
     with pytest.raises(UsageError, match=r"_plan\.json: is no plan \("):
         read_job(Folder(str(tmp_path)))

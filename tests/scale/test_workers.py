@@ -1,7 +1,9 @@
 """Test the processes of a job: what is killed begins anew, what fails stops all, and nothing outlives the driver."""
 
+import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import msgspec
 import pytest
 
 from support.cli import ok
-from support.clusters import descendants
+from support.clusters import EMBED, descendants, running
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_scale import workers
 from whiten_scale.places import Folder
@@ -101,6 +103,19 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
     assert not list((tmp_path / "out").glob(".*.partial-*"))
     list(run_items(work, range(work.items), 2))
     assert rows(work) == 400
+
+
+@pytest.mark.slow
+def test_a_limit_of_file_sizes_ends_a_job_in_one_line(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+    """A full disk gives another word in the same line: tests/runtime/files/test_replacing.py."""
+    out = tmp_path / "out"
+    arguments = (tiny_bundle, "--input", filled, "--out", out, "--texts-per-shard", 64, "--workers", 1)
+    done = running(EMBED, *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)))
+    assert done.returncode == 1
+    message = "part-000000.parquet: cannot be written (File too large); check space and permissions"
+    assert done.stderr == f"planning 4 files\nerror: {out}/{message}, or name another --out\n"
+    assert [path.name for path in out.iterdir()] == ["_plan.json"]
+    assert json.loads(ok("embed-many", *arguments, "--json").stdout)["rows"] == 400
 
 
 MEMORY = """

@@ -61,17 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def embed(cluster: Cluster, bundle: Path, source: Path, out: Path, *options: object) -> Any:
-    common = (
-        "--input",
-        source,
-        "--out",
-        out,
-        "--texts-per-shard",
-        32,
-        "--ray",
-        cluster.address,
-        "--json",
-    )
+    common = ("--input", source, "--out", out, "--texts-per-shard", 32, "--ray", cluster.address, "--json")
     done = running(EMBED, bundle, *common, *options, env=cluster.env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

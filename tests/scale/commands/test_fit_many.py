@@ -66,7 +66,7 @@ def test_refit_takes_them(tiny_bundle: Path, once: Path, tmp_path: Path) -> None
 
 
 def test_a_fit_goes_on_with_the_ranges_that_are_there(
-    tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     arguments = ("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out", out)
