@@ -1,7 +1,6 @@
 """Test bundles in the real sentence-transformers, fastembed, optimum and mteb, installed in a separate environment."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
 from support.corpus import sentences
-from whiten import Encoder, WhitenError
+from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.ranges import as_int8
@@ -137,9 +136,3 @@ def similar_pairs(texts: list[str]) -> dict[str, list[str] | list[float]]:
 
 def labelled(texts: list[str], labels: list[bool]) -> dict[str, list[str] | list[int]]:
     return {"text": texts, "label": [int(label) for label in labels]}
-
-
-def test_missing_mteb_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mteb", None)
-    with pytest.raises(WhitenError, match=r"this needs mteb(\.models)?; install it from the clone: .*'.\[mteb\]'"):
-        import whiten.integrations.mteb  # noqa: F401

@@ -95,16 +95,9 @@ def test_options_are_those_of_encode(options: dict[str, Any], pooled: bool, gold
     with Encoder(bundle) as encoder, Batcher(encoder) as batcher:
         futures = [batcher.submit(texts[:7], **options), batcher.submit(texts), batcher.submit([], **options)]
         futures += [batcher.submit(text, **options) for text in texts]
-        for future, want in zip(
-            futures,
-            [
-                encoder.encode(texts[:7], **options),
-                encoder.encode(texts),
-                encoder.encode([], **options),
-                *encoder.encode(texts, **options),
-            ],
-            strict=True,
-        ):
+        wanted = [encoder.encode(texts[:7], **options), encoder.encode(texts), encoder.encode([], **options)]
+        wanted += [*encoder.encode(texts, **options)]
+        for future, want in zip(futures, wanted, strict=True):
             got = future.result(60)
             assert (got.shape, got.dtype) == (want.shape, want.dtype)
             if got.dtype == np.float32 and got.size:

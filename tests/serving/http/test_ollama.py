@@ -4,8 +4,6 @@ from typing import Any
 
 from support.asgi import asked
 
-TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]
-
 
 def test_what_an_answer_has_besides_vectors(app: Any) -> None:
     found = asked(app, "POST", "/api/embed", {"input": "a"}).json()

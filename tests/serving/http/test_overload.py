@@ -180,11 +180,3 @@ def test_a_text_that_fails_fails_its_request_alone(
     assert any("RuntimeError" in str(record.exc_info) for record in caplog.records)
     if path == "/embed":
         assert_near(found[0].json(), reference.encode(["good"], normalize_embeddings=True))
-
-
-def test_a_closed_encoder_is_503(golden: Any) -> None:
-    encoder = AsyncEncoder(golden / "bundle-v1")
-    app = encoder.asgi_app()
-    asyncio.run(encoder.close())
-    answer = asyncio.run(ask(app, "POST", "/v1/embeddings", {"input": "a"}))
-    assert answer.status == 503
