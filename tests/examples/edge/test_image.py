@@ -8,13 +8,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from support.corpus import sentences
-from support.once import installed_packages
 from whiten import Encoder
 
 pytestmark = pytest.mark.slow
@@ -26,13 +27,6 @@ BASE_BYTES = 57e6
 """Sum of Installed-Size of the packages of Debian 12 in distroless/python3: 55,310 KiB; see docs/edge.md."""
 
 TEXTS = ["", "A sentence.", *sentences(20), "word " * 400, "Ünïcödé 日本"]
-
-
-@pytest.fixture(scope="session")
-def tools() -> Path:
-    """The folder of the packages that check the Dockerfile."""
-    requirements = Path(__file__).with_name("requirements.txt")
-    return installed_packages("edge-examples", requirements)
 
 
 @pytest.fixture(scope="module")
@@ -92,31 +86,10 @@ def test_the_image_is_small(packages: Path, minilm_int8_bundle: Path) -> None:
     assert BASE_BYTES + installed + bundle <= IMAGE_BYTES
 
 
-def test_what_the_image_is_built_from_is_there() -> None:
-    lines = (EDGE / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
-    kept = {line[1:] for line in lines if line.startswith("!")}
-    for name in kept - {"bundles"}:
-        assert (ROOT / name).exists(), name
+def test_the_dockerfile(dockerfile: Callable[[Path], Any]) -> None:
+    steps, _, kept = dockerfile(EDGE / "Dockerfile")
     assert {"runtime", "whiten", "examples/edge"} <= kept
-
-
-def test_the_dockerfile(tools: Path) -> None:
-    lint = [tools / "bin" / "hadolint", EDGE / "Dockerfile"]
-    done = subprocess.run(lint, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    code = (
-        "import io, json, sys; from dockerfile_parse import DockerfileParser; "
-        "print(json.dumps(DockerfileParser(fileobj=io.BytesIO(open(sys.argv[1], 'rb').read())).structure))"
-    )
-    command = [sys.executable, "-c", code, str(EDGE / "Dockerfile")]
-    environment = os.environ | {"PYTHONPATH": str(tools)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    steps = json.loads(done.stdout)
-    last = {step["instruction"]: step["value"] for step in steps}
-    assert last["USER"] == "65532:65532"
-    assert json.loads(last["ENTRYPOINT"]) == ["/usr/bin/python3", "/embed.py", "/bundle"]
-    (install,) = (step["value"] for step in steps if step["instruction"] == "RUN")
-    assert install == "sh examples/edge/install.sh /packages /source"
-    bases = [step["value"] for step in steps if step["instruction"] == "FROM"]
+    assert json.loads(dict(steps)["ENTRYPOINT"]) == ["/usr/bin/python3", "/embed.py", "/bundle"]
+    assert [value for step, value in steps if step == "RUN"] == ["sh examples/edge/install.sh /packages /source"]
+    bases = [value for step, value in steps if step == "FROM"]
     assert bases == ["python:3.11-slim-bookworm AS build", "gcr.io/distroless/python3-debian12:nonroot"]
