@@ -68,9 +68,13 @@ def regression(strength: float) -> LogisticRegression:
 
 
 def in_order(split: Split, vectors: TextVectors) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and classes in SentEval's order of single sentences."""
-    together = sorted(zip(split.texts, split.labels.tolist(), strict=True), key=lambda z: (len(z[0].split()), z[1]))
-    return vectors.of(text for text, _ in together), np.array([label for _, label in together])
+    """Return features and classes in SentEval's order: by the words of a text, of the second text, then by class."""
+    rows = sorted(
+        zip(split.texts, split.second or split.texts, split.labels.tolist(), strict=True),
+        key=lambda z: (len(z[0].split()), len(z[1].split()), z[2]),
+    )
+    u, v = (vectors.of(row[side] for row in rows) for side in (0, 1))
+    return np.c_[np.abs(u - v), u * v] if split.second else u, np.array([row[2] for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -111,21 +115,12 @@ def test_sst5_chooses_c_by_the_dev_split() -> None:
 
 def test_pairs_are_scored_by_accuracy_and_f1() -> None:
     made = Made(4, 2)
-    task = ClassificationTask("MRPC", made.split(120, pairs=True), made.split(70, pairs=True), pairs=True)
-
-    def of(split: Split | None) -> tuple[np.ndarray, np.ndarray]:
-        assert split is not None
-        rows = sorted(
-            zip(split.texts, split.second, split.labels.tolist(), strict=True),
-            key=lambda z: (len(z[0].split()), len(z[1].split()), z[2]),
-        )
-        u, v = (made.vectors.of(row[side] for row in rows) for side in (0, 1))
-        return np.c_[np.abs(u - v), u * v], np.array([row[2] for row in rows])
-
-    x, y = of(task.train)
-    np.testing.assert_array_equal(features(task.train, made.vectors, None)[0], x)
+    train, test = made.split(120, pairs=True), made.split(70, pairs=True)
+    task = ClassificationTask("MRPC", train, test, pairs=True)
+    x, y = in_order(train, made.vectors)
+    np.testing.assert_array_equal(features(train, made.vectors, None)[0], x)
     strength = best(x, y, range(-1, 6))
-    tested, labels = of(task.test)
+    tested, labels = in_order(test, made.vectors)
     predicted = regression(strength).fit(x, y).predict(tested)
     found = classify(task, made.vectors, WhiteningSource("none"))
     assert found.strengths == (strength,)

@@ -27,18 +27,16 @@ Tables = Callable[[Path], Any]
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do items here instead of in processes of their own."""
-    from whiten_scale.workers import Work, open_once
 
-    def run(work: Work, items: list[int], workers: int) -> Iterator[int]:
-        do = open_once(msgspec.json.encode(work))
+    def run(work: workers.Work, items: list[int], count: int) -> Iterator[int]:
+        do = workers.open_once(msgspec.json.encode(work))
         for item in items:
             do(item)
             yield item
 
     monkeypatch.setattr(commands, "run_items", run)
-    return
 
 
 def embed(bundle: Path, source: Path, out: Path, *options: object) -> dict[str, Any]:
