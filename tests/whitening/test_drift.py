@@ -196,9 +196,10 @@ def test_missing_vectors_or_whitening_are_refused(bundle: Path, corpus: np.ndarr
         DriftMonitor(bundle_of(corpus, tmp_path, "--normalize")).update(corpus)
     copy = copy_bundle(bundle, tmp_path)
     arrays = load_file(copy / "whitening.safetensors")
-    rewrite_file(copy, "whitening.safetensors", save(arrays | {"W": 0 * arrays["W"]}))
-    with pytest.raises(BundleError, match="its whitening has no spread to compare with"):
-        DriftMonitor(copy)
+    for factor, message in ((0, "its whitening has no spread to compare with"), (np.nan, "or no numbers, unlike its")):
+        rewrite_file(copy, "whitening.safetensors", save(arrays | {"W": factor * arrays["W"]}))
+        with pytest.raises(BundleError, match=message):
+            DriftMonitor(copy)
     edit_manifest(copy, lambda manifest: manifest.update(whitening=None))
     with pytest.raises(BundleError, match="has no whitening"):
         DriftMonitor(copy)
