@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 
@@ -66,17 +66,14 @@ def open_once(content: bytes) -> Do:
     """Open encoded work once in each process; return the function that does an item unless its file is there."""
     work = msgspec.json.decode(content, type=Work)
     bundle, job = Path(work.bundle), work.job
-    fitter = RangeFitter(bundle) if work.vectors is None else None
-    vectors = None if work.vectors is None else Vectors(bundle, work.vectors)
+    do: Do
+    if work.vectors is None:
+        do = partial(RangeFitter(bundle).fit, job, folder=Path(work.out))
+    else:
+        vectors, out = Vectors(bundle, work.vectors), Folder(work.out)
+        do = partial(embed_shard, vectors, job, out=out, record_errors=work.record_errors)
     if bundle_hash(bundle) != job.bundle_sha256:
         raise UsageError(f"{bundle}: is not the bundle that the job began with; put that back, or name another --out")
-
-    def do(item: int) -> None:
-        if fitter is not None:
-            fitter.fit(job, item, Path(work.out))
-        elif vectors is not None:
-            embed_shard(vectors, job, item, Folder(work.out), work.record_errors)
-
     return do
 
 
