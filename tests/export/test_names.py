@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 
 from support.cli import invoke, ok
-from support.families import LAYERS
 from support.hub import COMMIT
-from support.published import save_published
+from support.vectors import write_word_vectors
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_models.catalogue import find
@@ -61,20 +59,6 @@ def test_recommended_pooling_is_the_default(snapshot: Callable[[str], Path], che
     assert manifest("bundles/simcse-l3-pooler-raw")["pooling"] == "pooler"
     ok("export", *command, "--pooling", "mean")
     assert manifest("bundles/simcse-l3-raw")["pooling"] == "mean"
-    ok("export", "simcse")
-    assert manifest("bundles/simcse")["normalize"]
-
-
-def test_embedding_model_is_exported_as_published_by_its_hub_id(snapshot: Callable[[str], Path]) -> None:
-    folder = save_published("bge-small", snapshot("bge-small"))
-    ok("export", "BAAI/bge-small-en-v1.5")
-    described = manifest("bundles/bge-small")
-    assert (described["layers"], described["pooling"], described["normalize"]) == ([LAYERS], "cls", True)
-    assert (described["whitening"], described["published"] is not None) == (None, True)
-    with Encoder("bundles/bge-small") as encoder:
-        want = SentenceTransformer(str(folder), device="cpu").encode(["A text."])
-        np.testing.assert_allclose(encoder.encode(["A text."]), want, atol=1e-5)
-        assert encoder.prompts["query"].startswith("Represent this sentence")
 
 
 def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path], corpus_file: Path) -> None:
@@ -82,11 +66,9 @@ def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path
     folder.mkdir(parents=True)
     entry = find("sif")
     assert entry is not None
-    words = sorted({word for line in corpus_file.read_text().splitlines() for word in line.lower().split()})
-    rows = np.random.default_rng(0).normal(size=(len(words), 12))
+    write_word_vectors(Path("glove.txt"), corpus_file.read_text().splitlines(), 12)
     with zipfile.ZipFile(folder / str(entry.file), "w") as archive:
-        lines = (f"{word} {' '.join(f'{x:.4f}' for x in row)}\n" for word, row in zip(words, rows, strict=True))
-        archive.writestr("glove.txt", "".join(lines))
+        archive.write("glove.txt")
     ok("export", "sif", "--corpus", corpus_file)
     described = manifest("bundles/sif-l0-sif")
     assert (described["pooling"], described["dimension"]) == ("sif", 12)

@@ -10,38 +10,30 @@ import pytest
 from support.bundles import copy_bundle, edit_manifest
 from support.corpus import sentences
 from whiten import BundleError, Encoder, UsageError
-from whiten_export.pipeline.export_model import export_bundle
-from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT, scan_graph, with_output
 from whiten_runtime.inference.embedder import Embedder, EncodeOptions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
-from whiten_whitening.maps import Method
 
 pytestmark = pytest.mark.slow
 
+Exported = Callable[..., Encoder]
+
 
 @pytest.fixture(scope="module")
-def make(
-    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Encoder]:
-    made: dict[tuple[tuple[str, object], ...], Encoder] = {}
-
-    def get(**choices: object) -> Encoder:
-        key = tuple(choices.items())
-        if key not in made:
-            corpus = None if choices.get("whitening", "pca") is None else (str(corpus_file),)
-            recipe = Recipe.of(str(checkpoint("bert")), layers=(1, 4), corpus=corpus, **choices)  # type: ignore[arg-type]
-            made[key] = Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "b").path)
-        return made[key]
-
-    return get
+def exported(make: Callable[..., Path]) -> Exported:
+    """Return a function that opens the small BERT, exported with given options."""
+    return lambda *options: Encoder(make(*options))
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-def test_encode_both_equals_two_bundles(make: Callable[..., Encoder], normalize: bool) -> None:
-    both, raw = make(outputs="both", normalize=normalize), make(whitening=None)
+NORMALIZED = pytest.mark.parametrize("normalized", [(), ("--normalize",)])
+RAW = ("--whitening", "none")
+
+
+@NORMALIZED
+def test_encode_both_equals_two_bundles(exported: Exported, normalized: tuple[str, ...]) -> None:
+    both, raw = exported("--outputs", "both", *normalized), exported(*RAW)
     texts = ["", *sentences(60)]
     white, unwhitened = both.encode_both(texts)
     np.testing.assert_array_equal(white, both.encode(texts))
@@ -53,8 +45,8 @@ def test_encode_both_equals_two_bundles(make: Callable[..., Encoder], normalize:
     assert both.verify().min_cosine > 0.999999
 
 
-def test_a_second_output_that_is_not_there_is_refused(make: Callable[..., Encoder], tmp_path: Path) -> None:
-    one = make(whitening=None)
+def test_a_second_output_that_is_not_there_is_refused(exported: Exported, tmp_path: Path) -> None:
+    one = exported(*RAW)
     with pytest.raises(UsageError, match="export it with --outputs both"):
         one.encode_both(["a"])
     copy = copy_bundle(one._bundle.path, tmp_path)
@@ -65,9 +57,9 @@ def test_a_second_output_that_is_not_there_is_refused(make: Callable[..., Encode
         Engine(one._bundle.path / MODEL_FILE, 0, SessionOptions(), "no_such_value")
 
 
-def test_engine_outputs_vectors_before_whitening_of_any_bundle(make: Callable[..., Encoder]) -> None:
+def test_engine_outputs_vectors_before_whitening_of_any_bundle(exported: Exported) -> None:
     """The engine adds the output, which the file does not have."""
-    normalised, raw = make(normalize=True, dim=8), make(whitening=None)
+    normalised, raw = exported("--normalize", "--dim", 8), exported(*RAW)
     model = normalised._bundle.model
     assert UNWHITENED_OUTPUT not in scan_graph(model).outputs
     engine = Engine(model, normalised.manifest.pad_token_id, SessionOptions(), UNWHITENED_OUTPUT)
@@ -86,20 +78,20 @@ def test_added_output_is_read_by_onnx(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["pca", "pca-cor"])
-@pytest.mark.parametrize("normalize", [False, True])
+@NORMALIZED
 def test_truncated_vectors_equal_a_bundle_of_fewer_dimensions(
-    make: Callable[..., Encoder], method: Method, normalize: bool
+    exported: Exported, method: str, normalized: tuple[str, ...]
 ) -> None:
-    texts = sentences(30)
-    cut = make(whitening=method, normalize=normalize).encode(texts, truncate_dim=8)
-    want = make(whitening=method, normalize=normalize, dim=8).encode(texts)
+    texts, options = sentences(30), ("--whitening", method, *normalized)
+    cut = exported(*options).encode(texts, truncate_dim=8)
+    want = exported(*options, "--dim", 8).encode(texts)
     np.testing.assert_allclose(cut, want, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("method", ["zca", "cholesky", "zca-cor", None])
-def test_truncating_vectors_that_are_not_nested_is_refused(make: Callable[..., Encoder], method: Method | None) -> None:
-    encoder = make(whitening=method)
-    why = "there is no whitening" if method is None else f"the whitening is {method}"
+@pytest.mark.parametrize("method", ["zca", "cholesky", "zca-cor", "none"])
+def test_truncating_vectors_that_are_not_nested_is_refused(exported: Exported, method: str) -> None:
+    encoder = exported("--whitening", method)
+    why = "there is no whitening" if method == "none" else f"the whitening is {method}"
     with pytest.raises(UsageError, match=f"truncate_dim is 8, but {why}"):
         encoder.encode(["a"], truncate_dim=8)
     with pytest.raises(UsageError, match=why):

@@ -1,4 +1,7 @@
-"""Test modules that few published models have: each in a folder that sentence-transformers itself writes, beside it."""
+"""Test modules that few published models have: each in a folder that sentence-transformers itself writes, beside it.
+
+Folders that are refused are in tests/export/sources/test_published.py.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,26 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
-from sentence_transformers.sentence_transformer.modules import CNN, Dropout, LayerNorm, Pooling, WeightedLayerPooling
+from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling, WeightedLayerPooling
 from torch import nn
-from transformers.activations import NewGELUActivation
 
 from support.cli import ok, refused
 from support.families import DECODERS, FAMILIES, LAYERS, MAX_LENGTH, WIDTH
 from support.once import once
-from support.published import SIZE, peer, save, save_published, static, transformer
+from support.published import SIZE, TEXTS, peer, save, save_published, static, transformer
 from whiten import Encoder, UsageError
 
 pytestmark = pytest.mark.slow
-
-TEXTS = [
-    "The cat sits on the mat.",
-    "Interest rates rose again in March, the bank said.",
-    "a",
-    "  two blanks before, two after  ",
-    "今日天気 über den SEE",
-    "Wind and rain, words and words. " * 40,
-]
 
 
 def as_version_2(directory: Path) -> Path:
@@ -91,14 +84,6 @@ def _asym(directory: Path) -> None:
     as_version_2(directory)
     modules = (directory / "modules.json").read_text("utf-8")
     (directory / "modules.json").write_text(modules.replace("models.Router", "models.Asym"), "utf-8")
-
-
-def _unknown(directory: Path) -> None:
-    """Write a folder whose last module is somebody's own code."""
-    save([transformer("bert"), _mean(), Normalize()], directory)
-    modules = _read(directory / "modules.json")
-    modules[-1]["type"] = "my_code.Whiten"
-    _write(directory / "modules.json", modules)
 
 
 def _dense(function: nn.Module, width: int = WIDTH, residual: bool = False) -> Dense:
@@ -176,22 +161,7 @@ RARE: Mapping[str, Callable[[Path], object]] = {
     "prompt-left": lambda path: save(_left("mean", include_prompt=False), path, prompts={"query": "Query: "}),
     "half": lambda path: save(_bert(Normalize(), dtype=torch.float16), path),
     "bfloat16": lambda path: save([transformer(DECODERS["qwen3"], torch.bfloat16), Pooling(SIZE, "lasttoken")], path),
-    # What is refused.
-    "cnn": lambda path: save([transformer("bert"), CNN(SIZE, SIZE, [3]), _mean()], path),
-    "dense-custom-activation": lambda path: save(_bert(_dense(NewGELUActivation())), path),
-    "dense-of-tokens": lambda path: save(
-        [transformer("bert"), Dense(SIZE, SIZE, module_input_name="token_embeddings"), _mean()], path
-    ),
-    "unknown-module": _unknown,
 }
-
-REFUSED = {
-    "unknown-module": "my_code",
-    "cnn": "CNN",
-    "dense-custom-activation": "activation_function",
-    "dense-of-tokens": "module_input_name",
-}
-"""Folders that hold what is not supported, with the name that the message has."""
 
 ROUTES = dict.fromkeys(("router", "router-static", "router-shared", "router-tail"), ("query", "document"))
 ROUTES["asym"] = ("query", "doc")
@@ -202,19 +172,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: once(tmp_path_factory, f"rare-{name}", lambda path: RARE[name](path))
 
 
-@pytest.mark.parametrize("name", sorted(RARE.keys() - REFUSED.keys() - ROUTES.keys()))
+@pytest.mark.parametrize("name", sorted(RARE.keys() - ROUTES.keys()))
 def test_folder_gives_the_vectors_of_sentence_transformers(
     folder: Callable[[str], Path], name: str, check_export: Callable[..., None], tmp_path: Path
 ) -> None:
     check_export(folder(name), tmp_path / "bundle", TEXTS)
-
-
-@pytest.mark.parametrize(("name", "message"), REFUSED.items())
-def test_what_is_not_understood_is_refused_by_name(
-    folder: Callable[[str], Path], name: str, message: str, tmp_path: Path
-) -> None:
-    assert message in refused("export", folder(name), "--out", tmp_path / "bundle", code=1)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ROUTES)

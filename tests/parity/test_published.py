@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from support.cli import ok
 from support.once import once
-from support.published import peer, save_published
+from support.published import TEXTS, peer, save_published
 from whiten import Encoder
 from whiten_export.pipeline import choose_whitening
 from whiten_export.pipeline.export_model import export_bundle
@@ -25,15 +25,6 @@ from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_whitening.choosing import Choice
 
 pytestmark = pytest.mark.slow
-
-TEXTS = [
-    "The cat sits on the mat.",
-    "Interest rates rose again in March, the bank said.",
-    "a",
-    "  two blanks before, two after  ",
-    "今日天気 über den SEE",
-    "Wind and rain, words and words. " * 40,
-]
 
 PUBLISHED = (
     "bge-small",

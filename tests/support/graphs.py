@@ -12,6 +12,8 @@ import onnxruntime
 from whiten_export.graph.builder import constant
 
 WIDTH, INNER = 96, 64
+TOKENS = ", ".join(f"int64[batch_size, sequence_length] {name}" for name in ("input_ids", "attention_mask"))
+"""Inputs of a network, in ONNX's text."""
 
 
 def default_session(model: Path | bytes, optimized: Path | None = None) -> onnxruntime.InferenceSession:

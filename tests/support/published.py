@@ -26,6 +26,14 @@ from support.vocabularies import wordpiece
 from whiten_models.catalogue import Entry, find
 
 SIZE = 2 * WIDTH
+TEXTS = [
+    "The cat sits on the mat.",
+    "Interest rates rose again in March, the bank said.",
+    "a",
+    "  two blanks before, two after  ",
+    "今日天気 über den SEE",
+    "Wind and rain, words and words. " * 40,
+]
 _MODES = {"last": "lasttoken", "mean_sqrt_len": "mean_sqrt_len_tokens"}
 _ACTIVATIONS = {"Tanh": nn.Tanh(), "": nn.Identity()}
 _NETWORKS = {"jina-v3": "jina_embeddings_v3"}

@@ -3,74 +3,45 @@
 import errno
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant, describe_input, save_graph
+from support.graphs import TOKENS, graph_of
+from whiten_export.graph.builder import save_graph
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 LONGEST, WIDTH = 12, 4
-Summand = Callable[[ir.Model, Tape, ir.Value, ir.Value], ir.Value]
+ROWS = {"words": 9, "positions": LONGEST, "types": 2, "kinds": 9, "masked": 2, "special": 2, "rows": 9}
+RANDOM = np.random.default_rng(0)
+ARRAYS = {name: RANDOM.normal(size=(rows, WIDTH)).astype(np.float32) for name, rows in ROWS.items()}
+ARRAYS |= {f"whole{number}": np.array([number]) for number in (0, 1, 4)}
+ARRAYS |= {"every": np.arange(LONGEST)[None], "first": np.int64(0)}
+
+SUMMANDS = {
+    "position": "n = Shape<start=1, end=2>(input_ids) upto = Slice(every, whole0, n, whole1) "
+    "position = Gather(positions, upto)",
+    "type": "zeros = Mul(input_ids, whole0) type = Gather(types, zeros)",
+    "id": "id = Gather(kinds, input_ids)",
+    "mask": "mask = Gather(masked, attention_mask)",
+    "one_id": "is_it = Equal(input_ids, whole4) as_row = Cast<to=7>(is_it) one_id = Gather(special, as_row)",
+    "batch": "none = Sub(attention_mask, attention_mask) ones = Add(none, whole1) row = CumSum(ones, first) "
+    "batch = Gather(rows, row)",
+}
 
 
-def table(model: ir.Model, name: str, rows: int) -> ir.Value:
-    numbers = np.random.default_rng(len(name)).normal(size=(rows, WIDTH))
-    return constant(model.graph, name, numbers.astype(np.float32))
-
-
-def whole(model: ir.Model, *numbers: int) -> ir.Value:
-    return constant(model.graph, "whole" + "_".join(map(str, numbers)), np.array(numbers, np.int64))
-
-
-def positions(model: ir.Model, tape: Tape, ids: ir.Value, mask: ir.Value) -> ir.Value:
-    every = constant(model.graph, "every", np.arange(LONGEST, dtype=np.int64)[None])
-    length = tape.op("Shape", [ids], {"start": 1, "end": 2})
-    indices = tape.op("Slice", [every, whole(model, 0), length, whole(model, 1)])
-    return tape.op("Gather", [table(model, "positions", LONGEST), indices])
-
-
-def types(model: ir.Model, tape: Tape, ids: ir.Value, mask: ir.Value) -> ir.Value:
-    return tape.op("Gather", [table(model, "types", 2), tape.op("Mul", [ids, whole(model, 0)])])
-
-
-def of_the_ids(model: ir.Model, tape: Tape, ids: ir.Value, mask: ir.Value) -> ir.Value:
-    return tape.op("Gather", [table(model, "kinds", 9), ids])
-
-
-def of_the_mask(model: ir.Model, tape: Tape, ids: ir.Value, mask: ir.Value) -> ir.Value:
-    return tape.op("Gather", [table(model, "masked", 2), mask])
-
-
-def of_one_id(model: ir.Model, tape: Tape, ids: ir.Value, mask: ir.Value) -> ir.Value:
-    is_it = tape.op("Cast", [tape.op("Equal", [ids, whole(model, 4)])], {"to": ir.DataType.INT64.value})
-    return tape.op("Gather", [table(model, "special", 2), is_it])
-
-
-def of_the_batch(model: ir.Model, tape: Tape, ids: ir.Value, mask: ir.Value) -> ir.Value:
-    ones = tape.op("Add", [tape.op("Sub", [mask, mask]), whole(model, 1)])
-    rows = tape.op("CumSum", [ones, constant(model.graph, "first", np.int64(0))])
-    return tape.op("Gather", [table(model, "rows", 9), rows])
-
-
-def built(*summands: Summand) -> ir.Model:
-    ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
-    graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": 20}, name="sum")
-    model, tape = ir.Model(graph, ir_version=10), Tape()
-    value = tape.op("Gather", [table(model, "words", 9), ids])
-    for summand in summands:
-        value = tape.op("Add", [summand(model, tape, ids, mask), value])
-    value = tape.op("Neg", [value])
-    value.name, value.type = "out", ir.TensorType(ir.DataType.FLOAT)
-    graph.extend(tape.nodes)
-    graph.outputs.append(value)
-    return model
+def built(*summands: str) -> ir.Model:
+    """Return a graph that adds rows of tables, each by what it is named for, to those of the words."""
+    body, last = "word = Gather(words, input_ids) ", "word"
+    for number, name in enumerate(summands):
+        body += f"{SUMMANDS[name]} sum{number} = Add({name}, {last}) "
+        last = f"sum{number}"
+    text = f"({TOKENS}) => (float[batch_size, sequence_length, {WIDTH}] out) {{ {body} out = Neg({last}) }}"
+    return graph_of(text, ARRAYS)
 
 
 def output(model: ir.Model, path: Path) -> np.ndarray:
@@ -87,22 +58,22 @@ def output(model: ir.Model, path: Path) -> np.ndarray:
 @pytest.mark.parametrize(
     ("summands", "folded"),
     [
-        ((positions,), 1),
-        ((positions, types), 2),
-        ((types,), 1),
-        ((positions, of_the_ids, types), 2),
-        ((of_the_mask, positions), 1),
-        ((positions, of_one_id), 1),
-        ((of_the_batch, positions), 1),
-        ((of_the_ids,), 0),
-        ((of_the_mask,), 0),
-        ((of_one_id,), 0),
-        ((of_the_batch,), 0),
+        (("position",), 1),
+        (("position", "type"), 2),
+        (("type",), 1),
+        (("position", "id", "type"), 2),
+        (("mask", "position"), 1),
+        (("position", "one_id"), 1),
+        (("batch", "position"), 1),
+        (("id",), 0),
+        (("mask",), 0),
+        (("one_id",), 0),
+        (("batch",), 0),
         ((), 0),
     ],
 )
 def test_only_lookups_that_depend_on_the_position_alone_are_folded(
-    summands: tuple[Summand, ...], folded: int, tmp_path: Path
+    summands: tuple[str, ...], folded: int, tmp_path: Path
 ) -> None:
     model = built(*summands)
     want = output(model, tmp_path / "model.onnx")
@@ -112,7 +83,7 @@ def test_only_lookups_that_depend_on_the_position_alone_are_folded(
     kinds = [node.op_type for node in model.graph]
     if folded == len(summands) == 2:
         assert kinds == ["Gather", "Shape", "Slice", "Add", "Neg"]
-    if summands == (types,):
+    if summands == ("type",):
         assert kinds == ["Gather", "Add", "Neg"]
 
 
@@ -123,7 +94,7 @@ def test_a_full_temporary_directory_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(ir, "save", save)
     with pytest.raises(WhitenError) as caught:
-        fold_positions(built(positions), LONGEST)
+        fold_positions(built("position"), LONGEST)
     assert str(caught.value) == (
         f"{tmp_path}: cannot be written (No space left on device); check space and permissions, or name another TMPDIR"
     )

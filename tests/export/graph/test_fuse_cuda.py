@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import ok
 from support.families import FAMILIES, LAYERS, MAX_LENGTH
+from support.graphs import TOKENS, graph_of
 from whiten import Encoder, UnsafeModelError, WhitenError
 from whiten_export.graph import fuse_cuda
 from whiten_export.graph.builder import HiddenStates, save_graph
@@ -111,21 +112,16 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
 
 def test_one_row_of_positions_is_repeated_for_each_text(tmp_path: Path) -> None:
     """As transformers 5.17 traces ModernBERT; onnxruntime refuses it for more than one text."""
-    kinds, batch, width = ir.DataType, ir.SymbolicDim("batch_size"), ir.SymbolicDim("sequence_length")
-    ids = ir.val("input_ids", kinds.INT64, (batch, width))
-    states = ir.val("states", kinds.FLOAT, (batch, 2, width, 8))
-    tables = [ir.val(name, const_value=ir.tensor(np.ones((9, 4), np.float32), name=name)) for name in ("cos", "sin")]
-    positions = ir.val("positions", const_value=ir.tensor(np.arange(5)[None], name="positions"))
-    positions.shape, positions.type = ir.Shape([1, 5]), ir.TensorType(kinds.INT64)
-    node = ir.node("RotaryEmbedding", [states, positions, *tables], domain=CONTRIB, num_outputs=1)
-    node.outputs[0].name, node.outputs[0].type = "turned", ir.TensorType(kinds.FLOAT)
-    node.outputs[0].shape = states.shape
-    opsets = {"": 20, CONTRIB: 1}
-    graph = ir.Graph([ids, states], node.outputs, nodes=[node], initializers=[*tables, positions], opset_imports=opsets)
-    model = ir.Model(graph, ir_version=10)
+    states, ones = "float[batch_size, 2, sequence_length, 8]", np.ones((9, 4), np.float32)
+    model = graph_of(
+        f"({TOKENS}, {states} states) => ({states} turned) "
+        "{ turned = com.microsoft.RotaryEmbedding(states, positions, cos, sin) }",
+        {"positions": np.arange(5)[None], "cos": ones, "sin": ones},
+    )
     fuse_cuda._give_positions_to_each_text(model)
     save_graph(model, tmp_path / "model.onnx")
-    feed = {"input_ids": np.ones((3, 5), np.int64), "states": np.ones((3, 2, 5, 8), np.float32)}
+    ids = np.ones((3, 5), np.int64)
+    feed = {"input_ids": ids, "attention_mask": ids, "states": np.ones((3, 2, 5, 8), np.float32)}
     (found,) = create_session(tmp_path / "model.onnx", SessionOptions(threads=1)).run(["turned"], feed)
     assert found.shape == (3, 2, 5, 8)
     assert (found[0] == found[2]).all()

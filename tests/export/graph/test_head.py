@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from whiten_export.graph.builder import HiddenStates, describe, describe_input
+from support.graphs import TOKENS, default_session, graph_of
+from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.head import pool_graph, set_head, vectors_graph
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import ACTIVATIONS, Composition, Dense, Head, LayerNorm, Normalize, Truncate
@@ -28,17 +29,11 @@ POOLER = Dense(
 
 def lookup(tables: list[np.ndarray]) -> HiddenStates:
     """Return a network whose hidden state l is row `input_ids` of table l."""
-    ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
-    initializers, nodes = [], []
-    for layer, table in enumerate(tables):
-        weights = ir.Value(name=f"table.{layer}", const_value=ir.tensor(table, name=f"table.{layer}"))
-        weights.type, weights.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(table.shape)
-        initializers.append(weights)
-        nodes.append(ir.node("Gather", [weights, ids], name=f"gather_{layer}"))
-        describe(nodes[-1].outputs[0], f"hidden_states.{layer}", "batch_size", "sequence_length", WIDTH)
-    outputs = [node.outputs[0] for node in nodes]
-    graph = ir.Graph([ids, mask], outputs, nodes=nodes, initializers=initializers, opset_imports={"": 20}, name="g")
-    return HiddenStates(ir.Model(graph, ir_version=10), tuple(outputs))
+    layers = range(len(tables))
+    states = ", ".join(f"float[batch_size, sequence_length, {WIDTH}] state{layer}" for layer in layers)
+    body = " ".join(f"state{layer} = Gather(table_{layer}, input_ids)" for layer in layers)
+    model = graph_of(f"({TOKENS}) => ({states}) {{ {body} }}", {f"table.{layer}": tables[layer] for layer in layers})
+    return HiddenStates(model, tuple(model.graph.outputs))
 
 
 def pooled_by_loops(vectors: list[np.ndarray], positions: list[int], mode: str) -> np.ndarray:
@@ -84,7 +79,7 @@ def loops(
 
 
 def run_graph(graph: ir.Model, ids: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    session = default_session(ir.to_proto(graph).SerializeToString())
     found: list[np.ndarray] = session.run(None, {"input_ids": ids, "attention_mask": mask})
     return found
 
@@ -139,14 +134,12 @@ def test_graph_and_reference_equal_the_definition(
 
 def test_a_network_sees_the_tokens_of_a_prompt_that_is_left_out_of_the_pooling() -> None:
     """The mask of such tokens is 2, which a network would take for more than a token."""
-    ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
-    cast = ir.node("Cast", [mask], {"to": ir.DataType.FLOAT.value}, name="cast")
-    axis = ir.Value(name="axis", const_value=ir.tensor(np.array([2]), name="axis"))
-    wide = ir.node("Unsqueeze", [cast.outputs[0], axis], name="wide")
-    state = describe(wide.outputs[0], "hidden_states.0", "batch_size", "sequence_length", 1)
-    graph = ir.Graph([ids, mask], [state], nodes=[cast, wide], initializers=[axis], opset_imports={"": 20}, name="g")
+    body = "cast = Cast<to=1>(attention_mask) state = Unsqueeze(cast, axis)"
+    graph = graph_of(
+        f"({TOKENS}) => (float[batch_size, sequence_length, 1] state) {{ {body} }}", {"axis": np.array([2])}
+    )
     composition = Composition((0,), "mean_sqrt_len", include_prompt=False)
-    model = pool_graph(HiddenStates(ir.Model(graph, ir_version=10), (state,)), composition, 1)
+    model = pool_graph(HiddenStates(graph, tuple(graph.graph.outputs)), composition, 1)
     set_head(model, None, False)
     got, _ = run_graph(model, np.zeros((1, 6), np.int64), np.array([[2, 2, 1, 1, 1, 1]]))
     np.testing.assert_allclose(got, [[2.0]])
@@ -184,8 +177,7 @@ def test_modules_equal_those_of_torch(activation: str) -> None:
 def rounding(width: int) -> tuple[ir.Model, onnxruntime.InferenceSession]:
     graph = vectors_graph(width)
     set_head(graph, None, False, vectors="int8")
-    content = ir.to_proto(graph).SerializeToString()
-    return graph, onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return graph, default_session(ir.to_proto(graph).SerializeToString())
 
 
 def test_vectors_are_rounded_by_six_standard_operators() -> None:

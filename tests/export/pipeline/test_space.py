@@ -1,4 +1,4 @@
-"""Test which bundles share a space: those of all precisions of one export, and refits whose maps are the same."""
+"""Test which exports and refits share a space; what decides its id is in tests/runtime/bundle/test_space.py."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,17 +36,6 @@ def test_all_precisions_of_an_export_share_a_space(make: Callable[..., Path]) ->
         assert np.median((found[0] * vectors).sum(axis=1)) > 0.98
 
 
-@pytest.mark.parametrize("options", [("--dim", 8), ("--whitening", "none"), ("--layers", "4")])
-def test_what_changes_the_vectors_changes_the_space(make: Callable[..., Path], options: tuple[object, ...]) -> None:
-    assert space(make(*options)) != space(make())
-
-
-def test_what_does_not_change_the_vectors_keeps_it(make: Callable[..., Path]) -> None:
-    assert space(make("--outputs", "both")) == space(make())
-    plain = ("--whitening", "none")
-    assert space(make(*plain)) == space(make(*plain, "--max-length", 40)) == space(make(*plain, "--precision", "int8"))
-
-
 def test_refit_moves_to_the_space_of_its_corpus_and_back(
     make: Callable[..., Path], corpus_file: Path, other_file: Path, tmp_path: Path
 ) -> None:
@@ -54,15 +43,6 @@ def test_refit_moves_to_the_space_of_its_corpus_and_back(
     assert space(tmp_path / "moved") != space(make())
     ok("refit", tmp_path / "moved", "--corpus", corpus_file, "--whitening", "pca", "--out", tmp_path / "back")
     assert space(tmp_path / "back") == space(make())
-
-
-@pytest.mark.parametrize(("method", "same"), [("pca", False), ("zca", True)])
-def test_a_refit_on_int8_vectors_has_a_space_of_its_own_where_axes_turn(
-    make: Callable[..., Path], other_file: Path, tmp_path: Path, method: str, same: bool
-) -> None:
-    for name, bundle in (("full", make()), ("small", make("--precision", "int8"))):
-        ok("refit", bundle, "--corpus", other_file, "--whitening", method, "--out", tmp_path / name)
-    assert (space(tmp_path / "full") == space(tmp_path / "small")) is same
 
 
 def test_statistics_of_one_precision_give_all_precisions_one_space(

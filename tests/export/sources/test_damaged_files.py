@@ -6,6 +6,7 @@ import pickle
 import shutil
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,17 +160,7 @@ class Payload:
         return os.mkdir, (self.path,)
 
 
-def zipped(content: object, file: Path) -> None:
-    torch.save(content, file)
-
-
-def legacy(content: object, file: Path) -> None:
-    torch.save(content, file, _use_new_zipfile_serialization=False)
-
-
-def plain(content: object, file: Path) -> None:
-    file.write_bytes(pickle.dumps(content))
-
+legacy = partial(torch.save, _use_new_zipfile_serialization=False)
 
 ADVICE = ("weights_only", "you trust", "torch.load", "load_url", "unsafe", "add_safe_globals", "allowlist", "pip")
 """Words of torch's own message, which says how to run what is in a file."""
@@ -178,11 +169,11 @@ ADVICE = ("weights_only", "you trust", "torch.load", "load_url", "unsafe", "add_
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (zipped, "holds more than weights: posix.mkdir"),
+        (torch.save, "holds more than weights: posix.mkdir"),
         (legacy, "holds more than weights: posix.mkdir"),
-        (plain, ""),
-        (lambda content, file: zipped(content | {"extra": Path("x")}, file), "holds more than weights: pathlib."),
-        (lambda content, file: zipped([1, 2], file), "is damaged, or no file of PyTorch weights"),
+        (lambda content, file: file.write_bytes(pickle.dumps(content)), ""),
+        (lambda content, file: torch.save(content | {"extra": Path("x")}, file), "holds more than weights: pathlib."),
+        (lambda content, file: torch.save([1, 2], file), "is damaged, or no file of PyTorch weights"),
         *(
             (lambda content, file, damaged=damaged: file.write_bytes(damaged), "is damaged, or no file of PyTorch")
             for damaged in (b"", b"nothing", b"\x80\x02.", b"PK\x03\x04")

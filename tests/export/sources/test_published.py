@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import (
+    CNN,
     Dense,
     LayerNorm,
     Normalize,
@@ -218,7 +219,7 @@ def test_what_is_not_understood_is_refused_by_name(root: Path, file: str, conten
 @pytest.mark.parametrize(
     ("modules", "found"),
     [
-        (("Transformer", "CNN", "Pooling"), "module CNN is not supported"),
+        (("Transformer", CNN(4, 4, [3]), "Pooling"), "module CNN is not supported"),
         (("Transformer", "Pooling", "Sparkle"), "module Sparkle is not supported"),
         (("Transformer", "Pooling", "my_code.Whiten"), "module 'my_code.Whiten' is not one of sentence-transformers"),
         (("my_code.Transformer", "Pooling"), "module 'my_code.Transformer'"),
@@ -229,7 +230,9 @@ def test_what_is_not_understood_is_refused_by_name(root: Path, file: str, conten
         (("Transformer", "Pooling", "WeightedLayerPooling"), "module WeightedLayerPooling is not supported here"),
     ],
 )
-def test_modules_that_cannot_be_reproduced_are_refused(tmp_path: Path, modules: tuple[str, ...], found: str) -> None:
+def test_modules_that_cannot_be_reproduced_are_refused(
+    tmp_path: Path, modules: tuple[nn.Module | str, ...], found: str
+) -> None:
     save(tmp_path, *(Pooling(4) if module == "Pooling" else module for module in modules))
     refused(tmp_path, f"{tmp_path / LISTED}: ", found)
 
