@@ -6,14 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
+import torch
+from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaModel
 
 from whiten_export.proof.gate import Definition, Request, compute_expected
 from whiten_export.proof.probe_texts import token_batches
 from whiten_export.proof.reference import Composition, Head
+from whiten_export.sources.networks.network import keeps_nothing
+from whiten_export.sources.networks.pytorch import TorchReference
 from whiten_runtime.reporter import Reporter
-
-torch = pytest.importorskip("torch")
 
 TEXTS = tuple("abcdefgh")
 IDS = [[5 + n for n in range(length)] for length in (3, 9, 1, 0, 7, 3, 12, 2)]
@@ -64,11 +65,6 @@ def test_each_row_is_computed_once_and_the_longest_first() -> None:
 
 
 def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:
-    from transformers import AutoModel
-
-    from whiten_export.sources.networks.network import keeps_nothing
-    from whiten_export.sources.networks.pytorch import TorchReference
-
     network = AutoModel.from_pretrained(checkpoint("bert"), dtype=torch.float64, attn_implementation="eager").eval()
     network(torch.tensor([[5, 6]]), output_hidden_states=True)
     assert keeps_nothing(network)
@@ -89,10 +85,6 @@ def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint:
 
 
 def test_networks_that_keep_something_are_not_shared_by_threads() -> None:
-    from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
-
-    from whiten_export.sources.networks.network import keeps_nothing
-
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     network = LlamaModel(LlamaConfig(vocab_size=20, num_key_value_heads=2, **sizes))
     assert keeps_nothing(network)

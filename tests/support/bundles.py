@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, WHITENING_FILE
 from whiten_runtime.bundle.files import HASH_FIELD, with_own_hash
 from whiten_runtime.bundle.manifest import read_manifest
@@ -29,7 +31,7 @@ def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> N
 def change_bundle(bundle: Path, **fields: Any) -> None:
     """Change fields of a manifest, and the id of its space with them.
 
-    `whitening=None` takes the whitening out of the graph and the probes too; otherwise the graph stays as it is.
+    `whitening=None` takes the whitening out of the vectors and the probes too; otherwise the graph stays as it is.
     """
     if fields.get("whitening", 0) is None:
         _remove_whitening(bundle)
@@ -40,25 +42,11 @@ def change_bundle(bundle: Path, **fields: Any) -> None:
 
 
 def _remove_whitening(bundle: Path) -> None:
-    """Remove the two nodes of a whitening that keeps the width; what followed them follows the pooling."""
-    import onnx
+    """Let the graph subtract nothing and multiply by the identity, for a whitening that keeps the width."""
     from safetensors.numpy import load_file, save
 
-    model = onnx.load(bundle / MODEL_FILE)
-    graph = model.graph
-    (centre,) = (node for node in graph.node if list(node.input[1:]) == ["whitening.mean"])
-    (turn,) = (node for node in graph.node if list(node.input[1:]) == ["whitening.weight"])
-    before, after = centre.input[0], turn.output[0]
-    for node in (centre, turn):
-        graph.node.remove(node)
-    for value in [one for one in graph.value_info if one.name == before]:
-        graph.value_info.remove(value)
-    for node in graph.node:
-        node.input[:] = [after if name == before else name for name in node.input]
-        node.output[:] = [after if name == before else name for name in node.output]
-    for tensor in [one for one in graph.initializer if one.name.startswith("whitening.")]:
-        graph.initializer.remove(tensor)
-    rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
+    edit_initializer(bundle, "whitening.mean", np.zeros_like)
+    edit_initializer(bundle, "whitening.weight", lambda weight: np.eye(len(weight), dtype=weight.dtype))
     probes = load_file(bundle / PROBE_VECTORS_FILE)
     rewrite_file(bundle, PROBE_VECTORS_FILE, save(probes | {"embeddings": probes["unwhitened"].copy()}))
     (bundle / WHITENING_FILE).unlink()
@@ -72,16 +60,16 @@ def rewrite_file(bundle: Path, name: str, content: bytes) -> None:
     edit_manifest(bundle, lambda manifest: manifest["files"].update({name: record}))
 
 
-def scale_initializer(bundle: Path, name: str, factor: float) -> None:
-    """Multiply an initialiser of the graph, and make the manifest agree with it."""
+def edit_initializer(bundle: Path, name: str, change: Callable[[Any], Any]) -> None:
+    """Replace an array of the graph with what a function gives for it, and make the manifest agree with it."""
     import onnx
     from onnx import numpy_helper
 
-    model = onnx.load(bundle / "onnx" / "model.onnx")
+    model = onnx.load(bundle / MODEL_FILE)
     (found,) = (one for one in model.graph.initializer if one.name == name)
-    scaled = (numpy_helper.to_array(found) * factor).astype(numpy_helper.to_array(found).dtype)
-    found.CopyFrom(numpy_helper.from_array(scaled, name))
-    rewrite_file(bundle, "onnx/model.onnx", model.SerializeToString())
+    array = numpy_helper.to_array(found)
+    found.CopyFrom(numpy_helper.from_array(np.asarray(change(array.copy()), array.dtype), name))
+    rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -52,6 +52,13 @@ def attentions(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.op_type == "Attention"]
 
 
+def check_replaced(model: ir.Model, folder: Path, bound: float = 2e-4) -> None:
+    """Replace attentions, and compare the vectors with those from before."""
+    want = run(model, folder / "before.onnx")
+    use_lengths(model, attentions(model), lambda bias: True)
+    np.testing.assert_allclose(run(model, folder / "after.onnx"), want, rtol=bound, atol=bound)
+
+
 @pytest.mark.parametrize(
     ("attributes", "tail", "adds"),
     [("", "Add", 2), (", scale = 0.7", "Add", 2), ("", "Mul", 2)],
@@ -62,9 +69,7 @@ def test_biases_of_keys_and_values_are_folded_where_that_is_exact(
 ) -> None:
     weights: Arrays = {}
     model = graph(layer(weights, 0, attributes, tail=tail), "y0", weights)
-    want = run(model, tmp_path / "before.onnx")
-    use_lengths(model, attentions(model), lambda bias: True)
-    np.testing.assert_allclose(run(model, tmp_path / "after.onnx"), want, rtol=2e-5, atol=2e-5)
+    check_replaced(model, tmp_path, 2e-5)
     (node,) = attentions(model)
     assert (node.domain, model.graph.opset_imports[""]) == ("", 24)
     assert sum(node.op_type == "Add" for node in model.graph) == adds  # of queries, and of values or after the product
@@ -74,10 +79,8 @@ def test_layers_of_which_only_some_can_be_replaced_keep_their_vectors(tmp_path: 
     weights: Arrays = {}
     body = layer(weights, 0) + layer(weights, 1, ", unidirectional = 0") + layer(weights, 2)
     model = graph(body, "y2", weights)
-    want = run(model, tmp_path / "before.onnx")
-    use_lengths(model, attentions(model), lambda bias: True)
+    check_replaced(model, tmp_path)
     assert [node.domain for node in attentions(model)] == ["", "com.microsoft", ""]
-    np.testing.assert_allclose(run(model, tmp_path / "after.onnx"), want, rtol=2e-4, atol=2e-4)
 
 
 def test_shared_weights_are_held_once_and_nodes_need_no_names(tmp_path: Path) -> None:
@@ -86,9 +89,7 @@ def test_shared_weights_are_held_once_and_nodes_need_no_names(tmp_path: Path) ->
     model = graph(body, "y2", weights)
     for node in model.graph:
         node.name = ""
-    want = run(model, tmp_path / "before.onnx")
-    use_lengths(model, attentions(model), lambda bias: True)
-    np.testing.assert_allclose(run(model, tmp_path / "after.onnx"), want, rtol=2e-4, atol=2e-4)
+    check_replaced(model, tmp_path)
     large = [name for name, value in model.graph.initializers.items() if value.shape == (WIDTH, WIDTH)]
     assert len(large) == 2 + 2 * 3  # two products after attention; queries, keys and values of two sets of weights
 

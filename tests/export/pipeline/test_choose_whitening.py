@@ -230,9 +230,8 @@ def test_fine_tuned_checkpoint_is_centred_and_rotated_if_fewer_dimensions_are_wa
     assert "chosen   centred only: the model was trained for similarity" in result.stderr
 
 
-def vocabulary(words: list[str]) -> str:
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
-    return str(tokenizer.to_str())
+def vocabulary(words: list[str]) -> Tokenizer:
+    return Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
 
 
 LATIN = [f"wort{n}é" for n in range(80)]
@@ -243,14 +242,13 @@ LATIN = [f"wort{n}é" for n in range(80)]
     [([], False), (["слово"], False), ([f"слово{n}" for n in range(20)], True), ([f"今{n}" for n in range(30)], True)],
 )
 def test_share_of_other_scripts_decides(others: list[str], expected: bool) -> None:
-    assert is_multilingual(vocabulary([*LATIN, *others])) == expected
+    assert is_multilingual(vocabulary([*LATIN, *others]).to_str()) == expected
 
 
 def test_bytes_of_other_scripts_are_decoded() -> None:
     def of_bytes(text: str) -> str:
         return ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)[0][0]
 
-    words = [of_bytes(f"слово{n}") for n in range(40)] + LATIN
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer = vocabulary([of_bytes(f"слово{n}") for n in range(40)] + LATIN)
     tokenizer.decoder = decoders.ByteLevel()
     assert is_multilingual(tokenizer.to_str())

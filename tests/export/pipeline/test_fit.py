@@ -1,14 +1,16 @@
 """Test `whiten fit` and `merge`: statistics of a corpus, merged."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
+from support.vocabularies import wordpiece
 from whiten import Encoder, UsageError
 from whiten_export.corpus.statistics import load_statistics
 from whiten_export.pipeline.refit import fit_bundle
@@ -39,25 +41,17 @@ def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tm
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_error_for_a_nonfinite_vector_names_its_sentence(
-    checkpoint: Callable[[str], Path], tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights that are not finite stand in for a network that overflows, so their own check is left out."""
-    from transformers import AutoModel, AutoTokenizer
-
     monkeypatch.setattr("whiten_export.sources.networks.network.check_numbers", lambda network, files: None)
-
-    source = checkpoint("bert")
-    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source)
     texts = sentences(60)
     texts.insert(41, "please return 7 rows")
-    rare = next(
-        token
-        for token in tokenizer(texts[41])["input_ids"]
-        if not any(token in tokenizer(text)["input_ids"] for text in (texts[:41] + texts[42:]))
-    )
-    model.embeddings.word_embeddings.weight.data[rare] = value
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    tokens = [set(wordpiece().encode(text).ids) for text in texts]
+    rare = min(tokens[41].difference(*tokens[:41], *tokens[42:]))
+    weights = load_file(save_checkpoint("bert", tmp_path / "model") / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][rare] = value
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
     command = ("export", tmp_path / "model", "--layers", "0", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
     error = refused(*command, code=1)

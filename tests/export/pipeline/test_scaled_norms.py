@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.bundles import copy_bundle, scale_initializer
+from support.bundles import copy_bundle, edit_initializer
 from support.cli import ok, refused
 from whiten_export.pipeline import export_model
 
@@ -44,5 +44,5 @@ def test_export_refuses_a_wrong_scale(
 def test_verify_refuses_a_wrong_scale(golden: Path, tmp_path: Path, factor: float) -> None:
     bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
     ok("verify", bundle)
-    scale_initializer(bundle, "whitening.weight", factor)
+    edit_initializer(bundle, "whitening.weight", lambda weight: weight * factor)
     assert "norm within" in refused("verify", bundle, code=1)

@@ -88,27 +88,25 @@ def hub(hub: Hub) -> Hub:
 
 
 @pytest.mark.parametrize(
-    ("name", "fetched"),
+    ("name", "code", "fetched"),
     [
-        ("plain", {*PLAIN, "README.md"}),
-        ("dense", {*DENSE, "README.md"} - {"2_Dense/pytorch_model.bin"}),
-        ("folder", set(IN_FOLDER)),
-        ("routes", set(ROUTES)),
-        ("pickled", {"config.json", "pytorch_model.bin"}),
-        ("onnx", {"config.json", "onnx/model.onnx", "onnx/model.onnx_data"}),
+        ("plain", False, {*PLAIN, "README.md"}),
+        ("plain", True, {*PLAIN, "README.md", "modeling.py"}),
+        ("dense", False, {*DENSE, "README.md"} - {"2_Dense/pytorch_model.bin"}),
+        ("folder", False, set(IN_FOLDER)),
+        ("routes", False, set(ROUTES)),
+        ("pickled", False, {"config.json", "pytorch_model.bin"}),
+        ("onnx", False, {"config.json", "onnx/model.onnx", "onnx/model.onnx_data"}),
     ],
 )
-def test_weights_of_all_modules_are_downloaded_and_nothing_else(hub: Hub, name: str, fetched: set[str]) -> None:
-    folder = download(f"some/{name}", None, False, None)
+def test_weights_of_all_modules_are_downloaded_and_code_if_it_is_allowed(
+    hub: Hub, name: str, code: bool, fetched: set[str]
+) -> None:
+    folder = download(f"some/{name}", None, code, None)
     assert folder.name == commit_of(hub.repositories[f"some/{name}"])
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == fetched
     assert sorted(hub.fetched) == sorted(fetched)  # each once
-
-
-def test_code_is_downloaded_only_if_it_is_allowed(hub: Hub) -> None:
-    download("some/plain", None, True, None)
-    assert set(hub.fetched) == {*PLAIN, "README.md", "modeling.py"}
 
 
 def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
