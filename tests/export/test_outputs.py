@@ -1,4 +1,4 @@
-"""Test vectors before whitening, and vectors truncated to fewer dimensions."""
+"""Test vectors before whitening, and vectors truncated to fewer dimensions, those of Matryoshka loss too."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,17 +6,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from support.bundles import copy_bundle, edit_manifest
+from support.cli import ok, refused
 from support.corpus import sentences
+from support.published import SIZE, TEXTS, save, static, transformer
 from whiten import BundleError, Encoder, UsageError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT, scan_graph, with_output
 from whiten_runtime.inference.embedder import Embedder, EncodeOptions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
-
-pytestmark = pytest.mark.slow
 
 Exported = Callable[..., Encoder]
 
@@ -31,6 +33,7 @@ NORMALIZED = pytest.mark.parametrize("normalized", [(), ("--normalize",)])
 RAW = ("--whitening", "none")
 
 
+@pytest.mark.slow
 @NORMALIZED
 def test_encode_both_equals_two_bundles(exported: Exported, normalized: tuple[str, ...]) -> None:
     both, raw = exported("--outputs", "both", *normalized), exported(*RAW)
@@ -45,6 +48,7 @@ def test_encode_both_equals_two_bundles(exported: Exported, normalized: tuple[st
     assert both.verify().min_cosine > 0.999999
 
 
+@pytest.mark.slow
 def test_a_second_output_that_is_not_there_is_refused(exported: Exported, tmp_path: Path) -> None:
     one = exported(*RAW)
     with pytest.raises(UsageError, match="export it with --outputs both"):
@@ -57,6 +61,7 @@ def test_a_second_output_that_is_not_there_is_refused(exported: Exported, tmp_pa
         Engine(one._bundle.path / MODEL_FILE, 0, SessionOptions(), "no_such_value")
 
 
+@pytest.mark.slow
 def test_engine_outputs_vectors_before_whitening_of_any_bundle(exported: Exported) -> None:
     """The engine adds the output, which the file does not have."""
     normalised, raw = exported("--normalize", "--dim", 8), exported(*RAW)
@@ -69,6 +74,7 @@ def test_engine_outputs_vectors_before_whitening_of_any_bundle(exported: Exporte
     engine.close()
 
 
+@pytest.mark.slow
 def test_added_output_is_read_by_onnx(tiny_bundle: Path) -> None:
     model = onnx.load_from_string(with_output(tiny_bundle / MODEL_FILE, UNWHITENED_OUTPUT))
     names = ["sentence_embedding", "last_hidden_state"]
@@ -77,6 +83,7 @@ def test_added_output_is_read_by_onnx(tiny_bundle: Path) -> None:
     assert len(model.graph.node) == len(onnx.load(tiny_bundle / MODEL_FILE).graph.node)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pca", "pca-cor"])
 @NORMALIZED
 def test_truncated_vectors_equal_a_bundle_of_fewer_dimensions(
@@ -88,6 +95,7 @@ def test_truncated_vectors_equal_a_bundle_of_fewer_dimensions(
     np.testing.assert_allclose(cut, want, atol=1e-5 * np.abs(want).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["zca", "cholesky", "zca-cor", "none"])
 def test_truncating_vectors_that_are_not_nested_is_refused(exported: Exported, method: str) -> None:
     encoder = exported("--whitening", method)
@@ -97,3 +105,48 @@ def test_truncating_vectors_that_are_not_nested_is_refused(exported: Exported, m
     with pytest.raises(UsageError, match=why):
         encoder.encode_iter(["a"], truncate_dim=8)
     assert encoder.encode(["a"], truncate_dim=encoder.dimension).shape == (1, encoder.dimension)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save([static()], tmp_path_factory.mktemp("static"))
+
+
+@pytest.mark.slow
+def test_vectors_are_cut_to_the_declared_dimensions(folder: Path, tmp_path: Path) -> None:
+    ok("export", folder, "--matryoshka", "16,8", "--out", tmp_path / "bundle")
+    published = SentenceTransformer(str(folder), device="cpu")
+    with Encoder(tmp_path / "bundle") as encoder:
+        assert encoder.manifest.matryoshka_dimensions == (16, 8)
+        for width in (16, 8):
+            want = published.encode(TEXTS, truncate_dim=width)
+            np.testing.assert_allclose(encoder.encode(TEXTS, truncate_dim=width), want, rtol=0, atol=1e-5)
+    ok("export", folder, "--out", tmp_path / "plain")
+    with Encoder(tmp_path / "plain") as encoder:
+        assert encoder.manifest.matryoshka_dimensions == ()
+        with pytest.raises(UsageError, match="export with --matryoshka 8 if the model was trained for it"):
+            encoder.encode(TEXTS, truncate_dim=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--matryoshka", "16,8", "--whitening", "pca"), "matryoshka is 16, 8, but a whitening mixes"),
+        (("--matryoshka", f"{SIZE + 1},8"), f"but the model's vectors have {SIZE} dimensions; wanted 1 to {SIZE}"),
+        (("--matryoshka", "16;8"), "matryoshka is '16;8'; wanted whole numbers separated by commas, such as 256,128"),
+        (("--matryoshka", "0"), "matryoshka is 0"),
+    ],
+)
+def test_dimensions_that_cannot_be_declared_are_refused(
+    folder: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    assert message in refused("export", folder, *options, "--out", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.slow
+def test_dimensions_belong_to_the_layers_that_the_model_was_trained_with(tmp_path: Path) -> None:
+    root = save([transformer("bert"), Pooling(SIZE, "mean")], tmp_path / "model")
+    options = ("--layers", "0,1", "--whitening", "none", "--matryoshka", "16,8")
+    error = refused("export", root, *options, "--out", tmp_path / "bundle")
+    assert "layers or pooling are not those that the model was trained with" in error

@@ -1,25 +1,27 @@
-"""Test `whiten fit` and `merge`: statistics of a corpus, merged."""
+"""Test `whiten fit` and `merge`: statistics of a corpus, merged; and damaged files of them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.vocabularies import wordpiece
-from whiten import Encoder, UsageError
-from whiten_export.corpus.statistics import load_statistics
+from whiten import DataError, Encoder, UsageError
+from whiten_export.corpus.statistics import Origin, fit_vectors, load_statistics, save_statistics
 from whiten_export.pipeline.refit import fit_bundle
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.session import SessionOptions
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tmp_path: Path) -> None:
     texts = sentences(900)
     for name, part in {"a": texts[:500], "b": texts[500:], "all": texts}.items():
@@ -39,6 +41,7 @@ def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tm
         assert [record.name for record in first.manifest.whitening.corpus] == ["a.txt", "b.txt"]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_error_for_a_nonfinite_vector_names_its_sentence(
     tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
@@ -59,8 +62,54 @@ def test_error_for_a_nonfinite_vector_names_its_sentence(
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_bfloat16_is_refused(tiny_bundle: Path) -> None:
     """Its vectors would be recorded as float32's."""
     options = SessionOptions((("OpenVINOExecutionProvider", {"INFERENCE_PRECISION_HINT": "bf16"}),))
     with pytest.raises(UsageError, match="bfloat16"):
         fit_bundle(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, None), options=options)
+
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Write a file of statistics, which can be read."""
+    origin = Origin(
+        model="m",
+        weights_sha256="0" * 64,
+        tokenizer_sha256="",
+        input="vectors",
+        layers=(),
+        pooling=None,
+        max_seq_length=0,
+        precision="fp32",
+    )
+    statistics = fit_vectors(iter([np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)]))
+    assert statistics is not None
+    save_statistics(tmp_path / "s.safetensors", statistics, origin)
+    assert load_statistics(tmp_path / "s.safetensors")[1] == origin
+    return tmp_path / "s.safetensors"
+
+
+def rewrite(file: Path, change: Callable[[Arrays], Arrays], metadata: dict[str, str] | None = None) -> None:
+    with safe_open(file, "numpy") as opened:
+        kept = opened.metadata()
+    save_file(change(load_file(file)), file, metadata or kept)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"origin":' * 100_000, "{}", "", "null"])
+def test_damaged_metadata_of_statistics_is_refused(content: str, file: Path) -> None:
+    rewrite(file, dict, {"whiten": content})
+    with pytest.raises(DataError, match=r"s\.safetensors: not a file of whiten fit \(.*\); make it again$"):
+        load_statistics(file)
+
+
+@pytest.mark.parametrize(
+    "name", ["n", "mean", "scatter", "third", "fourth", "directions", "sample.keys", "sample.vectors"]
+)
+def test_statistics_of_another_type_are_refused(name: str, file: Path) -> None:
+    rewrite(file, lambda arrays: arrays | {name: arrays[name].astype(np.int32)})
+    with pytest.raises(DataError, match=r"s\.safetensors: not a file of whiten fit \(.*int32.*\); make it again$"):
+        load_statistics(file)

@@ -13,13 +13,16 @@ import onnx
 import pytest
 from safetensors.numpy import load_file
 
-from support.bundles import copy_bundle
+from support.bundles import contents, copy_bundle
 from support.cli import ok
 from support.corpus import sentences
 from support.families import WIDTH
+from support.hub import Hub
 from support.vectors import write_word_vectors
 from whiten import Encoder
+from whiten_export.corpus.statistics import load_statistics
 from whiten_export.pipeline.refit import fit_bundle
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.bundle.parity import compare
 from whiten_runtime.files.corpus import Corpus
 
@@ -214,3 +217,37 @@ def test_a_refit_of_a_signed_bundle_is_not_signed(golden: Path, corpus_file: Pat
         assert (out / "whiten.json").is_file()
         assert not (out / "model.sig").exists()
         (out / "model.sig").write_text("{}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
+    hub: Hub,
+    checkpoint: Callable[[str], Path],
+    corpus_file: Path,
+    other_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+) -> None:
+    """All files in the cache of the real client are links to blobs, the file of the weights too."""
+    local, spec = tmp_path / "local", ("--whitening", "pca", "--dim", 16)
+    options = ("--layers", "1,4", *spec, "--precision", precision)
+    with monkeypatch.context() as patch:
+        patch.setattr("whiten_export.graph.builder._INLINE_LIMIT", 1000)
+        ok("export", checkpoint("bert"), "--corpus", corpus_file, *options, "--out", local)
+    assert (local / EXTERNAL_DATA_FILE).is_file()
+    hub.repositories["org/wide"] = contents(local)
+    for number, bundle in enumerate((local, "org/wide")):
+        made = tmp_path / str(number)
+        made.mkdir()
+        ok("fit", bundle, "--corpus", other_file, "--out", made / "stats")
+        ok("refit", bundle, "--stats", made / "stats", *spec, "--shrinkage", "oas", "--out", made / "new")
+        ok("refit", bundle, "--corpus", other_file, *spec, "--align-to", bundle, "--out", made / "aligned")
+        ok("drift", bundle, "--input", corpus_file)
+    snapshot = next((tmp_path / "cache").glob("models--org--wide/snapshots/*"))
+    assert (snapshot / EXTERNAL_DATA_FILE).is_symlink()
+    assert load_statistics(tmp_path / "0" / "stats")[1] == load_statistics(tmp_path / "1" / "stats")[1]
+    for name in ("new", "aligned"):
+        assert not any(path.is_symlink() for path in (tmp_path / "1" / name).rglob("*"))
+        assert contents(tmp_path / "0" / name) == contents(tmp_path / "1" / name)
