@@ -1,5 +1,6 @@
-"""What tests of fits and refits share: another corpus, and bundles exported with given options."""
+"""What tests of fits and refits share: another corpus, pairs, and bundles exported with given options."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,17 @@ def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write sentences that the bundles were not fitted on."""
     path = tmp_path_factory.mktemp("corpus") / "other.txt"
     path.write_text("\n".join(sentences(1200)[600:]) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def dev_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write 80 pairs of sentences with scores that have nothing to do with them."""
+    texts = sentences(160)
+    pairs = enumerate(zip(texts, texts[80:], strict=False))
+    rows = (json.dumps({"sentence1": a, "sentence2": b, "score": n % 7}) for n, (a, b) in pairs)
+    path = tmp_path_factory.mktemp("dev") / "dev.jsonl"
+    path.write_text("\n".join(rows), "utf-8")
     return path
 
 

@@ -74,7 +74,6 @@ def test_engine_outputs_vectors_before_whitening_of_any_bundle(exported: Exporte
     engine.close()
 
 
-@pytest.mark.slow
 def test_added_output_is_read_by_onnx(tiny_bundle: Path) -> None:
     model = onnx.load_from_string(with_output(tiny_bundle / MODEL_FILE, UNWHITENED_OUTPUT))
     names = ["sentence_embedding", "last_hidden_state"]

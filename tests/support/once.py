@@ -14,7 +14,7 @@ import pytest
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whiten-tests"
 """Packages of other programs, which all clones share."""
 
-INTERPRETER = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+INTERPRETER = "bin/python"
 
 # Modules are compiled when they are imported: most never are.
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")

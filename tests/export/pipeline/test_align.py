@@ -68,14 +68,10 @@ def test_export_can_be_aligned_too(
 
 
 def test_pairs_decide_on_the_whitening_and_not_on_the_layers_if_there_is_a_bundle_to_align_to(
-    make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, tmp_path: Path
+    make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, dev_file: Path, tmp_path: Path
 ) -> None:
     old = make()
-    texts = sentences(160)
-    pairs = enumerate(zip(texts, texts[80:], strict=False))
-    rows = (json.dumps({"sentence1": a, "sentence2": b, "score": n % 7}) for n, (a, b) in pairs)
-    (tmp_path / "dev.jsonl").write_text("\n".join(rows), "utf-8")
-    arguments = (checkpoint("bert"), "--layers", "1,4", "--corpus", other_file, "--dev", tmp_path / "dev.jsonl")
+    arguments = (checkpoint("bert"), "--layers", "1,4", "--corpus", other_file, "--dev", dev_file)
     result = ok("export", *arguments, "--align-to", old, "--out", tmp_path / "new", "--json")
     manifest = json.loads(result.stdout)["manifest"]
     assert manifest["layer_weights"] is None

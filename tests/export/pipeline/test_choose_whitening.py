@@ -13,7 +13,6 @@ from tokenizers import Tokenizer, decoders, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from support.cli import ok, refused
-from support.corpus import sentences
 from support.vectors import anisotropic
 from whiten import DataError, Encoder, UsageError
 from whiten_export.pipeline.choose_whitening import is_multilingual
@@ -169,32 +168,22 @@ def test_what_no_whitening_needs_is_refused(tmp_path: Path, unused: tuple[str, .
     assert "was given, but nothing is fitted: the model was trained for similarity" in error
 
 
-def pairs_file(folder: Path) -> Path:
-    texts = sentences(120)
-    rows = zip(texts[:60], texts[60:], range(60), strict=True)
-    path = folder / "dev.jsonl"
-    path.write_text(
-        "".join(json.dumps({"sentence1": a, "sentence2": b, "score": n % 7}) + "\n" for a, b, n in rows), "utf-8"
-    )
-    return path
-
-
 def test_command_records_its_candidates_in_the_manifest(
-    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
+    checkpoint: Callable[[str], Path], corpus_file: Path, dev_file: Path, tmp_path: Path
 ) -> None:
     arguments = (checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b")
-    result = ok("export", *arguments, "--dev", pairs_file(tmp_path))
+    result = ok("export", *arguments, "--dev", dev_file)
     with Encoder(tmp_path / "b") as encoder:
         choice = encoder.manifest.choice
         assert choice is not None
         assert choice.why in result.stderr
         assert choice.pairs is not None
-        assert choice.pairs.sentences == 60
+        assert choice.pairs.sentences == 80
         best = max(choice.candidates, key=lambda candidate: candidate.spearman)
         assert encoder.dimension == best.dimension
         assert len({(c.whitening, c.shrinkage, c.dimension) for c in choice.candidates}) > 20
         assert (encoder.manifest.whitening.beta if encoder.manifest.whitening else None) == best.beta
-        dev = [json.loads(line) for line in pairs_file(tmp_path).read_text("utf-8").splitlines()]
+        dev = [json.loads(line) for line in dev_file.read_text("utf-8").splitlines()]
         vectors = [
             encoder.encode([row[key] for row in dev], normalize_embeddings=True) for key in ("sentence1", "sentence2")
         ]
