@@ -1,6 +1,7 @@
 """Test `whiten fit` and `merge`: statistics of a corpus, merged; and damaged files of them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from support.cli import ok, refused
 from support.corpus import sentences
 from support.vocabularies import wordpiece
 from whiten import DataError, Encoder, UsageError
-from whiten_export.corpus.statistics import Origin, fit_vectors, load_statistics, save_statistics
+from whiten_export.corpus.statistics import load_statistics
 from whiten_export.pipeline.refit import fit_bundle
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.session import SessionOptions
@@ -73,24 +74,17 @@ def test_bfloat16_is_refused(tiny_bundle: Path) -> None:
 Arrays = dict[str, NDArray[np.generic]]
 
 
+@pytest.fixture(scope="module")
+def statistics(golden: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("statistics") / "s.safetensors"
+    ok("fit", golden / "bundle-v1", "--corpus", corpus_file, "-o", path)
+    return path
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Write a file of statistics, which can be read."""
-    origin = Origin(
-        model="m",
-        weights_sha256="0" * 64,
-        tokenizer_sha256="",
-        input="vectors",
-        layers=(),
-        pooling=None,
-        max_seq_length=0,
-        precision="fp32",
-    )
-    statistics = fit_vectors(iter([np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)]))
-    assert statistics is not None
-    save_statistics(tmp_path / "s.safetensors", statistics, origin)
-    assert load_statistics(tmp_path / "s.safetensors")[1] == origin
-    return tmp_path / "s.safetensors"
+def file(statistics: Path, tmp_path: Path) -> Path:
+    """Copy a file of statistics, to be damaged."""
+    return Path(shutil.copy(statistics, tmp_path))
 
 
 def rewrite(file: Path, change: Callable[[Arrays], Arrays], metadata: dict[str, str] | None = None) -> None:
