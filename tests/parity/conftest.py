@@ -1,4 +1,4 @@
-"""Tests of exports use a bundle that was exported now, and compare it with sentence-transformers."""
+"""Compare exports of folders with the models that sentence-transformers opens."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,11 +12,6 @@ from support.published import peer
 from whiten import Encoder
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.inference.embedder import DOCUMENT
-
-
-@pytest.fixture(scope="session")
-def tiny_bundle(fresh_bundle: Path) -> Path:
-    return fresh_bundle
 
 
 @pytest.fixture(scope="session")
