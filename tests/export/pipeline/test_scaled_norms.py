@@ -41,8 +41,8 @@ def test_export_refuses_a_wrong_scale(
 
 
 @pytest.mark.parametrize("factor", FACTORS)
-def test_verify_refuses_a_wrong_scale(golden: Path, tmp_path: Path, factor: float) -> None:
-    bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
+def test_verify_refuses_a_wrong_scale(make: Callable[..., Path], tmp_path: Path, factor: float) -> None:
+    bundle = copy_bundle(make("--precision", "int8"), tmp_path)
     ok("verify", bundle)
     edit_initializer(bundle, "whitening.weight", lambda weight: weight * factor)
     assert "norm within" in refused("verify", bundle, code=1)
