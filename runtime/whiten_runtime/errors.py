@@ -7,7 +7,7 @@ import errno
 import io
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import SupportsIndex
@@ -39,6 +39,41 @@ class DataError(WhitenError):
 
 class BundleError(WhitenError):
     """Raised when a bundle is missing, incomplete, or not a bundle, or gives vectors that are not finite."""
+
+
+class NoVectorError(BundleError):
+    """Raised when a bundle gives no vector of finite numbers for some texts, or vectors, of a call.
+
+    Attributes:
+        failures: why, for each of them, by its index in the call.
+        index: the least of these indices.
+        text: the text of that index, where it is known.
+    """
+
+    text: str | None = None
+
+    def __init__(self, failures: Mapping[int, str], name: str = "texts") -> None:
+        self.failures, self.index, self._name = dict(failures), min(failures), name
+        reason = failures[self.index]
+        others = f", and {len(failures) - 1} more such {name}" if len(failures) > 1 else ""
+        how = "run whiten verify, or export the model again with --precision fp32"
+        hint = f"leave it out, {how if reason == NOT_FINITE else 'or export the model again'}"
+        super().__init__(f"{name}[{self.index}] {reason}{others}; {hint}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.failures, self._name)
+
+    def moved(self, offset: int) -> "NoVectorError":
+        """Return the error of a call in which these texts come after `offset` others."""
+        return NoVectorError({offset + index: reason for index, reason in self.failures.items()}, self._name)
+
+
+NOT_FINITE = "gets a vector from this bundle that is not finite"
+"""Reason of a NoVectorError where onnxruntime does not fail."""
+
+
+class RunError(WhitenError):
+    """Raised when onnxruntime fails on a batch."""
 
 
 class IntegrityError(BundleError):

@@ -49,10 +49,16 @@ class RangeFitter:
             load_range(job, number, folder)
             return
         done = job.starts[shards.start]
-        sentences, digest = _sentences(job, shards), SentenceDigest()
+        sentences, digest = (text for text, _ in _sentences(job, shards)), SentenceDigest()
+
+        def place_of(sentence: str) -> str:
+            return next(place for text, place in _sentences(job, shards) if text == sentence)
+
         statistics = Statistics.empty(self._embedder.engine.width_of(self._value))
         with threadpool_limits(1, "blas"):
-            vectors = embed_windows(sentences, self._embedder, self._value, lambda count: None, done, digest)
+            vectors = embed_windows(
+                sentences, self._embedder, self._value, lambda count: None, done, digest, place_of=place_of
+            )
             statistics = deque(chain([statistics], gather(vectors, statistics)), 1).pop()
         name, count = _name(job, number), statistics.moments.n
         corpus = (CorpusRecord(name=name, sha256=digest.hexdigest(), sentences=count),)
@@ -86,9 +92,11 @@ def _name(job: Job, number: int) -> str:
     return f"{job.files[first.file].name} ({job.key[:8]}, range {number + 1} of {len(ranges_of(job))})"
 
 
-def _sentences(job: Job, shards: range) -> Iterator[str]:
+def _sentences(job: Job, shards: range) -> Iterator[tuple[str, str]]:
+    """Yield the sentences of shards, each with its file and row."""
     for number in shards:
         for chunk in job.chunks(number):
             if chunk.wrong:
                 raise chunk.wrong[0].error()
-            yield from (text for text in chunk.table.column(0).to_pylist() if text.strip())
+            columns = (chunk.table.column(index).to_pylist() for index in range(3))
+            yield from ((text, f"{file}: row {row}") for text, file, row in zip(*columns, strict=True) if text.strip())

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
 from whiten_runtime.files.write_vectors import as_stored
@@ -28,6 +28,12 @@ ERRORS_FILE = "_errors.jsonl"
 
 SHARD_KEY = "whiten.shard"
 """Key of a shard's description in the metadata of its file."""
+
+
+_ANY_TEXT = "A text."
+"""Text that is embedded before all others: a type that the bundle cannot give is refused before the work."""
+
+_BEYOND = "has a coordinate beyond 65,504, the largest of float16 (--vector-type float32 or --normalize take it)"
 
 
 class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +73,10 @@ class Vectors:
         if choice.vector_type == "float16" and self._metadata.dtype != np.dtype("<f4"):
             raise UsageError("this bundle gives int8 vectors; take --vector-type int8")
         self.window = self.encoder._engine.schedule.window
-        self.of(["A text."])  # a type that the bundle cannot give is refused before the work
+        try:
+            self.of([_ANY_TEXT])
+        except NoVectorError as error:
+            raise DataError(f"{bundle}: {_ANY_TEXT!r} {error.failures[0]}") from None
 
     def of(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return what is stored of texts, [n, width]."""
@@ -85,10 +94,8 @@ class Vectors:
             return np.ascontiguousarray(as_stored(rows, self._metadata))
         with np.errstate(over="ignore"):
             halves = rows.astype(np.float16)
-        if not np.isfinite(halves).all():
-            raise DataError(
-                "a coordinate is beyond 65,504, the largest of float16; take --vector-type float32, or --normalize"
-            )
+        if bad := np.flatnonzero(~np.isfinite(halves).all(axis=1)).tolist():
+            raise NoVectorError(dict.fromkeys(bad, _BEYOND))
         return halves
 
     def schema(self, job: Job) -> Any:
@@ -139,6 +146,7 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
     _, parquet = import_parquet()
     schema = vectors.schema(job)
     wrong, records, rows = list[WrongRow](), 0, 0
+    order = list(dict.fromkeys(job.files[piece.file].name for piece in job.shards[number]))
 
     def tables() -> Iterator[Any]:
         nonlocal records
@@ -152,15 +160,20 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
     with out.writing(name) as file:
         with parquet.ParquetWriter(file, schema, **_encoding(schema)) as writer:
             for window in _windows(tables(), vectors.window):
-                writer.write_table(_embedded(window, vectors, schema), row_group_size=len(window))
-                rows += len(window)
+                table, failed = _embedded(window, vectors, schema)
+                if failed and not record_errors:
+                    raise failed[0].error()
+                wrong.extend(failed)
+                if len(table):
+                    writer.write_table(table, row_group_size=len(table))
+                rows += len(table)
             record = ShardRecord(
                 key=job.key,
                 shard=number,
                 records=records,
                 rows=rows,
                 blank=records - rows - len(wrong),
-                wrong=tuple(wrong),
+                wrong=tuple(sorted(wrong, key=lambda row: (order.index(row.file), row.row))),
             )
             writer.add_key_value_metadata({SHARD_KEY: msgspec.json.encode(record).decode()})
         if records != job.records(number):
@@ -180,13 +193,24 @@ def _windows(tables: Iterable[Any], size: int) -> Iterator[Any]:
         yield waiting
 
 
-def _embedded(window: Any, vectors: Vectors, schema: Any) -> Any:
-    """Return a table of the output for a window of the input."""
+def _embedded(window: Any, vectors: Vectors, schema: Any) -> tuple[Any, list[WrongRow]]:
+    """Return a table of the output for a window of the input, without the rows that get no vector, and these rows."""
     pyarrow, _ = import_parquet()
-    rows = vectors.of(window.column(0).to_pylist())
+    failed = list[WrongRow]()
+    while True:
+        try:
+            rows = vectors.of(window.column(0).to_pylist())
+            break
+        except NoVectorError as error:
+            failures = error.failures
+        for index in sorted(failures):
+            file, row = (window.column(place)[index].as_py() for place in (1, 2))
+            failed.append(WrongRow(file, row, failures[index]))
+        others = [index for index in range(len(window)) if index not in failures]
+        window = window.take(pyarrow.array(others, pyarrow.int64()))
     last = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
     first = window.columns[1 + window.num_columns - len(schema) :]
-    return pyarrow.table([*first, last], schema=schema)
+    return pyarrow.table([*first, last], schema=schema), failed
 
 
 def _encoding(schema: Any) -> dict[str, Any]:

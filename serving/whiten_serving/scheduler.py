@@ -12,9 +12,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import UsageError, WhitenError, whole_number
+from whiten_runtime.errors import NOT_FINITE, NoVectorError, UsageError, WhitenError, whole_number
 from whiten_runtime.inference.engine import TokenRunner
-from whiten_runtime.inference.vectors import not_finite, rows_not_finite
+from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.process import before_exit
 from whiten_runtime.ort.processor import thread_count
 from whiten_serving.queue import MAX_QUEUE_TOKENS, Batch, BatchRun, Counters, Queue, Rate, Request, Stats, is_number
@@ -216,7 +216,8 @@ class Scheduler:
             vectors = batch.run(alone)
         except Exception as error:
             if batch.texts == 1:
-                self._fail(batch.parts, error)
+                ((request, (index,)),) = batch.parts.items()
+                self._fail([request], error.moved(index) if isinstance(error, NoVectorError) else error)
                 return False
             for request, indices in batch.parts.items():  # a text must not fail the requests that share its batch
                 for index in indices:
@@ -241,7 +242,7 @@ class Scheduler:
                     continue
                 lost = [index for row, index in enumerate(indices, start) if row in bad]
                 if lost:
-                    request.error = not_finite("texts", lost[0])
+                    request.error = NoVectorError(dict.fromkeys(lost, NOT_FINITE))
                 if lost or request.keep(indices, vectors[start:end].copy()):
                     self._settle(request)
                     settled.append(request)

@@ -82,8 +82,8 @@ def test_every_coordinate_is_looked_at(value: float) -> None:
         for column in range(7):
             vectors = np.ones((5, 7), np.float32)
             vectors[row, column] = value
-            with pytest.raises(BundleError, match=rf"texts\[{row + 10}\] gets"):
-                check_given(vectors, "texts", 10)
+            with pytest.raises(BundleError, match=rf"texts\[{row}\] gets"):
+                check_given(vectors, "texts")
 
 
 def test_large_numbers_are_finite() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from support.runners import LOST, POISON, FakeRunner, vectors_of
 from support.server import until
-from whiten_runtime.errors import BundleError, UsageError, WhitenError
+from whiten_runtime.errors import BundleError, NoVectorError, UsageError, WhitenError
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_serving.queue import BatchRun, Request
 from whiten_serving.scheduler import OverloadedError, Scheduler
@@ -153,7 +153,9 @@ def test_a_text_that_fails_fails_its_request_alone(opened: Opened) -> None:
     for place, request in enumerate(requests):
         if place == 3:
             assert request.result is None
-            assert str(request.error) == "onnxruntime failed: poison"
+            assert isinstance(request.error, NoVectorError)
+            assert request.error.index == 1
+            assert str(request.error).startswith("texts[1] has no vector (onnxruntime failed: poison); ")
         else:
             np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids))
     until(lambda: lanes.stats().counted.failed == 1)

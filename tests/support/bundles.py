@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, WHITENING_FILE
+from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, TOKENIZER_FILE, WHITENING_FILE
 from whiten_runtime.bundle.files import HASH_FIELD, with_own_hash
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
@@ -70,6 +70,15 @@ def edit_initializer(bundle: Path, name: str, change: Callable[[Any], Any]) -> N
     array = numpy_helper.to_array(found)
     found.CopyFrom(numpy_helper.from_array(np.asarray(change(array.copy()), array.dtype), name))
     rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
+
+
+def add_token_without_row(bundle: Path, content: str) -> None:
+    """Add a special token whose id is beyond the table of embeddings to a tokenizer: the graph fails on it."""
+    described = json.loads((bundle / TOKENIZER_FILE).read_text("utf-8"))
+    token = {"id": 10_000_000, "content": content, "single_word": False, "lstrip": False, "rstrip": False}
+    described["added_tokens"].append(token | {"normalized": False, "special": True})
+    described["model"]["vocab"][content] = token["id"]
+    rewrite_file(bundle, TOKENIZER_FILE, json.dumps(described).encode())
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import NoVectorError, RunError
 from whiten_runtime.inference.engine import TokenRunner
 
 POISON = 666
@@ -34,7 +34,8 @@ class FakeRunner(TokenRunner):
         assert self.open.wait(60)
         time.sleep(self._token_seconds * len(ids) * max(map(len, ids)))
         if any(POISON in row for row in ids):
-            raise WhitenError("onnxruntime failed: poison")
+            error = RunError("onnxruntime failed: poison")
+            raise error if len(ids) > 1 else NoVectorError({0: f"has no vector ({error})"})
         return vectors_of(ids, prompt_tokens)
 
     @property

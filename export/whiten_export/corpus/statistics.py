@@ -16,7 +16,7 @@ from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision, SettledRecord
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.inference.batching import WINDOW
@@ -163,7 +163,8 @@ def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]
 def fit_corpus(corpus: Corpus, embedder: Embedder, value: str, advance: Advance = lambda count: None) -> Statistics:
     """Return the statistics of the sentences' vectors before whitening, which enter in windows of fixed size."""
     start = Statistics.empty(embedder.engine.width_of(value))
-    found = deque(chain([start], gather(embed_windows(corpus, embedder, value, advance), start)), 1).pop()
+    windows = embed_windows(corpus, embedder, value, advance, place_of=corpus.place_of)
+    found = deque(chain([start], gather(windows, start)), 1).pop()
     return Statistics(found.moments, found.sample, corpus.records)
 
 
@@ -174,22 +175,33 @@ def embed_windows(
     advance: Advance,
     done: int = 0,
     digest: SentenceDigest | None = None,
+    *,
+    place_of: Callable[[str], str],
 ) -> Iterator[Window]:
-    """Yield a value of the graph for windows of sentences, each with its sampling keys."""
-    for texts, vectors in embedder.windows(sentences, embedder.whole(value), advance, WINDOW):
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            index = int(finite.argmin())
-            raise DataError(
-                f"sentence {done + index + 1} of the corpus has a vector that is not finite: "
-                f"{texts[index][:80]!r}; leave it out, or check the model"
-            )
+    """Yield a value of the graph for windows of sentences, each with its sampling keys.
+
+    `place_of` returns the file and line of a sentence, for the error of one that gets no vector.
+    """
+    windows = embedder.windows(sentences, replace(embedder.whole(value), finite=True), advance, WINDOW)
+    while (window := _next(windows, place_of)) is not None:
+        texts, vectors = window
         if digest is not None:
             for text in texts:
                 digest.add(text)
         keys = text_keys(texts) ^ row_keys(done, len(texts))  # distinct keys for a sentence that occurs twice
         done += len(texts)
         yield keys, vectors
+
+
+def _next(
+    windows: Iterator[tuple[list[str], NDArray[np.float32]]], place_of: Callable[[str], str]
+) -> tuple[list[str], NDArray[np.float32]] | None:
+    try:
+        return next(windows, None)
+    except NoVectorError as error:
+        text = error.text or ""
+        reason = error.failures[error.index]
+        raise DataError(f"{place_of(text)} {reason}: {text[:80]!r}; leave it out, or check the model") from None
 
 
 def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
@@ -252,7 +264,8 @@ def fit_until_settled(
         return fit_corpus(corpus, embedder, value, progress)
     statistics, halves, before, checked = Statistics.empty(width), Halves.empty(width), None, 0
     for part in corpus.mixed():
-        for keys, vectors in embed_windows(part, embedder, value, progress, statistics.moments.n):
+        n = statistics.moments.n
+        for keys, vectors in embed_windows(part, embedder, value, progress, n, place_of=corpus.place_of):
             moments, sample = statistics.moments.merge(Moments.of(vectors)), statistics.sample.add(keys, vectors)
             statistics, halves = Statistics(moments, sample), halves.add(keys, vectors)
         n = statistics.moments.n

@@ -27,7 +27,7 @@ from whiten_runtime.commands.console import (
     warn,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.ort.providers import Provider
 
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ def embed(
             max_characters=max_characters,
             precision=precision,
         )
+        if source is not None:
+            windows = _placed(windows, source, column)
         stored = ((texts, as_stored(rows, metadata)) for texts, rows in windows)
         summary: dict[str, Any] = {}
         if out is not None:
@@ -179,6 +181,22 @@ def embed(
         if as_json:
             summary |= {"dimension": metadata.dimension, "space": encoder.space, "truncated": encoder.truncated}
             print_json(summary | ({} if precision == "float32" else {"precision": precision}))
+
+
+def _placed(windows: "Windows", source: str, column: str | None) -> "Windows":
+    """Yield windows of the texts of a file; name the line of a text that gets no vector."""
+    from whiten_runtime.files.texts import place_of
+
+    iterator = iter(windows)
+    while True:
+        try:
+            window = next(iterator, None)
+        except NoVectorError as error:
+            where = place_of(source, column, error.index)
+            raise DataError(f"{where} {error.failures[error.index]}; leave it out, or run whiten verify") from None
+        if window is None:
+            return
+        yield window
 
 
 def _print(windows: "Windows", metadata: "VectorMetadata", header: bool) -> int:

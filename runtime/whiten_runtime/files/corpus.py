@@ -9,7 +9,7 @@ from pathlib import Path
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.texts import place_of, read_texts
 
 BUILTIN_CORPUS = "builtin:english-1"
 """Name of the built-in corpus. Its sentences never change: a better one gets a new name."""
@@ -128,6 +128,16 @@ class Corpus:
             yield part(number, number + 1)
         if parts > passes:
             yield part(passes, parts)
+
+    def place_of(self, sentence: str) -> str:
+        """Return the source and line of a sentence, the first of those that are equal."""
+        for source in self._sources:
+            if is_builtin(source):
+                continue
+            for index, text in enumerate(read_texts(source, self._column)):
+                if text == sentence:
+                    return place_of(source, self._column, index)
+        return BUILTIN_CORPUS
 
     def _taken(
         self, kept: Callable[[int], bool], total: int | None, digests: Sequence[SentenceDigest]

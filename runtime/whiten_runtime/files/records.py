@@ -69,15 +69,15 @@ def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int 
         yield number, taken
 
 
-def each(records: Iterable[Record], name: str, read: Callable[[int, list[bytes]], T | None]) -> Iterator[T]:
-    """Yield what a function reads of records; those of which it reads None are blank."""
+def each(records: Iterable[Record], name: str, read: Callable[[int, list[bytes]], T | None]) -> Iterator[tuple[int, T]]:
+    """Yield the line of each record and what a function reads of it; records of which it reads None are blank."""
     for row, lines in records:
         try:
             found = read(row, lines)
         except WrongRowError as error:
             raise DataError(f"{name}: line {row} {error}; correct it") from None
         if found is not None:
-            yield found
+            yield row, found
 
 
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:

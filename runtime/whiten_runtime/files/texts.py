@@ -30,7 +30,20 @@ USUAL_COLUMNS = ("text", "sentence")
 
 
 def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
-    """Yield the texts of a file in order, including empty ones.
+    """Yield the texts of a file in order, including empty ones; see `read_rows`."""
+    return (text for _, text in read_rows(path, column))
+
+
+def place_of(path: str | Path, column: str | None, index: int) -> str:
+    """Return the file and line, or row of a Parquet file, of a text that `read_texts` yields as number `index`."""
+    if str(path) == "-":
+        return f"standard input: line {index + 1}"
+    row, _ = next(islice(read_rows(path, column), index, None))
+    return f"{path}: {'row' if '.parquet' in Path(path).suffixes else 'line'} {row}"
+
+
+def read_rows(path: str | Path, column: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the line, or row of a Parquet file, of each text of a file, and the text.
 
     Each line of a .txt file is a text, and each line of a .jsonl file a string or an object. The other kinds have a
     header. Fields of a .csv file may be quoted; those of a .tsv file are taken as they are.
@@ -59,13 +72,13 @@ def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
 
 
-def _read_txt(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
+def _read_txt(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
     if column is not None:
         raise UsageError(f"'{name}' is plain text and has no column '{column}'; leave the column out")
     return each(records_of(stream, name, kind), name, lambda row, lines: decoded(lines[0], row))
 
 
-def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
+def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
     records = records_of(stream, name, kind)
     first = list(islice(records, LOOKED_AT))
     values = values_of(first)
@@ -81,12 +94,12 @@ def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> 
     return each(chain(first, records), name, read)
 
 
-def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
+def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
     records = records_of(stream, name, kind)
     first = next(records, None)
     if first is None:
         return
-    (header,) = each([first], name, lambda row, lines: fields_of(lines, row, kind))
+    ((_, header),) = each([first], name, lambda row, lines: fields_of(lines, row, kind))
     index = header.index(choose_column(column, header, name))
 
     def read(row: int, lines: list[bytes]) -> str | None:
@@ -98,17 +111,17 @@ def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None)
     yield from each(records, name, read)
 
 
-def _read_parquet(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[str]:
+def _read_parquet(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
     pyarrow, parquet = import_parquet()
     try:
         source = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
         file = parquet.ParquetFile(source)
         chosen = choose_column(column, file.schema_arrow.names, name)
-        for batch in file.iter_batches(columns=[chosen]):
-            for value in batch.column(0).to_pylist():
-                if not isinstance(value, str):
-                    raise DataError(f"{name}: column '{chosen}' holds a {type(value).__name__}; wanted strings")
-                yield value
+        values = chain.from_iterable(batch.column(0).to_pylist() for batch in file.iter_batches(columns=[chosen]))
+        for row, value in enumerate(values, 1):
+            if not isinstance(value, str):
+                raise DataError(f"{name}: column '{chosen}' holds a {type(value).__name__}; wanted strings")
+            yield row, value
     except pyarrow.ArrowException as error:
         raise DataError(f"{name}: not a parquet file ({error})") from None
 
@@ -149,7 +162,7 @@ def _quoted(names: list[str]) -> str:
     return ", ".join(shown) + (", ..." if len(names) > 12 else "")
 
 
-_READERS: dict[Kind, Callable[[BinaryIO, str, Kind, str | None], Iterator[str]]] = {
+_READERS: dict[Kind, Callable[[BinaryIO, str, Kind, str | None], Iterator[tuple[int, str]]]] = {
     "txt": _read_txt,
     "jsonl": _read_jsonl,
     "csv": _read_delimited,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.errors import TooLongError, UsageError, checked_texts, whole_number
+from whiten_runtime.errors import NoVectorError, RunError, TooLongError, UsageError, checked_texts, whole_number
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.inference.vectors import check_given, unit
@@ -216,7 +216,13 @@ class Embedder:
                 if following:
                     executor = executor or stack.enter_context(ThreadPoolExecutor(1, "whiten-tokenize"))
                     pending = executor.submit(self._token_ids, following, offset, options)
-                yield window, self._embed(ids, offset - len(window), options, advance)
+                start = offset - len(window)
+                try:
+                    vectors = self._embed(ids, start, options, advance)
+                except NoVectorError as error:
+                    error.text = window[error.index - start]
+                    raise
+                yield window, vectors
                 ids = pending.result()[0] if pending else []
                 window = following
 
@@ -231,20 +237,30 @@ class Embedder:
     def _embed(
         self, ids: list[list[int]], offset: int, options: EncodeOptions, advance: Callable[[int], object]
     ) -> NDArray[np.float32]:
+        try:
+            vectors = self._vectors(ids, options, advance)
+            if options.finite:
+                check_given(vectors, "texts")
+        except NoVectorError as error:
+            raise error.moved(offset) from None
+        return unit(vectors) if options.normalize else vectors
+
+    def _vectors(
+        self, ids: list[list[int]], options: EncodeOptions, advance: Callable[[int], object]
+    ) -> NDArray[np.float32]:
         left_out = self._left_out(options)
-        if len(ids) == 1:
-            vectors = np.array(
-                self.engine.run_batch(self.engine.feed(ids, left_out), options.values)[:, : options.width]
-            )
-            advance(1)
-        else:
+        if len(ids) > 1:
             vectors = np.empty((len(ids), options.width), np.float32)
             for group, rows in self.engine.run(ids, options.batch_size, options.values, left_out):
                 vectors[group] = rows[:, : options.width]
                 advance(len(group))
-        if options.finite:
-            check_given(vectors, "texts", offset)
-        return unit(vectors) if options.normalize else vectors
+            return vectors
+        try:
+            rows = self.engine.run_batch(self.engine.feed(ids, left_out), options.values)
+        except RunError as error:
+            raise self.engine.failure(error) from None
+        advance(1)
+        return np.array(rows[:, : options.width])
 
     def _token_ids(self, texts: Sequence[str], offset: int, options: EncodeOptions) -> tuple[list[list[int]], int]:
         """Return the token ids of texts, cut, and the number of texts that were cut."""

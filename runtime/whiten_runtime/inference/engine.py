@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,16 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.records import Precision
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import NoVectorError, RunError, UsageError
 from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.cpu import CpuRunner
 from whiten_runtime.inference.gpu import GpuRunner, check_padding, enables_cuda_graph
 from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, Runner
 from whiten_runtime.ort.providers import NVIDIA, provider_name
 from whiten_runtime.ort.session import SessionOptions, placement_of
+
+_Part = tuple[NDArray[np.intp], NDArray[np.float32]]
+"""Indices of texts, and their vectors."""
 
 
 class Engine:
@@ -62,24 +66,60 @@ class Engine:
         batch_size: int | None = None,
         values: Sequence[str] = (OUTPUT,),
         prompt_tokens: int = 0,
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
-        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no guaranteed order."""
+    ) -> Iterator[_Part]:
+        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no guaranteed order.
+
+        Raises:
+            NoVectorError: onnxruntime fails on some texts; those of all others were yielded before.
+            RunError: it fails on a text of one token too.
+        """
         groups, workers = self.schedule.plan([len(row) for row in ids], batch_size)
+        run = self.run_batch if workers < 2 else self.concurrent()
+        failures: dict[int, str] = {}
+
+        def run_group(group: NDArray[np.intp]) -> list[_Part]:
+            return self._parts(run, ids, group, values, prompt_tokens, failures)
+
         if workers < 2:
-            for group in groups:
-                yield group, self.run_batch(self._feed(ids, group, prompt_tokens), values)
-            return
-        run = self.concurrent()
+            yield from chain.from_iterable(map(run_group, groups))
+        else:
+            with ThreadPoolExecutor(workers, "whiten-run") as executor:
+                try:
+                    results = executor.map(run_group, groups)
+                except RuntimeError:  # no more threads: the interpreter is ending, or the system's limit is reached
+                    results = map(run_group, groups)
+                yield from chain.from_iterable(results)
+        if failures:
+            raise NoVectorError(failures)
 
-        def run_group(group: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-            return group, run(self._feed(ids, group, prompt_tokens), values)
+    def _parts(
+        self,
+        run: RunBatch,
+        ids: Sequence[Sequence[int]],
+        group: NDArray[np.intp],
+        values: Sequence[str],
+        prompt_tokens: int,
+        failures: dict[int, str],
+    ) -> list[_Part]:
+        """Run a batch, or its halves if it fails; add the reasons of texts that fail in a batch of their own."""
+        try:
+            return [(group, run(self._feed(ids, group, prompt_tokens), values))]
+        except RunError as error:
+            if len(group) == 1:
+                failures[int(group[0])] = self.failure(error).failures[0]
+                return []
+            self.check_runs()
+        halves = np.array_split(group, 2)
+        return [part for half in halves for part in self._parts(run, ids, half, values, prompt_tokens, failures)]
 
-        with ThreadPoolExecutor(workers, "whiten-run") as executor:
-            try:
-                results = executor.map(run_group, groups)
-            except RuntimeError:  # no more threads: the interpreter is ending, or the system's limit is reached
-                results = map(run_group, groups)
-            yield from results
+    def failure(self, error: RunError) -> NoVectorError:
+        """Return the error of a call of one text that a run of this text raised."""
+        self.check_runs()
+        return NoVectorError({0: f"has no vector ({error})"})
+
+    def check_runs(self) -> None:
+        """Raise RunError if onnxruntime fails on a text of one token: then no text is at fault."""
+        self.run_batch(self.feed([[self._pad_token_id]]))
 
     def vectors(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> NDArray[np.float32]:
         """Return the finished vectors of texts in order, float32 [n, k]."""
@@ -153,11 +193,21 @@ class TokenRunner:
         return self._engine.schedule
 
     def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
-        """Return the vectors of one batch, float32 [n, k], in the order of `ids`."""
+        """Return the vectors of one batch, float32 [n, k], in the order of `ids`.
+
+        Raises:
+            NoVectorError: onnxruntime fails on the only text.
+            RunError: it fails on several texts, or on a text of one token too.
+        """
         if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
             self._process, self._run_concurrent = os.getpid(), self._engine.concurrent()
         feed = self._engine.feed(ids, prompt_tokens)
-        return self._engine.run_batch(feed) if alone else self._run_concurrent(feed, (OUTPUT,))
+        try:
+            return self._engine.run_batch(feed) if alone else self._run_concurrent(feed, (OUTPUT,))
+        except RunError as error:
+            if len(ids) > 1:
+                raise
+            raise self._engine.failure(error) from error
 
     def trim(self) -> None:
         """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.records import Precision
-from whiten_runtime.errors import ProviderError, WhitenError, one_line
+from whiten_runtime.errors import ProviderError, RunError, WhitenError, one_line
 from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.runner import Feed, ForkSafeSession, GraphFile, RunBatch, run_session
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name, provider_options
@@ -65,7 +65,7 @@ class CudaGraphRunner:
         try:
             return self._thread.submit(self._run, self._slots[length], feed).result()
         except Exception as error:  # onnxruntime's exceptions share no base class
-            raise WhitenError(f"onnxruntime failed: {one_line(error)}") from error
+            raise RunError(f"onnxruntime failed: {one_line(error)}") from error
 
     def _run(self, slot: "_Slot", feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         for name, array in feed.items():
@@ -256,7 +256,7 @@ def run_in_parts(run: RunBatch, feed: Feed, values: Sequence[str]) -> NDArray[np
             raise
         if texts == 1:
             tokens = feed["input_ids"].shape[1]
-            raise WhitenError(
+            raise RunError(
                 f"the GPU has too little memory for one text of {tokens} tokens; export with a smaller "
                 f"--max-length, raise gpu_mem_limit, or use the CPU ({error})"
             ) from error

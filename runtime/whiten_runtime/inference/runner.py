@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.bundle.graph import OUTPUT, scan_graph, with_output
-from whiten_runtime.errors import BundleError, IntegrityError, WhitenError
+from whiten_runtime.errors import BundleError, IntegrityError, RunError, WhitenError, one_line
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.providers import import_onnxruntime
@@ -114,8 +114,8 @@ class ForkSafeSession:
             self._session = None
 
 
-def _failed(reason: str) -> WhitenError:
-    return WhitenError(f"onnxruntime failed: {' '.join(reason.split())}")
+def _failed(reason: str) -> RunError:
+    return RunError(f"onnxruntime failed: {one_line(reason)}")
 
 
 _live: WeakSet[ForkSafeSession] = WeakSet()

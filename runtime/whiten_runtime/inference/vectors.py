@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import Similarity, VectorPrecision
-from whiten_runtime.errors import BundleError, MissingPackageError, TextError, UsageError, one_of
+from whiten_runtime.errors import NOT_FINITE, MissingPackageError, NoVectorError, TextError, UsageError, one_of
 
 _AT_ONCE = 1 << 22
 """Numbers of the differences that a distance holds in memory at once."""
@@ -50,10 +50,10 @@ def check_finite(name: str, rows: NDArray[np.float32]) -> None:
         raise TextError(f"{name}[{int(finite.argmin())}] is not finite; leave it out")
 
 
-def check_given(vectors: NDArray[np.float32], name: str, offset: int = 0) -> None:
+def check_given(vectors: NDArray[np.float32], name: str) -> None:
     """Check that no vector that a graph gave, [n, k], holds an infinite number or NaN."""
     if bad := rows_not_finite(vectors):
-        raise not_finite(name, offset + min(bad))
+        raise NoVectorError(dict.fromkeys(bad, NOT_FINITE), name)
 
 
 def rows_not_finite(vectors: NDArray[np.float32]) -> set[int]:
@@ -61,14 +61,6 @@ def rows_not_finite(vectors: NDArray[np.float32]) -> set[int]:
     if math.isfinite(np.vdot(vectors, vectors)):  # half the time of isfinite; a sum of squares may overflow
         return set()
     return set(np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist())
-
-
-def not_finite(name: str, index: int) -> BundleError:
-    """Return the error of a vector that holds an infinite number or NaN."""
-    return BundleError(
-        f"{name}[{index}] gets a vector from this bundle that is not finite; leave it out, run whiten verify, or "
-        "export the model again with --precision fp32"
-    )
 
 
 def comparable(a: ArrayLike, b: ArrayLike, int8: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

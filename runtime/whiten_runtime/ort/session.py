@@ -13,7 +13,6 @@ from whiten_runtime.ort.processor import default_threads, saturates_int8, thread
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
     CUDA_PROVIDER,
-    NVIDIA,
     Provider,
     check_available,
     checked_providers,
@@ -179,8 +178,7 @@ def create_session(
     settings.inter_op_num_threads = 1
     # Threads that spin between runs take the processor from the process's other sessions and threads.
     settings.add_session_config_entry(*_SPIN_DURING_RUNS if options.spinning else _NEVER_SPIN)
-    # A GPU that is short of memory is asked again with less, and its errors are raised; nothing needs to be printed.
-    settings.log_severity_level = 4 if first in NVIDIA else 3
+    settings.log_severity_level = 4  # errors are raised, or make a batch run in halves; nothing needs to be printed
     # Memory plans made for every new shape are never freed: memory grows with the variety of lengths.
     settings.enable_mem_pattern = False
     if options.exact_int8 and saturates_int8():

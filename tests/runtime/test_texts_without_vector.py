@@ -1,0 +1,182 @@
+"""Test that a text on which onnxruntime fails is named, and costs no other text of a call or file."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from support.bundles import add_token_without_row, copy_bundle
+from support.cli import invoke, refused
+from whiten import Encoder
+from whiten_runtime.commands.main import whiten
+from whiten_runtime.errors import NoVectorError, RunError
+from whiten_runtime.inference.engine import Engine, TokenRunner
+
+BAD = "see <image> here"
+GOOD = ("a dog", "the cat", "the fox runs", "a bird in the sky, and nothing else")
+
+
+@pytest.fixture(scope="module", params=["bundle-v1", "bundle-v1-int8", "bundle-v1-published"])
+def broken(request: pytest.FixtureRequest, golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    bundle = copy_bundle(golden / request.param, tmp_path_factory.mktemp("broken"))
+    add_token_without_row(bundle, "<image>")
+    return bundle
+
+
+@pytest.fixture(params=[1, 2, 4])
+def encoder(request: pytest.FixtureRequest, broken: Path) -> Encoder:
+    return Encoder(broken, threads=request.param)
+
+
+def test_text_is_named_by_its_index(encoder: Encoder, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        NoVectorError, match=r"^texts\[1\] has no vector \(onnxruntime failed: .*; leave it out"
+    ) as error:
+        encoder.encode(["fine", BAD, "fine"])
+    assert error.value.index == 1
+    assert list(error.value.failures) == [1]
+    with pytest.raises(NoVectorError, match=r"^texts\[0\] "):
+        encoder.encode(BAD)
+    with pytest.raises(NoVectorError, match=r"^texts\[5000\] .*, and 2 more such texts; "):
+        encoder.encode([*GOOD * 1250, BAD, *GOOD * 100, BAD, BAD])
+    assert capfd.readouterr().err == ""
+
+
+def test_text_of_a_later_window_comes_with_its_words(encoder: Encoder) -> None:
+    texts = [*GOOD * 1250, BAD]
+    options = encoder._embedder.options(encoder.manifest)
+    with pytest.raises(NoVectorError) as error:
+        for _ in encoder._embedder.windows(iter(texts), options):
+            pass
+    assert (error.value.index, error.value.text) == (5000, BAD)
+
+
+@settings(deadline=None, max_examples=25)
+@given(places=st.sets(st.integers(0, 59), min_size=1), size=st.none() | st.integers(1, 8))
+def test_every_text_without_a_vector_is_found(broken: Path, places: set[int], size: int | None) -> None:
+    with Encoder(broken, threads=2) as encoder:
+        texts = [BAD if index in places else GOOD[index % 4] for index in range(60)]
+        ids = encoder._tokenizer.tokenize(texts)
+        vectors: dict[int, NDArray[np.float32]] = {}
+
+        def collect() -> None:
+            for group, rows in encoder._engine.run(ids, size):
+                vectors.update(zip(group.tolist(), rows, strict=True))
+
+        with pytest.raises(NoVectorError) as error:
+            collect()
+        assert set(error.value.failures) == places
+        assert set(vectors) == set(range(60)) - places
+        wanted = encoder.encode(list(GOOD))
+        for index, row in vectors.items():
+            np.testing.assert_allclose(row, wanted[index % 4], atol=2e-5 * np.linalg.norm(row))
+
+
+def test_failure_of_the_engine_names_no_text(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Encoder(broken, threads=1) as encoder:
+        runs = 0
+
+        def fail(self: Engine, feed: object, values: object = ()) -> NDArray[np.float32]:
+            nonlocal runs
+            runs += 1
+            raise RunError("onnxruntime failed: the device was lost")
+
+        monkeypatch.setattr(Engine, "run_batch", fail)
+        with pytest.raises(RunError, match=r"^onnxruntime failed: the device was lost$"):
+            encoder.encode(list(GOOD) * 100)
+        assert runs == 2  # the batch, and a text of one token
+        with pytest.raises(RunError, match=r"^onnxruntime failed: the device was lost$"):
+            encoder.encode(GOOD[0])
+
+
+def test_batch_that_fails_only_as_a_whole_is_halved(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for a whole batch may be lacking where that for its halves is there."""
+    with Encoder(broken, threads=1) as encoder:
+        wanted = encoder.encode(list(GOOD))
+        whole = Engine.run_batch
+
+        def fail(self: Engine, feed: dict[str, NDArray[np.int64]], *values: object) -> NDArray[np.float32]:
+            if len(feed["input_ids"]) > 1:
+                raise RunError("onnxruntime failed: bad allocation")
+            return whole(self, feed, *values)
+
+        monkeypatch.setattr(Engine, "run_batch", fail)
+        np.testing.assert_allclose(encoder.encode(list(GOOD)), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), KeyError("x")])
+def test_other_errors_are_not_those_of_a_text(
+    broken: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    with Encoder(broken, threads=1) as encoder:
+        monkeypatch.setattr(Engine, "run_batch", fail)
+        with pytest.raises(type(error)):
+            encoder.encode(list(GOOD))
+
+
+def test_token_runner_names_the_only_text(broken: Path) -> None:
+    with Encoder(broken, threads=1) as encoder:
+        runner: TokenRunner = encoder.token_runner()
+        ids = encoder._tokenizer.tokenize([BAD, GOOD[0]])
+        with pytest.raises(NoVectorError, match=r"^texts\[0\] "):
+            runner.run(ids[:1])
+        with pytest.raises(RunError, match="^onnxruntime failed"):
+            runner.run(ids)
+        assert runner.run(ids[1:]).shape == (1, encoder.dimension)
+
+
+def test_error_can_be_pickled_and_moved() -> None:
+    error = pickle.loads(pickle.dumps(NoVectorError({3: "has no vector (x)", 2: "has no vector (y)"})))
+    assert str(error) == "texts[2] has no vector (y), and 1 more such texts; leave it out, or export the model again"
+    assert str(error.moved(10)).startswith("texts[12] ")
+
+
+FILES = {
+    "lines.txt": "\n".join([*GOOD, "", BAD, "end"]) + "\n",
+    "lines.jsonl": "\n\n".join(json.dumps({"text": text}) for text in (*GOOD, BAD)),
+    "lines.csv": '"n","text"\n1,"two\nlines"\n2,"' + BAD + '"\n',
+    "lines.tsv": f"n\ttext\n1\ta dog\n2\t{BAD}\n",
+}
+LINES = {"lines.txt": 6, "lines.jsonl": 9, "lines.csv": 4, "lines.tsv": 3}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_embed_names_the_line(broken: Path, tmp_path: Path, name: str) -> None:
+    file, out = tmp_path / name, tmp_path / "vectors.npy"
+    file.write_text(FILES[name], encoding="utf-8")
+    line = refused("embed", broken, "--input", file, "--out", out, code=1)
+    assert line.startswith(f"error: {file}: line {LINES[name]} has no vector (onnxruntime failed: ")
+    assert not out.exists()
+
+
+def test_embed_names_the_row_of_a_parquet_file(broken: Path, tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"text": [*GOOD, BAD]}), file, row_group_size=2)
+    assert refused("embed", broken, "--input", file, code=1).startswith(f"error: {file}: row 5 has no vector ")
+
+
+def test_embed_names_the_line_of_standard_input(broken: Path) -> None:
+    result = invoke(whiten, "embed", broken, "-", stdin="\n".join([*GOOD, BAD]))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: standard input: line 5 has no vector ")
+
+
+def test_refit_names_the_line_of_the_corpus(broken: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    file = tmp_path / "corpus.txt"
+    file.write_text(
+        "\n\n".join([*[f"{text} {number}" for number in range(20) for text in GOOD], BAD]), encoding="utf-8"
+    )
+    line = refused("refit", broken, "--corpus", file, "--out", tmp_path / "refitted", code=1)
+    assert line.startswith(f"error: {file}: line 161 has no vector (onnxruntime failed: ")
+    assert repr(BAD) in line
+    assert not (tmp_path / "refitted").exists()

@@ -1,0 +1,100 @@
+"""Test that rows on which onnxruntime fails are named, or left out, by jobs over many files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from support.bundles import add_token_without_row, copy_bundle, edit_initializer
+from support.cli import invoke, ok
+from whiten import Encoder
+from whiten_runtime.commands.main import whiten
+
+BAD = "see <image> here"
+
+
+@pytest.fixture(scope="module")
+def broken(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    bundle = copy_bundle(tiny_bundle, tmp_path_factory.mktemp("broken"))
+    add_token_without_row(bundle, "<image>")
+    return bundle
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    lines = [f"a dog and {number} cats" for number in range(300)]
+    lines[77] = lines[78] = lines[250] = BAD
+    lines[30] = ""
+    (folder / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    rows = [*(f"the fox {number}" for number in range(60)), BAD, None]
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), folder / "b.parquet")
+    return folder
+
+
+def test_embed_many_names_file_and_row(broken: Path, source: Path, tmp_path: Path) -> None:
+    arguments = ("embed-many", broken, "--input", source, "--out", tmp_path / "out", "--workers", 1)
+    (source / "b.parquet").unlink()
+    result = invoke(whiten, *arguments)
+    assert result.exit_code == 1
+    assert "error: a.txt: row 78 has no vector (onnxruntime failed: " in result.stderr
+    assert "--on-error record" in result.stderr
+
+
+def test_embed_many_leaves_rows_out(broken: Path, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ("--input", source, "--out", out, "--texts-per-shard", 200, "--workers", 1, "--on-error", "record")
+    found = json.loads(ok("embed-many", broken, *arguments, "--json").stdout)
+    assert (found["rows"], found["wrong"]) == (300 - 3 + 60, 5)
+    wrong = [json.loads(line) for line in (out / "_errors.jsonl").read_text("utf-8").splitlines()]
+    assert [(row["file"], row["row"]) for row in wrong] == [
+        ("a.txt", 78), ("a.txt", 79), ("a.txt", 251), ("b.parquet", 61), ("b.parquet", 62),
+    ]  # fmt: skip
+    assert all("has no vector (onnxruntime failed: " in row["reason"] for row in wrong[:4])
+    table = pyarrow.concat_tables([pyarrow.parquet.read_table(path) for path in sorted(out.glob("*.parquet"))])
+    kept = [("a.txt", row) for row in range(1, 301) if row not in (78, 79, 251)] + [
+        ("b.parquet", n) for n in range(1, 61)
+    ]
+    assert list(zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True)) == kept
+    with Encoder(broken) as encoder:
+        texts = ["" if row == 31 else f"a dog and {row - 1} cats" for file, row in kept if file == "a.txt"]
+        vectors = np.stack(table["embedding"].to_numpy())[: len(texts)]
+        np.testing.assert_allclose(vectors, encoder.encode(texts), atol=1e-5)
+
+
+def test_shard_of_rows_without_vectors_is_empty(broken: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text(f"{BAD}\n" * 5, encoding="utf-8")
+    arguments = ("--input", tmp_path / "in.txt", "--out", tmp_path / "out", "--workers", 1, "--on-error", "record")
+    found = json.loads(ok("embed-many", broken, *arguments, "--json").stdout)
+    assert (found["rows"], found["wrong"], found["blank"]) == (0, 5, 0)
+    assert len(pyarrow.parquet.read_table(tmp_path / "out" / "part-000000.parquet")) == 0
+
+
+def test_coordinate_beyond_float16_is_of_its_row(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path)
+    texts = ["A text.", "a dog", "the cat", "the fox runs over the field"]
+    with Encoder(bundle) as encoder:
+        largest = np.abs(encoder.encode(texts)).max(axis=1)
+    row = int(largest[1:].argmax()) + 1
+    assert largest[row] > largest[0]
+    others = np.delete(largest, row).max()
+    edit_initializer(bundle, "whitening.weight", lambda weight: weight * (65504 / np.sqrt(others * largest[row])))
+    (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+    arguments = ("embed-many", bundle, "--input", tmp_path / "in.txt", "--out", tmp_path / "out", "--workers", 1)
+    result = invoke(whiten, *arguments, "--vector-type", "float16")
+    assert result.exit_code == 1
+    assert f"error: in.txt: row {row + 1} has a coordinate beyond 65,504" in result.stderr
+    found = json.loads(ok(*arguments, "--vector-type", "float16", "--on-error", "record", "--json").stdout)
+    assert (found["rows"], found["wrong"]) == (3, 1)
+
+
+def test_fit_many_names_file_and_row(broken: Path, source: Path, tmp_path: Path) -> None:
+    (source / "b.parquet").unlink()
+    out = tmp_path / "fitted.safetensors"
+    result = invoke(whiten, "fit-many", broken, "--corpus", source, "--out", out, "--workers", 1)
+    assert result.exit_code == 1
+    assert "error: a.txt: row 78 has no vector (onnxruntime failed: " in result.stderr
