@@ -9,7 +9,7 @@ from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.tokenizers import SourceTokenizer, check_tokenizer
+from whiten_export.sources.tokenizers import SourceTokenizer, check_tokenizer, specials_without_row, without_tokens
 from whiten_runtime.bundle.records import Pooling, Source, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 from whiten_runtime.reporter import Reporter
@@ -42,8 +42,15 @@ class TokenModel:
 
 def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | None = None) -> TokenModel:
     """Read everything about a model except its weights."""
-    model = _open(checkpoint, choice, report or Reporter())
+    report = report or Reporter()
+    model = _open(checkpoint, choice, report)
     check_tokenizer(checkpoint, model.tokenizer, model.vocab_size)
+    if removed := specials_without_row(model.tokenizer, model.vocab_size):
+        report.stage(
+            f"the embeddings have no row for {len(removed)} of the tokenizer's special tokens, such as '{removed[0]}': "
+            "texts that hold them are read as ordinary characters"
+        )
+        model.tokenizer = without_tokens(model.tokenizer, removed)
     return model
 
 

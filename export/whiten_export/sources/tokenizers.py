@@ -1,7 +1,8 @@
 """Describe the tokenizer of a checkpoint in the format of Hugging Face tokenizers."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,23 @@ def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: in
             "the tokenizer that the model was trained with"
         )
     check_ends(backend, f"'{checkpoint.model}'")
+
+
+def specials_without_row(tokenizer: SourceTokenizer, rows: int) -> tuple[str, ...]:
+    """Return the added special tokens whose ids are beyond the embeddings, such as EmbeddingGemma's for images."""
+    added = Tokenizer.from_str(tokenizer.json).get_added_tokens_decoder()
+    return tuple(token.content for number, token in added.items() if token.special and number >= rows)
+
+
+def without_tokens(tokenizer: SourceTokenizer, removed: Container[str]) -> SourceTokenizer:
+    """Return a tokenizer that does not know some added tokens: texts that hold them are read as other characters."""
+    content = json.loads(tokenizer.json)
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in removed]
+    vocabulary = content["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        content["model"]["vocab"] = {token: number for token, number in vocabulary.items() if token not in removed}
+    specials = {name: token for name, token in tokenizer.specials.items() if token not in removed}
+    return replace(tokenizer, json=Tokenizer.from_str(json.dumps(content)).to_str(), specials=specials)
 
 
 def read_backend(path: Path) -> Tokenizer:
