@@ -195,7 +195,7 @@ def compare_tokenizers(plan: Plan, stage: Path) -> None:
     ours = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
     own = plan.model.tokenizer.own_ids(texts, plan.max_seq_length)
     compared = [index for index, ids in enumerate(own) if max(ids, default=0) < plan.model.vocab_size]
-    check_tokens(*([rows[index] for index in compared] for rows in (ours, own, texts)))
+    check_tokens([ours[i] for i in compared], [own[i] for i in compared], [texts[i] for i in compared])
 
 
 def prove(
@@ -220,10 +220,11 @@ def prove(
 
     def proof() -> ParityRecord:
         on = _on_cuda(options, report) if choice.target == "cuda" else options
-        agreement = check_bundle(stage, expected, on)
-        if not gate_of(choice.precision, choice.vector_type).passes(agreement):
-            raise failure(agreement, expected, choice.precision, choice.vector_type, _named(plan))
-        return parity_record(expected.reference, agreement, on)
+        outcome = check_bundle(stage, expected, on)
+        if not gate_of(choice.precision, choice.vector_type).passes(outcome.agreement):
+            remedies = _remedies(plan, decision.fitted)
+            raise failure(outcome, expected, choice.precision, choice.vector_type, _named(plan), remedies)
+        return parity_record(expected.reference, outcome.agreement, on)
 
     return write_proven(stage, manifest, proof)
 
@@ -282,6 +283,15 @@ def _compare_published(plan: Plan, expected: Expected, stage: Path) -> ParityRec
         return None
     agreement = compare_published(expected, published, requests, plan.own.normalize, plan.model.record.model)
     return parity_record(published.name, agreement)
+
+
+def _remedies(plan: Plan, fitted: WhiteningMap | None) -> list[str]:
+    """Return which choices of an export may let it pass the gate, of those that it has."""
+    if fitted is None and plan.recipe.graph.precision == "fp32":
+        return []
+    others = ["other layers"] if len(plan.model.layers) > 1 else []
+    pooled = ["mean pooling"] if plan.pooling != "mean" and not plan.keeps_modules else []
+    return [*pooled, *others, *(["a smaller --dim", "--whitening none"] if fitted is not None else [])]
 
 
 def _named(plan: Plan) -> str:

@@ -282,7 +282,7 @@ def _rewritten(bundle: Bundle) -> dict[str, FileRecord]:
 
 
 def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:
-    agreement = check_bundle(stage, Expected("", probes), options)
+    agreement = check_bundle(stage, Expected("", probes), options).agreement
     gate = gate_of(manifest.precision, manifest.vectors)
     if not gate.passes(agreement):
         raise ParityError(

@@ -1,7 +1,7 @@
 """Check a bundle at the parity gate: open it as written, and compare it with its reference."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +22,8 @@ from whiten_runtime.bundle.parity import (
 )
 from whiten_runtime.bundle.ranges import to_steps
 from whiten_runtime.bundle.records import Precision, VectorType
-from whiten_runtime.errors import ParityError
-from whiten_runtime.inference.embedder import EncodeOptions
+from whiten_runtime.errors import NoVectorError, ParityError, RunError, WhitenError, one_line
+from whiten_runtime.inference.embedder import Embedder, EncodeOptions, with_prompt
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -157,7 +157,12 @@ def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -
     """Return the vector of each row before whitening."""
 
     def compute(row: Row) -> Float64Array:
-        return definition.unwhitened(*row)
+        try:
+            return definition.unwhitened(*row)
+        except (WhitenError, MemoryError):
+            raise
+        except Exception as error:  # of a network's own code
+            raise _reference_failure(definition, row, error) from error
 
     found: dict[Row, Float64Array] = {}
     bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
@@ -168,6 +173,34 @@ def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -
             found[row] = vector
             advance(len(row[0]))
     return found
+
+
+def _reference_failure(definition: Definition, row: Row, error: Exception) -> WhitenError:
+    """Return the error of a reference that fails on a text, and say which texts it computes."""
+    ids, left_out = row
+
+    def runs(length: int) -> bool:
+        try:
+            definition.unwhitened(ids[:length], min(left_out, length))
+        except Exception:
+            return False
+        return True
+
+    what = (
+        f"{definition.reference.name} fails on a text of {len(ids)} tokens ({type(error).__name__}: {one_line(error)})"
+    )
+    if length := _longest(runs, len(ids)):
+        return ParityError(f"{what}, but not on one of {length}: pass --max-length {length}; no bundle was written")
+    return ParityError(f"{what}, and on shorter ones: the bundle cannot be compared with it, and was not written")
+
+
+def _longest(runs: Callable[[int], bool], fails: int) -> int:
+    """Return the largest number of tokens that runs, below one that fails; 0 if none does."""
+    good = 0
+    while fails - good > 1:
+        middle = (good + fails) // 2
+        good, fails = (middle, fails) if runs(middle) else (good, middle)
+    return good
 
 
 def compare_published(
@@ -201,17 +234,50 @@ def _rows(feed: Feed) -> list[list[int]]:
     return [ids[mask.astype(bool)].tolist() for ids, mask in pairs]
 
 
-def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Agreement:
+@dataclass(frozen=True)
+class Outcome:
+    """Holds how far a bundle agrees with its reference."""
+
+    agreement: Agreement  # of all texts, alone and in batches
+    alone: Agreement  # of texts that are computed alone
+
+
+def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Outcome:
     """Compare a bundle with the reference: its probes alone and batched, texts with prompts, batches of odd shapes."""
     bundle, embedder = load_bundle(root, options)
     with embedder:
         whole = dataclasses.replace(EncodeOptions.of(bundle.manifest), finite=False)  # the gate says so itself
-        got = [*alone_and_batched(lambda texts: embedder.embed(texts, whole), expected.probes.texts)]
-        got.extend(embedder.engine.run_batch(feed) for feed in expected.batches)
-        for request in expected.requests:
-            got.append(embedder.embed(request.texts, dataclasses.replace(whole, prompt=request.prompt)))
-    want = np.concatenate([expected.probes.embeddings, expected.finished])
-    return compare_finished(bundle.manifest.vectors, np.concatenate(got), want)
+
+        def embed(texts: Sequence[str], prompt: str = whole.prompt) -> NDArray[np.float32]:
+            try:
+                return embedder.embed(texts, dataclasses.replace(whole, prompt=prompt))
+            except NoVectorError as error:
+                raise _bundle_failure(embedder, with_prompt(prompt, [texts[error.index]])[0], error) from None
+
+        alone, batched = alone_and_batched(embed, expected.probes.texts)
+        others = [embedder.engine.run_batch(feed) for feed in expected.batches]
+        others += [embed(request.texts, request.prompt) for request in expected.requests]
+    kind, probes = bundle.manifest.vectors, expected.probes.embeddings
+    want = np.concatenate([probes, expected.finished])
+    agreement = compare_finished(kind, np.concatenate([alone, batched, *others]), want)
+    return Outcome(agreement, compare_finished(kind, alone, probes))
+
+
+def _bundle_failure(embedder: Embedder, text: str, error: NoVectorError) -> ParityError:
+    """Return the error of a bundle on which onnxruntime fails for a text, and say which texts run."""
+    ids = embedder.tokenizer.cut(embedder.tokenizer.tokenize([text])[0])
+
+    def runs(length: int) -> bool:
+        try:
+            embedder.engine.run_batch(embedder.engine.feed([ids[:length]]))
+        except RunError:
+            return False
+        return True
+
+    what = f"a text of {len(ids)} tokens {error.failures[error.index]}"
+    if length := _longest(runs, len(ids)):
+        return ParityError(f"{what}, but one of {length} has: pass --max-length {length}; no bundle was written")
+    return ParityError(f"{what}: {text[:60]!r}; no bundle was written")
 
 
 def check_rounding(reference: Float64Array, vectors: VectorType) -> None:
@@ -229,16 +295,22 @@ def check_rounding(reference: Float64Array, vectors: VectorType) -> None:
 
 
 def failure(
-    agreement: Agreement, expected: Expected, precision: Precision, vectors: VectorType, what: str
+    outcome: Outcome, expected: Expected, precision: Precision, vectors: VectorType, what: str, remedies: Sequence[str]
 ) -> ParityError:
-    """Return the error of a bundle that failed its gate; `what` describes the network, its layers and pooling."""
-    reason = (
-        f"the bundle of {what} differs from {expected.reference}: {agreement}; wanted {gate_of(precision, vectors)}"
-    )
+    """Return the error of a bundle that failed its gate.
+
+    `what` describes the network, its layers and pooling; `remedies` are what may help, such as "mean pooling".
+    """
+    gate = gate_of(precision, vectors)
+    reason = f"the bundle of {what} differs from {expected.reference}: {outcome.agreement}; wanted {gate}"
     if not np.isfinite(expected.probes.embeddings).all():
         hint = "the reference's own vectors are not finite: check the model"
+    elif gate.passes(outcome.alone):
+        hint = "texts that are computed alone agree: the network's vectors depend on padding, so it is not supported"
     elif precision != "fp32":
-        hint = f"{precision} costs these vectors too much: use --precision fp32, a smaller --dim or other layers"
+        hint = f"{precision} costs these vectors too much: use {' or '.join(('--precision fp32', *remedies))}"
+    elif remedies:
+        hint = f"it may be rounding, which a whitening magnifies where texts differ: use {' or '.join(remedies)}"
     else:
-        hint = "use mean pooling, other layers or a smaller --dim: whitening magnifies rounding where texts differ"
+        hint = "the network computes something else as a graph, and is not supported"
     return ParityError(f"{reason}; {hint}; no bundle was written")

@@ -14,7 +14,6 @@ class Family:
 
     model_class: str = "AutoModel"  # class of transformers whose `hidden_states` are those of the encoder
     supported: bool = True  # whether the tests export a network of this architecture
-    positions_after_pad: bool = False  # position ids start at the pad id + 1, so that many positions cannot be used
     # a token's first hidden state depends on its neighbours' word embeddings. Those of padding must then be
     # zeros, so that a vector does not depend on padding
     mixes_embeddings: bool = False
@@ -24,14 +23,13 @@ class Family:
 
 
 _ENCODER = Family()
-_AFTER_PAD = Family(positions_after_pad=True)
 _UNKNOWN = Family(supported=False)
 _DECODER = Family(arguments={"use_cache": False})
 
 FAMILIES = {
     "albert": _ENCODER,
     "bert": _ENCODER,
-    "camembert": _AFTER_PAD,
+    "camembert": _ENCODER,
     "deberta": _ENCODER,
     "distilbert": _ENCODER,
     "electra": _ENCODER,
@@ -43,17 +41,17 @@ FAMILIES = {
     "mistral": _DECODER,
     "mobilebert": Family(mixes_embeddings=True),
     "modernbert": _ENCODER,
-    "mpnet": _AFTER_PAD,
+    "mpnet": _ENCODER,
     "mt5": Family(model_class="MT5EncoderModel", supported=False),
     "nomic_bert": _ENCODER,
     "qwen2": _DECODER,
     "qwen3": _DECODER,
-    "roberta": _AFTER_PAD,
+    "roberta": _ENCODER,
     "squeezebert": _ENCODER,
     "t5": Family(model_class="T5EncoderModel"),
     "umt5": Family(model_class="UMT5EncoderModel", supported=False),
     "xlm": _ENCODER,
-    "xlm-roberta": _AFTER_PAD,
+    "xlm-roberta": _ENCODER,
 }
 
 
@@ -62,11 +60,50 @@ def family_of(model_type: str) -> Family:
     return FAMILIES.get(model_type, _UNKNOWN)
 
 
-def usable_positions(config: Any) -> int | None:
+_AFTER_PAD = frozenset(
+    (
+        *("camembert", "data2vec-text", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta"),
+        *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    )
+)
+"""Architectures whose position ids start behind the id of the padding token; all that transformers has."""
+
+
+def positions_before(config: Any) -> int:
+    """Return the number of positions before that of the first token; a network itself tells it for sure."""
+    return (config.pad_token_id or 0) + 1 if config.model_type in _AFTER_PAD else 0
+
+
+def usable_positions(config: Any, before: int) -> int | None:
     """Return the number of tokens that a config's position embeddings have room for; None if it does not say."""
     positions = getattr(config, "max_position_embeddings", None)
-    if positions is None or positions < 1:
-        return None
-    if family_of(config.model_type).positions_after_pad:
-        positions -= (config.pad_token_id or 0) + 1
-    return int(positions)
+    return None if positions is None or positions < 1 else int(positions) - before
+
+
+@dataclass(frozen=True)
+class RotaryScaling:
+    """Describes rotary embeddings whose frequencies depend on the longest text of a batch."""
+
+    kind: str  # name of the scaling in transformers
+    unscaled: int  # number of tokens up to which the frequencies are always the same
+
+
+_ORIGINAL = "original_max_position_embeddings"
+
+SCALED_BY_LENGTH = ("dynamic", "longrope", "su")
+"""Kinds of rotary embeddings in transformers that compute frequencies anew for long batches; "su" is longrope's former
+name. Those of the others ("linear", "yarn", "llama3", "proportional") never change."""
+
+
+def rotary_scaling(config: Any) -> RotaryScaling | None:
+    """Return the scaling of a config's rotary embeddings that depends on the length of a batch; None for no such."""
+    settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    positions = getattr(config, "max_position_embeddings", None)
+    for each in (settings, *settings.values()):  # some architectures have one for each type of layer
+        kind = (each.get("rope_type") or each.get("type")) if isinstance(each, Mapping) else None
+        if kind not in SCALED_BY_LENGTH:
+            continue
+        stated = (getattr(config, _ORIGINAL, None), each.get(_ORIGINAL))
+        unscaled = next((length for length in stated if length and kind != "dynamic"), positions)
+        return None if unscaled is None else RotaryScaling(kind, int(unscaled))
+    return None

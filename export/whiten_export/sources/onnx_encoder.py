@@ -17,7 +17,7 @@ from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.checkpoints.published import read_settings
-from whiten_export.sources.families import family_of, usable_positions
+from whiten_export.sources.families import family_of, positions_before, rotary_scaling, usable_positions
 from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import file_tokenizer
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
@@ -150,6 +150,8 @@ _CONFIG_NAMES = {
     "hidden_size": ("hidden_size", "dim", "d_model", "emb_dim", "n_embd"),
     "vocab_size": ("vocab_size", "n_words"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions"),
+    "original_max_position_embeddings": ("original_max_position_embeddings",),
+    "rope_parameters": ("rope_parameters", "rope_scaling"),
 }
 """Names in `config.json` that architectures use for the same value."""
 
@@ -193,7 +195,8 @@ class OnnxEncoder(TokenModel):
         self.layers = tuple(sorted(self._outputs))
         recommended = recommended_layers(checkpoint, count)
         self.default_layers = tuple(layer for layer in recommended if layer in self.layers) or self.layers[-1:]
-        self.positions = usable_positions(config)
+        self.positions = usable_positions(config, positions_before(config))
+        self.scaling = rotary_scaling(config)
         self.vocab_size: int = config.vocab_size
         self.client_config: Mapping[str, Any] = content | {
             "hidden_size": config.hidden_size,

@@ -90,16 +90,6 @@ def test_missing_pad_token_is_set(checkpoint: Callable[[str], Path], tmp_path: P
     assert json.loads((out / "whiten.json").read_text())["pad_token_id"] == 2
 
 
-def test_positions_up_to_the_pad_id_are_not_usable(checkpoint: Callable[[str], Path]) -> None:
-    for family in ("roberta", "xlm-roberta", "mpnet"):
-        config = transformers.AutoConfig.from_pretrained(checkpoint(family))
-        assert config.max_position_embeddings == MAX_LENGTH + 2
-        assert families.usable_positions(config) == MAX_LENGTH
-        assert f"positions for {MAX_LENGTH} tokens" in refused(
-            "export", checkpoint(family), "--max-length", MAX_LENGTH + 1
-        )
-
-
 def test_merged_pieces_outside_the_vocabulary_are_unknown(tmp_path: Path) -> None:
     """XLM's vocabulary lacks some pieces that its merges make: for these, the original gives <unk>."""
     directory = save_checkpoint("xlm", tmp_path / "xlm")

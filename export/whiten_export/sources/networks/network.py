@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.checkpoints.published import read_settings
-from whiten_export.sources.families import family_of
+from whiten_export.sources.families import SCALED_BY_LENGTH, family_of, positions_before, rotary_scaling
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 
@@ -79,8 +79,31 @@ def from_pretrained(
 _SAFE = find_spec("transformers.utils.output_capturing") is not None
 """Whether transformers collects hidden states for each thread apart; before version 5 it replaced blocks' methods."""
 
-_REMEMBERING = ("dynamic", "longrope")
-"""Kinds of rotary embeddings that keep frequencies for the longest text so far."""
+
+def empty_positions(config: Any, trust_remote_code: bool) -> int:
+    """Return the number of positions before that of the first token: those up to the padding id, where there is one."""
+    try:
+        with quiet(), torch.device("meta"):
+            network = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+    except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
+        return positions_before(config)
+    tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
+    paddings = [table.padding_idx for table in tables if isinstance(table, nn.Embedding)]
+    return max((padding + 1 for padding in paddings if padding is not None), default=0)
+
+
+_POSITION_TABLES = ("position_embeddings", "embed_positions")
+"""Names that tables of learned positions have in networks."""
+
+
+def fix_frequencies(network: nn.Module) -> None:
+    """Let rotary embeddings have the frequencies of batches that are not scaled, whatever the length."""
+    for module in network.modules():
+        kinds: Any = getattr(module, "rope_type", None)
+        if kinds in SCALED_BY_LENGTH:
+            module.__dict__["rope_type"] = "default"
+        elif isinstance(kinds, dict):  # kinds for each type of layer
+            kinds.update({name: "default" for name, kind in kinds.items() if kind in SCALED_BY_LENGTH})
 
 
 @contextmanager
@@ -100,9 +123,8 @@ def one_thread() -> Iterator[int]:
 
 def keeps_nothing(network: nn.Module) -> bool:
     """Return whether a network of a known architecture keeps nothing between calls, so that threads can share it."""
-    kinds = (str(getattr(module, "rope_type", "")) for module in network.modules())
     known = family_of(str(getattr(getattr(network, "config", None), "model_type", ""))).supported
-    return _SAFE and known and not any(kind in text for text in kinds for kind in _REMEMBERING)
+    return _SAFE and known and rotary_scaling(getattr(network, "config", None)) is None
 
 
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")

@@ -17,8 +17,10 @@ from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
-from whiten_export.sources.families import family_of, usable_positions
+from whiten_export.sources.families import family_of, rotary_scaling, usable_positions
 from whiten_export.sources.networks.network import (
+    empty_positions,
+    fix_frequencies,
     keeps_nothing,
     load_config,
     load_network,
@@ -45,12 +47,18 @@ class PyTorchModel(TokenModel):
             if not isinstance(getattr(self._config, name, None), int):
                 kind = self._config.model_type
                 raise UsageError(f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder")
+        if getattr(self._config, "attention_type", None) == "block_sparse":
+            raise UsageError(
+                f"'{checkpoint.model}' has block-sparse attention, which pads texts to blocks and chooses some at "
+                'random; set "attention_type": "original_full" in its config.json, and whole texts attend to each other'
+            )
         count: int = self._config.num_hidden_layers
         self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
         self.record = source_record(checkpoint, self._config.model_type, count, self._config.hidden_size)
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
-        self.positions = usable_positions(self._config)
+        self.positions = usable_positions(self._config, empty_positions(self._config, trust_remote_code))
+        self.scaling = rotary_scaling(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
         self.supported = family_of(self._config.model_type).supported
@@ -58,6 +66,7 @@ class PyTorchModel(TokenModel):
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
         network = self._network("pooler" in pooling_modes(pooling))
+        fix_frequencies(network)
         model = trace(network, layers)
         pooler = _describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
         if self.tokenizer.surplus_from is not None:
@@ -178,6 +187,11 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
+        if any(name in _innermost(error) for name in _BRANCHES):
+            raise WhitenError(
+                f"a network of type '{_model_type(network)}' chooses what it computes by the length or the words of a "
+                "text, which one graph for all texts cannot: it is not supported; --debug shows PyTorch's report"
+            ) from error
         raise WhitenError(
             f"PyTorch cannot export a network of type '{_model_type(network)}': {_innermost(error)}; run with "
             "--debug for the whole report"
@@ -187,6 +201,10 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     model: ir.Model = program.model
     strip(model)
     return model
+
+
+_BRANCHES = ("GuardOnDataDependentSymNode", "ConstraintViolationError")
+"""Errors of PyTorch's exporter for code that branches on a value of a text, or takes texts of some lengths only."""
 
 
 def _check_runs(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> None:
