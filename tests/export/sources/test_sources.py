@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import transformers
 from support.checkpoints import save_checkpoint, write_json, write_modules
 from support.cli import invoke, ok, refused
 from support.corpus import sentences
-from support.families import MAX_LENGTH
+from support.families import FAMILIES, MAX_LENGTH
+from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
@@ -114,3 +116,31 @@ def test_merged_pieces_outside_the_vocabulary_are_unknown(tmp_path: Path) -> Non
     with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
         agreement = compare(encoder.encode(texts), np.stack(want))
     assert GATES["fp32"].passes(agreement), str(agreement)
+
+
+BRANCHING = {
+    "longformer": (
+        "roberta",
+        {"attention_window": [8] * 4, "sep_token_id": 2},
+        "chooses what it computes by the length",
+    ),
+    "big_bird": ("bert", {"attention_type": "block_sparse", "block_size": 4}, '"attention_type": "original_full"'),
+}
+
+
+@pytest.mark.parametrize("kind", BRANCHING)
+def test_network_that_branches_on_the_length_is_refused_in_words(kind: str, tmp_path: Path) -> None:
+    like, settings, words = BRANCHING[kind]
+    family = replace(FAMILIES[like], model_type=kind)
+    if kind == "big_bird":
+        described = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+        write = partial(write_tokenizer_json, template="[CLS] $A [SEP]")
+        family = replace(family, vocabulary=write, tokenizer_config=described)
+    folder = save_checkpoint(family, tmp_path / kind, **settings)
+    command = ("export", folder, "--layers", 2, "--whitening", "none", "--out", tmp_path / "b")
+    assert words in refused(*command, code=2 if kind == "big_bird" else 1)
+    assert not (tmp_path / "b").exists()
+    if kind == "big_bird":
+        config = json.loads((folder / "config.json").read_text())
+        write_json(folder / "config.json", config | {"attention_type": "original_full"})
+        ok(*command)
