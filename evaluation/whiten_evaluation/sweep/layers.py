@@ -19,10 +19,10 @@ from whiten_export.sources.opening import TokenModel
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.bundle.records import Pooling, Side
 from whiten_runtime.errors import ParityError, WhitenError
 from whiten_runtime.files.replacing import replacing, written_as
-from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.embedder import Embedder, Prompts
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
@@ -44,6 +44,8 @@ class LayerGraph:
     width: int  # dimensions of a vector, d
     pad_token_id: int
     max_seq_length: int
+    truncation_side: Side
+    prompts: Prompts
 
     @property
     def path(self) -> Path:
@@ -52,8 +54,8 @@ class LayerGraph:
 
     def embedder(self, options: SessionOptions) -> Embedder:
         """Return an embedder of the graph."""
-        tokenizer = Tokenizer(self.folder / TOKENIZER_FILE, self.max_seq_length)
-        return load_graph(self.path, tokenizer, self.pad_token_id, options, LAYERS_OUTPUT)
+        tokenizer = Tokenizer(self.folder / TOKENIZER_FILE, self.max_seq_length, self.truncation_side)
+        return load_graph(self.path, tokenizer, self.pad_token_id, options, LAYERS_OUTPUT, self.prompts)
 
     def split(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Reshape rows of the graph's output to [texts, poolings, layers, d]."""
@@ -80,6 +82,7 @@ def open_graph(
     layers: tuple[int, ...],
     poolings: tuple[Pooling, ...],
     length: int,
+    prompts: Prompts,
     cache: Path,
     options: SessionOptions,
     report: Reporter,
@@ -87,11 +90,12 @@ def open_graph(
     """Return the graph of all layers from the cache; make and check it if it is not there."""
     config = sorted(model.client_config.items())
     made_of = (model.record.weights_sha256, model.record.revision, config, model.tokenizer.json)
-    parts = repr((version("whiten"), made_of, layers, poolings, length))
+    side, prompt = model.tokenizer.truncation_side, prompts.resolve()
+    parts = repr((version("whiten"), made_of, layers, poolings, length, side, prompt, prompts.pooled))
     key = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     folder = cache / f"{name.replace('/', '--')}-{key}"
     width, pad = model.record.hidden_size, model.tokenizer.pad_token_id
-    graph = LayerGraph(folder / "graph", layers, poolings, width, pad, length)
+    graph = LayerGraph(folder / "graph", layers, poolings, width, pad, length, side, prompts)
     if graph.path.is_file():
         return graph
     report.stage(f"making a graph of {model.record.model_type}, layers {', '.join(map(str, layers))}")
@@ -113,7 +117,8 @@ def write_layers(model: TokenModel, graph: LayerGraph) -> None:
     """Write the graph and the tokenizer into the graph's folder."""
     write_tokenizer(graph.folder, model.tokenizer, graph.max_seq_length)
     hidden = model.hidden_states(graph.layers, "+".join(graph.poolings))
-    save_graph(layers_graph(hidden, graph.layers, graph.poolings, graph.width), graph.path)
+    pooled = graph.prompts.pooled
+    save_graph(layers_graph(hidden, graph.layers, graph.poolings, graph.width, pooled), graph.path)
 
 
 def check_layers(
@@ -122,12 +127,13 @@ def check_layers(
     """Raise a ParityError if a layer or pooling differs from the model's reference on a dozen texts."""
     texts = probe_texts(min(graph.max_seq_length, 64))[1 : _CHECKED_TEXTS + 1]
     with graph.embedder(options) as embedder:
-        tokenizer = embedder.tokenizer
-        ids = [tokenizer.cut(row) for row in tokenizer.tokenize(list(texts))]
-        got = graph.split(embedder.embed(texts, embedder.whole(LAYERS_OUTPUT)))
+        output = embedder.whole(LAYERS_OUTPUT)
+        tokenized = embedder.tokenized(texts, output)
+        got = graph.split(embedder.embed(texts, output))
+    rows = [model.tokenizer.plain(row) for row in tokenized.ids]
     for index, pooling in enumerate(graph.poolings):
         reference = model.reference(graph.layers, pooling)
-        wanted = np.stack([_alone(reference.pooled, model.tokenizer.plain(row), graph) for row in ids], axis=1)
+        wanted = np.stack([_alone(reference.pooled, row, tokenized.prompt_tokens, graph) for row in rows], axis=1)
         advance(1)
         for number, layer in enumerate(graph.layers):
             agreement = compare(got[:, index, number], wanted[number])
@@ -138,11 +144,13 @@ def check_layers(
                 )
 
 
-def _alone(pooled: Callable[..., np.ndarray], ids: Sequence[int], graph: LayerGraph) -> np.ndarray:
+def _alone(pooled: Callable[..., np.ndarray], ids: Sequence[int], left_out: int, graph: LayerGraph) -> np.ndarray:
     if not ids:
         return np.zeros((len(graph.layers), graph.width))
     row = np.asarray([ids], np.int64)
-    return pooled(row, np.ones_like(row))[:, 0]
+    mask = np.ones_like(row)
+    mask[:, :left_out] = 2
+    return pooled(row, mask)[:, 0]
 
 
 def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOptions, report: Reporter) -> LayerVectors:

@@ -1,13 +1,14 @@
 """Compute Spearman's correlation of many combinations of layers from the vectors of single layers.
 
-A combination's vector is the mean of its layers' vectors (WhiteningBERT, section 3.2). Neither cosines nor a full
-whitening depend on its scale, so that sums can replace means. Two computations then need no pass over the vectors for
+A combination's vector is the mean of its layers' vectors (WhiteningBERT, section 3.2). Neither cosines nor a whitening
+depend on its scale, so that sums can replace means. Two computations then need no pass over the vectors for
 each combination:
 
 - Not whitened: with s the indicator vector of the layers and G[i, j] = xᵢ·yⱼ for a pair, x·y = sᵀ G s. One product of
   matrices gives the cosines of all combinations.
 - Whitened: the covariance of a sum is the sum of the layers' cross-covariances. Cosines do not change under a rotation,
-  so that Cholesky's root, Σ = Rᵀ R and z = R⁻ᵀ (x - μ), serves as well as the eigenvectors of `fit_map`.
+  so that Cholesky's root, Σ = Rᵀ R and z = R⁻ᵀ (x - μ), serves as well as the eigenvectors of `fit_map`. A soft
+  whitening is that of (1 - α) Σ + α tr(Σ) / d, as in `fit_map`.
 """
 
 from collections.abc import Callable, Sequence
@@ -95,8 +96,14 @@ class LayerMoments:
     """Means and cross-covariances of all layers on one set of texts, for the moments of any combination."""
 
     def __init__(
-        self, layers: tuple[int, ...], vectors: Float32Array, counts: Float64Array, most_bytes: int = MOST_BYTES
+        self,
+        layers: tuple[int, ...],
+        vectors: Float32Array,
+        counts: Float64Array,
+        shrinkage: float = 0.0,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
+        self.shrinkage = shrinkage  # weight of even variances in what is whitened; 0 for a full whitening
         self.n, width = int(counts.sum()), vectors.shape[2]
         self.enough = self.n > width + 1  # else all pairs would be equally similar, as `check_sample_count` says
         self._layers, self._vectors, self._counts = layers, vectors, counts
@@ -142,11 +149,12 @@ def raw_cosines(data: TaskVectors, combinations: Sequence[Combination]) -> list[
 
 
 def white_cosines(data: TaskVectors, fitted: LayerMoments, layers: Combination) -> Cosines | None:
-    """Return the cosines of a combination that is whitened in full; None if all fitted vectors are equal."""
+    """Return the cosines of a combination that is whitened; None if all fitted vectors are equal."""
     mean, covariance = fitted.of(layers)
-    ridge = RIDGE * np.trace(covariance) / len(mean)
+    even = np.trace(covariance) / len(mean) * np.eye(len(mean))
+    shrunk = (1 - fitted.shrinkage) * covariance + (fitted.shrinkage + RIDGE) * even
     try:
-        root = cholesky(covariance + ridge * np.eye(len(mean)), overwrite_a=True, check_finite=False).astype(np.float32)
+        root = cholesky(shrunk, overwrite_a=True, check_finite=False).astype(np.float32)
     except LinAlgError:
         return None
     centred = data.sum_of(layers) - mean.astype(np.float32)
@@ -163,7 +171,7 @@ def white_scores(
     threads: int = 1,
     advance: Callable[[int], object] = lambda count: None,
 ) -> list[float | None]:
-    """Return the scores of combinations that are whitened in full, None where nothing can be fitted."""
+    """Return the scores of combinations that are whitened, None where nothing can be fitted."""
 
     def score(layers: Combination) -> float | None:
         cosines = white_cosines(data, fitted, layers) if fitted.enough else None

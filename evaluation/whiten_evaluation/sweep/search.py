@@ -23,9 +23,10 @@ from whiten_evaluation.tasks.sts import Interval, interval, resampled
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.choosing import SOFT_WEIGHT
 
 Whitened = Literal["none", "task", "corpus"]
-"""Whitening of a score: none, fitted on each task's own sentences, or fitted on a corpus for all tasks."""
+"""Whitening of a score: none, in full on each task's own sentences, or softly, as an export's, on a corpus for all."""
 
 EXHAUSTIVE = 12
 """Largest number of layers of which all combinations are scored: 4,095 of them."""
@@ -173,7 +174,7 @@ class Search:
 
     def _fitted(self, pooling: Pooling) -> LayerMoments:
         vectors = self.corpus.of(pooling)
-        return LayerMoments(self.layers, vectors, np.ones(vectors.shape[1]))
+        return LayerMoments(self.layers, vectors, np.ones(vectors.shape[1]), SOFT_WEIGHT)
 
     def _best(self, pooling: Pooling, size: int, count: int) -> set[Combination]:
         """Return the best combinations of a size without whitening and of those whitened on the task."""

@@ -63,7 +63,8 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
             )
     sentences = corpus_sentences(width)
     with _timed(seconds, "graph"):
-        graph = open_graph(model, checkpoint.name, layers, plan.poolings, length, plan.cache, plan.options, report)
+        made_of = model, checkpoint.name, layers, plan.poolings, length, checkpoint.prompts
+        graph = open_graph(*made_of, plan.cache, plan.options, report)
     with _timed(seconds, "embed"):
         vectors = embed_layers(graph, plan.data.texts, plan.options, report)
         fitted = embed_layers(graph, sentences, plan.options, report)

@@ -97,12 +97,16 @@ def _share(index: int) -> str:
     return f"whiten.share_{index}"
 
 
-def layers_graph(hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[Pooling, ...], width: int) -> ir.Model:
+def layers_graph(
+    hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[Pooling, ...], width: int, prompts_pooled: bool
+) -> ir.Model:
     """Append several poolings of each layer to hidden states."""
+    if not prompts_pooled:
+        _attend_to_prompts(hidden.model)
     builder = GraphBuilder(hidden.model)
     vectors = []
     for pooling in poolings:
-        pooler = _Pooler(builder, hidden, pooling)
+        pooler = _Pooler(builder, hidden, pooling, not prompts_pooled)
         for layer, state in zip(layers, hidden.states, strict=True):
             vectors.append(describe(pooler(state), layer_value(layer, pooling), "batch_size", width))
     together = builder.op("Concat", *vectors, axis=1)

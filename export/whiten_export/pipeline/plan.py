@@ -118,10 +118,7 @@ class Plan:
     @property
     def prompts(self) -> Prompts:
         """Return the prompts of the model."""
-        own = self.own
-        if own is None:
-            return Prompts()
-        return Prompts(own.prompts, own.default_prompt_name, self.composition.include_prompt)
+        return self.checkpoint.prompts
 
     def with_layer_weights(self, weights: tuple[float, ...] | None) -> "Plan":
         """Return the plan of an export whose layers are averaged with these weights."""

@@ -1,6 +1,7 @@
 """Test scores of combinations of layers against a direct computation, and the graph and file of all layers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from support.families import WIDTH
 from support.sts import write_paper_layout
 from whiten import ParityError, WhitenError
 from whiten_evaluation.sweep import layers as layers_of_models
-from whiten_evaluation.sweep.layers import LayerGraph, check_layers, embed_layers, write_layers
+from whiten_evaluation.sweep.layers import LayerGraph, check_layers, embed_layers, open_graph, write_layers
 from whiten_evaluation.sweep.scoring import LayerMoments, TaskVectors, raw_cosines, white_scores
 from whiten_evaluation.sweep.search import of_sizes, searched_layers
 from whiten_evaluation.sweep.sweep import corpus_sentences
@@ -18,16 +19,19 @@ from whiten_evaluation.tasks.sts_files import Task, read_sts
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.opening import TokenModel, open_model
+from whiten_runtime.bundle.records import Side
 from whiten_runtime.files.corpus import builtin_sentences
+from whiten_runtime.inference.embedder import Prompts
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import WhiteningSpec, fit_map
+from whiten_whitening.maps import Shrinkage, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
 from whiten_whitening.similarity import cosines, spearman
 
 pytestmark = pytest.mark.slow
 
 OPTIONS = SessionOptions(threads=2)
+NO_PROMPTS = Prompts()
 EVERY = sorted(of_sizes(range(5), range(1, 6)))
 
 
@@ -50,12 +54,14 @@ def made(task: Task, layers: int = 5, width: int = 12) -> TaskVectors:
     return TaskVectors.of(task, tuple(range(layers)), texts, vectors.astype(np.float32))
 
 
-def direct(data: TaskVectors, layers: tuple[int, ...], fitted_on: np.ndarray | None) -> float:
+def direct(
+    data: TaskVectors, layers: tuple[int, ...], fitted_on: np.ndarray | None, shrinkage: Shrinkage = "none"
+) -> float:
     """Score the mean of some layers' vectors by `fit_map`, fitted on the mean of other vectors of these layers."""
     mean = np.mean([data.vectors[layer] for layer in layers], axis=0, dtype=np.float64)
     if fitted_on is not None:
         moments = Moments.of(np.mean([fitted_on[layer] for layer in layers], axis=0, dtype=np.float64))
-        fitted = fit_map(moments, WhiteningSpec())
+        fitted = fit_map(moments, WhiteningSpec(shrinkage=shrinkage))
         mean = (mean - fitted.mean) @ fitted.weight
     found = [
         spearman(cosines(mean[a], mean[b]), subset.scores)
@@ -70,7 +76,7 @@ def test_scores_of_all_combinations_equal_direct_computation(task: Task, threads
     data = made(task)
     repeated = np.repeat(data.vectors, data.counts.astype(int), axis=1)
     counted: list[int] = []
-    fitted = LayerMoments(data.layers, data.vectors, data.counts, most_bytes)
+    fitted = LayerMoments(data.layers, data.vectors, data.counts, most_bytes=most_bytes)
     white = white_scores(data, fitted, EVERY, threads, counted.append)
     raw = raw_cosines(data, EVERY)
     assert data.alike() == {1}
@@ -86,8 +92,10 @@ def test_scores_of_all_combinations_equal_direct_computation(task: Task, threads
 def test_scores_on_a_corpus_equal_a_fit_for_each_combination(task: Task) -> None:
     data = made(task)
     others = np.random.default_rng(3).normal(size=(5, 200, 12)) * np.geomspace(20, 1, 12) + 1
-    found = white_scores(data, LayerMoments(data.layers, others.astype(np.float32), np.ones(200)), [(0,), (0, 2, 4)])
-    assert found == pytest.approx([direct(data, layers, others) for layers in ((0,), (0, 2, 4))], abs=0.05)
+    for shrinkage in (0.0, 0.1, 0.5):
+        fitted = LayerMoments(data.layers, others.astype(np.float32), np.ones(200), shrinkage)
+        wanted = [direct(data, layers, others, shrinkage) for layers in ((0,), (0, 2, 4))]
+        assert white_scores(data, fitted, [(0,), (0, 2, 4)]) == pytest.approx(wanted, abs=0.05)
 
 
 def test_too_few_sentences_give_no_score(task: Task) -> None:
@@ -108,10 +116,15 @@ def model(checkpoint: Callable[[str], Path]) -> TokenModel:
     return open_model(resolve(directory), SourceChoice(directory))
 
 
+def layer_graph(folder: Path, model: TokenModel) -> LayerGraph:
+    pad = model.tokenizer.pad_token_id
+    return LayerGraph(folder, model.layers, ("mean", "cls"), WIDTH, pad, 40, "right", NO_PROMPTS)
+
+
 @pytest.fixture
 def graph(model: TokenModel, tmp_path: Path) -> LayerGraph:
     (tmp_path / "graph").mkdir()
-    made = LayerGraph(tmp_path / "graph", model.layers, ("mean", "cls"), WIDTH, model.tokenizer.pad_token_id, 40)
+    made = layer_graph(tmp_path / "graph", model)
     write_layers(model, made)
     return made
 
@@ -120,9 +133,46 @@ def test_every_layer_equals_the_reference_and_swapped_layers_fail(model: TokenMo
     advanced: list[int] = []
     check_layers(model, graph, OPTIONS, advanced.append)
     assert sum(advanced) == 2
-    swapped = LayerGraph(graph.folder, (0, 2, 1, 3, 4), graph.poolings, WIDTH, graph.pad_token_id, 40)
+    swapped = replace(graph, layers=(0, 2, 1, 3, 4))
     with pytest.raises(ParityError, match="layer 2 with mean pooling is not what torch"):
         check_layers(model, swapped, OPTIONS, advanced.append)
+
+
+LONG = "the fox runs over the field and a dog barks at it " * 9
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_texts_are_embedded_as_an_export_embeds_them(
+    model: TokenModel, graph: LayerGraph, side: Side, pooled: bool
+) -> None:
+    """With the model's default prompt, and cut from the side from which its tokenizer cuts."""
+    prompted = replace(graph, truncation_side=side, prompts=Prompts({"query": "a dog and a cat: "}, "query", pooled))
+    write_layers(model, prompted)
+    check_layers(model, prompted, OPTIONS, lambda count: None)
+    vectors = embed_layers(prompted, ("x", LONG), OPTIONS, Reporter()).of("mean", ("x", LONG))
+    with graph.embedder(OPTIONS) as plain:
+        rows = plain.tokenizer.tokenize(["a dog and a cat: x", "a dog and a cat: " + LONG])
+        left_out = 0 if pooled else plain.tokenizer.prompt_tokens("a dog and a cat: ")
+    ids = [row if len(row) <= 40 else [row[0], *row[-39:]] if side == "left" else [*row[:39], row[-1]] for row in rows]
+    reference = model.reference(model.layers, "mean")
+    for index, row in enumerate(ids):
+        mask = np.ones((1, len(row)), np.int64)
+        mask[:, :left_out] = 2
+        wanted = reference.pooled(np.asarray([row]), mask)[:, 0]
+        np.testing.assert_allclose(vectors[:, index], wanted, atol=1e-5)
+
+
+def test_side_and_prompt_get_a_cache_of_their_own(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    directory, folders = str(checkpoint("bert")), set()
+    model = open_model(resolve(directory), SourceChoice(directory))
+    sides: tuple[Side, ...] = ("right", "left", "right")
+    for side, prompts in zip(sides, (NO_PROMPTS, NO_PROMPTS, Prompts({"q": "a: "}, "q")), strict=True):
+        model.tokenizer = replace(model.tokenizer, truncation_side=side)
+        graph = open_graph(model, "m", (0, 1), ("mean",), 40, prompts, tmp_path, OPTIONS, Reporter())
+        assert (graph.truncation_side, graph.prompts) == (side, prompts)
+        folders.add(graph.folder)
+    assert len(folders) == 3
 
 
 def test_vectors_are_kept_whole_or_not_at_all(

@@ -16,6 +16,7 @@ from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
+from whiten_runtime.inference.embedder import Prompts
 
 _SPELLING = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")
 
@@ -69,6 +70,12 @@ class Checkpoint:
         if self.published is not None:
             return self.published.pooling
         return self.entry.pooling if self.entry is not None else "mean"
+
+    @property
+    def prompts(self) -> Prompts:
+        """Return the prompts of the model."""
+        own = self.own
+        return Prompts() if own is None else Prompts(own.prompts, own.default_prompt_name, own.include_prompt)
 
     @property
     def own(self) -> Published | None:
