@@ -39,7 +39,7 @@ def write_folder(folder: Path) -> None:
 def write_in_halves(file: Any, folder: Path) -> None:
     file.write(HALF)
     file.flush()
-    sys.audit("half written", str(folder / "out"))
+    sys.audit("half written", str(folder / "out"), file.fileno())
     file.write(HALF)
 
 
@@ -69,9 +69,11 @@ def child(folder: str, kind: str, at: str, error: str) -> None:
             return
         count += 1
         if count == int(at):
-            if int(error):
+            if not int(error):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if event != "half written":
                 raise OSError(int(error), os.strerror(int(error)), path)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.dup2(os.open("/dev/full", os.O_WRONLY), arguments[1])
 
     sys.addaudithook(hook)
     try:

@@ -209,6 +209,10 @@ CANNOT_WRITE = frozenset((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), 
 """Errors of the system that only writing gives, whether or not they name a file."""
 
 
+FAULTS = (MemoryError, ImportError, LookupError, TypeError, AttributeError, NameError, AssertionError, ArithmeticError)
+"""Errors that show a fault of a program, or too little memory: they say nothing of disks, stores or networks."""
+
+
 def one_line(error: object) -> str:
     """Return the message of an exception in one line."""
     return " ".join(str(error).split())

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from whiten_runtime.errors import DataError, UsageError, WhitenError, encodable, needing
-from whiten_runtime.files.replacing import replacing, written_as
+from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, needing
+from whiten_runtime.files.replacing import Written, replacing, written_as
 
 ELSEWHERE = "another --out"
+_OTHER_TEMPORARY = "another TMPDIR"
 
 _ATOMIC = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"))
 """Protocols of stores in which a file appears whole when its upload is complete; elsewhere it is renamed."""
@@ -58,10 +59,10 @@ def _is_local(system: Any) -> bool:
 
 @contextmanager
 def reaching(url: str, action: Literal["read", "written"] = "read") -> Iterator[None]:
-    """Turn what a file system raises in the block into one line that names the place."""
+    """Turn what a file system raises into one line that names the place; the block does nothing but call it."""
     try:
         yield
-    except WhitenError:
+    except (WhitenError, *FAULTS):
         raise
     except Exception as error:  # clients of stores raise classes of their own
         if action == "read" and isinstance(error, FileNotFoundError):
@@ -126,17 +127,40 @@ def _entry(system: Any, info: dict[str, Any], name: str) -> Entry:
     return Entry(url, name, int(info["size"] or 0), str(next(filter(None, map(info.get, _STAMPS)), "")))
 
 
-@contextmanager
-def opened(url: str) -> Iterator[BinaryIO]:
+class _Source(io.RawIOBase):
+    """Reads an open file; errors name the place."""
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url, self._file = url, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with reaching(self._url):
+            return int(self._file.readinto(buffer))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with reaching(self._url):
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
+
+
+def opened(url: str) -> BinaryIO:
     """Open a file for reading."""
     system, path = file_system(url)
-    with reaching(url):
-        if _is_local(system):  # fsspec's own objects of local files read lines slowly
-            with Path(path).open("rb", buffering=_BUFFER) as file:
-                yield file
-        else:
-            with system.open(path, "rb") as remote:
-                yield io.BufferedReader(remote, _BUFFER)
+    with reaching(url):  # fsspec's own objects of local files read lines slowly
+        file = io.FileIO(path) if _is_local(system) else system.open(path, "rb")
+    return io.BufferedReader(_Source(url, file), _BUFFER)
 
 
 class Folder:
@@ -189,10 +213,16 @@ class Folder:
             with replacing(self._local / name, ELSEWHERE) as file:
                 yield file
             return
-        with reaching(self.place(name), "written"), tempfile.NamedTemporaryFile(prefix="whiten-") as temporary:
-            yield temporary  # type: ignore[misc]
-            temporary.flush()
-            self._upload(temporary.name, name)
+        place = Path(tempfile.gettempdir())
+        with written_as(place, _OTHER_TEMPORARY):
+            descriptor, temporary = tempfile.mkstemp(prefix="whiten-")
+        try:
+            with io.BufferedWriter(Written(descriptor, "wb", place, _OTHER_TEMPORARY)) as file:
+                yield file
+            with reaching(self.place(name), "written"):
+                self._upload(temporary, name)
+        finally:
+            Path(temporary).unlink()
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file as `writing` does."""

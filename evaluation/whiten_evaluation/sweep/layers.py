@@ -21,7 +21,7 @@ from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Side
 from whiten_runtime.errors import ParityError, WhitenError
-from whiten_runtime.files.replacing import replacing, written_as
+from whiten_runtime.files.replacing import filling, replacing, written_as
 from whiten_runtime.inference.embedder import Embedder, Prompts
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.tokenizer import Tokenizer
@@ -101,13 +101,16 @@ def open_graph(
     report.stage(f"making a graph of {model.record.model_type}, layers {', '.join(map(str, layers))}")
     with written_as(folder, _ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".graph-") as temporary:
-            made = replace(graph, folder=Path(temporary) / "graph")
+        temporary = tempfile.TemporaryDirectory(dir=folder, prefix=".graph-")
+    with temporary:
+        with filling(Path(temporary.name), folder, _ELSEWHERE):
+            made = replace(graph, folder=Path(temporary.name) / "graph")
             made.folder.mkdir()
             write_layers(model, made)
             report.stage("checking every layer against the reference")
             with report.bar("poolings", len(poolings)) as advance:
                 check_layers(model, made, options, advance)
+        with written_as(folder, _ELSEWHERE):
             shutil.rmtree(graph.folder, ignore_errors=True)
             made.folder.rename(graph.folder)
     return graph

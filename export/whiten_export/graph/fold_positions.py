@@ -26,10 +26,10 @@ class PartialRun:
         self._session: Any = None
         if self.allowed:
             small = ir.Model(part, ir_version=model.ir_version)
+            ir.external_data.load_to_model(small)
             place = Path(tempfile.gettempdir())
             with written_as(place, "another TMPDIR"), tempfile.TemporaryDirectory(dir=place) as folder:
                 path = Path(folder) / "part.onnx"
-                ir.external_data.load_to_model(small)
                 ir.save(small, path)
                 self._session = create_session(path, SessionOptions(threads=1))
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.replacing import PARTIAL, check_folder_place, sync_folder, written_as
+from whiten_runtime.files.replacing import PARTIAL, check_folder_place, filling, sync_folder, written_as
+
+ELSEWHERE = "another --out"
 
 
 @dataclass(frozen=True)
@@ -29,23 +31,25 @@ BUNDLE = Kind("bundle", MANIFEST_FILE)
 def staged(target: Path, replace: bool, kind: Kind = BUNDLE) -> Iterator[Path]:
     """Yield a hidden directory beside `target`, which gets its name when the block ends without an error."""
     named, target = target, target.resolve()
-    with written_as(named, "another --out"):
+    with written_as(named, ELSEWHERE):
         target.parent.mkdir(parents=True, exist_ok=True)
         _check_target(target, replace, kind)
         stage = _hidden(target)
         stage.mkdir()
-        try:
+    try:
+        with filling(stage, named, ELSEWHERE):
             yield stage
+        with written_as(named, ELSEWHERE):
             _flush(stage)
             _publish(stage, target, replace, kind)
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
 
 
 def check_place(target: Path, replace: bool, kind: Kind = BUNDLE) -> None:
     """Check, before any work, that a directory of a kind, by default a bundle, can be written to `target`."""
     _check_target(target, replace, kind)
-    check_folder_place(target, "another --out")
+    check_folder_place(target, ELSEWHERE)
 
 
 def _check_target(target: Path, replace: bool, kind: Kind) -> None:

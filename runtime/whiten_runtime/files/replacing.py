@@ -2,12 +2,14 @@
 
 import errno
 import glob
+import io
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from whiten_runtime.errors import CANNOT_WRITE, UsageError, WhitenError, one_line
 
@@ -29,26 +31,47 @@ def cannot_write(error: OSError, path: Path, elsewhere: str = "another place") -
 
 @contextmanager
 def written_as(path: Path, elsewhere: str = "another place") -> Iterator[None]:
-    """Turn errors of the system in a block that writes `path` into one that names `path`.
+    """Turn errors of the system in a block that does nothing but write `path` into one that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(error, path, elsewhere) from error
 
-    Those of files in other directories, which the block reads, stay as they are.
+
+@contextmanager
+def filling(folder: Path, path: Path, elsewhere: str = "another place") -> Iterator[None]:
+    """Turn errors of the system that concern files of `folder`, which becomes `path`, into one that names `path`.
+
+    The block may do anything: errors of other files, of the network and of memory stay as they are.
     """
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        if not _concerns(error, path):
+        if not _concerns(error, folder):
             raise
         raise cannot_write(error, path, elsewhere) from error
 
 
-def _concerns(error: OSError, path: Path) -> bool:
-    if error.filename is None or error.errno in CANNOT_WRITE:
-        return True
-    named = Path(os.fsdecode(error.filename)).absolute()
-    beside = {path.absolute().parent, path.resolve().parent}
-    return not beside.isdisjoint(named.parents) or any(named in place.parents for place in (path.absolute(), *beside))
+def _concerns(error: OSError, folder: Path) -> bool:
+    """Return whether an error names a file of a folder; or no file, and is one that only writing gives."""
+    if not isinstance(error.filename, str | bytes):
+        return error.errno in CANNOT_WRITE
+    if isinstance(error, FileNotFoundError):  # of a file that was to be read
+        return False
+    return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder.absolute())
+
+
+class Written(io.FileIO):
+    """Writes a file; errors of the system say that `path` cannot be written."""
+
+    def __init__(self, file: Path | int, mode: str, path: Path, elsewhere: str) -> None:
+        super().__init__(file, mode)
+        self._errors = partial(written_as, path, elsewhere)
+
+    def write(self, content: Any) -> int:
+        """Write bytes, and return how many."""
+        with self._errors():
+            return super().write(content)
 
 
 _NOT_FLUSHABLE = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES))
@@ -61,39 +84,45 @@ def replacing(path: Path, elsewhere: str = "another place") -> Iterator[BinaryIO
 
     The file is flushed to disk before it gets its name, and its directory afterwards.
     """
-    with hidden_file(path, elsewhere) as (file, temporary):
+    with hidden_file(path, elsewhere) as (file, publish):
         yield file
-        publish(file, temporary, path.resolve())
+        publish()
 
 
 @contextmanager
 def hidden_file(
     path: Path, elsewhere: str = "another place", named: Path | None = None
-) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a hidden file beside `path`, to be given to `publish`; delete it when the block ends.
+) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
+    """Open a hidden file beside `path`; yield it, and the function that flushes it and renames it to `path`.
 
-    It is locked while it is open: those that killed processes left are recognised by their free locks, and deleted.
+    It is deleted when the block ends, if it has its name still. It is locked while it is open: those that killed
+    processes left are recognised by their free locks, and deleted. Errors of writing name `named`, by default `path`.
     """
-    target = path.resolve()
-    with written_as(named or path, elsewhere):
+    target, named = path.resolve(), named or path
+
+    def publish() -> None:
+        with written_as(named, elsewhere):
+            _publish(file, temporary, target)
+
+    with written_as(named, elsewhere):
         delete_abandoned(target)
-        file, temporary = _open(target)
-        try:
-            with file:
-                yield file, temporary
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        raw, temporary = _open(target, named, elsewhere)
+    try:
+        with io.BufferedWriter(raw) as file:
+            yield file, publish
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def replace_file(path: Path, content: bytes, elsewhere: str = "another place", named: Path | None = None) -> None:
     """Write a file, and flush it to disk before it replaces an earlier one."""
-    with hidden_file(path, elsewhere, named) as (file, temporary):
+    with hidden_file(path, elsewhere, named) as (file, publish):
         file.write(content)
-        publish(file, temporary, path.resolve())
+        publish()
 
 
-def publish(file: BinaryIO, temporary: Path, target: Path) -> None:
+def _publish(file: BinaryIO, temporary: Path, target: Path) -> None:
     """Flush an open file to disk, and rename it while it is still locked; flush its directory."""
     flush(file)
     if os.name == "nt":  # open files cannot be renamed there
@@ -131,18 +160,18 @@ def sync_folder(folder: Path) -> None:
             raise
 
 
-def _open(target: Path) -> tuple[BinaryIO, Path]:
+def _open(target: Path, named: Path, elsewhere: str) -> tuple[Written, Path]:
     """Create and lock a hidden file."""
     while True:
         temporary = target.with_name(f".{target.name}{PARTIAL}{secrets.token_hex(4)}")
-        file = temporary.open("xb")
+        file = Written(temporary, "xb", named, elsewhere)
         with suppress(BlockingIOError):  # another process has locked it first, to delete it
             if not lock_file(file) or temporary.exists():
                 return file, temporary
         file.close()
 
 
-def lock_file(file: IO[bytes]) -> bool:
+def lock_file(file: IO[bytes] | io.FileIO) -> bool:
     """Lock an open file until it is closed, and return whether system and file system have locks.
 
     Raises:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.ranges import as_int8
 from whiten_runtime.errors import UsageError, encodable
-from whiten_runtime.files.replacing import check_file_place, hidden_file, publish, replace_file
+from whiten_runtime.files.replacing import check_file_place, hidden_file, replace_file, written_as
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import (
     KEY,
@@ -53,7 +53,7 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
     The file appears when the block ends without an error. The metadata is in the schema of a .parquet file, beside a
     .npy file in FILE.npy.json, and in the first line of a .jsonl file, there only with `header` or for codes.
     """
-    with hidden_file(path, ELSEWHERE) as (file, temporary):
+    with hidden_file(path, ELSEWHERE) as (file, publish):
         writer = WRITERS[path.suffix.lower()](file, metadata, header)
         try:
             yield writer
@@ -62,18 +62,19 @@ def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) 
                 writer.finish()  # pyarrow complains of a file that is closed before its writer
             raise
         content = msgspec.structs.replace(metadata, vectors=writer.finish()).to_json() + b"\n"
-        _publish_described(file, temporary, path, content)
+        _publish_described(publish, path, content)
 
 
-def _publish_described(file: BinaryIO, temporary: Path, path: Path, description: bytes) -> None:
-    """Give a file its name, and write its metadata beside it if it is a .npy file.
+def _publish_described(publish: Callable[[], None], path: Path, description: bytes) -> None:
+    """Give a file its name by `publish`, and write its metadata beside it if it is a .npy file.
 
     At no moment is there metadata of other vectors than those in the file: while the file is replaced, it has none.
     """
     sidecars = sidecars_of(path)
-    for sidecar in sidecars:
-        sidecar.unlink(missing_ok=True)
-    publish(file, temporary, path.resolve())
+    with written_as(path, ELSEWHERE):
+        for sidecar in sidecars:
+            sidecar.unlink(missing_ok=True)
+    publish()
     for sidecar in sidecars:
         replace_file(sidecar, description, ELSEWHERE, path)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from whiten_runtime.bundle.bundle import SIGNATURE_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.errors import CANNOT_WRITE, BundleError, UsageError, WhitenError, needing, one_line, path_of
+from whiten_runtime.errors import CANNOT_WRITE, FAULTS, BundleError, UsageError, WhitenError, needing, one_line, path_of
 
 SCHEME = "hf://"
 
@@ -179,7 +179,7 @@ def hub_answers() -> bool:
 
 @contextmanager
 def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]:
-    """Turn what huggingface_hub raises in the block into an error of one line."""
+    """Turn what huggingface_hub raises in the block into an error of one line; the block does nothing but call it."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -192,7 +192,7 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
 
     try:
         yield
-    except WhitenError:
+    except (WhitenError, *FAULTS):
         raise
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         raise WhitenError(absent) from None
@@ -208,9 +208,12 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
         raise WhitenError(f"the hub refused '{hub_id}': {one_line(error)}; try again later") from error
     except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
         if isinstance(error, OSError) and (error.filename is not None or error.errno in CANNOT_WRITE):
+            place = Path(error.filename or constants.HF_HUB_CACHE).absolute()
+            caches = (Path(cache).absolute() for cache in (constants.HF_HOME, constants.HF_HUB_CACHE))
+            if not any(map(place.is_relative_to, caches)):  # a file that is uploaded
+                raise
             raise WhitenError(
-                f"{error.filename or constants.HF_HUB_CACHE}: {error.strerror}; check space and permissions of the "
-                "hub's cache, or set HF_HOME"
+                f"{place}: {error.strerror}; check space and permissions of the hub's cache, or set HF_HOME"
             ) from error
         raise WhitenError(
             f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "

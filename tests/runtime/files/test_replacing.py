@@ -6,12 +6,14 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.files.replacing import cannot_write, replace_file, replacing, sync_folder
+from whiten_runtime.files.replacing import Written, cannot_write, filling, replace_file, replacing, sync_folder
 
 _KILLED = """
 import os, signal, sys
@@ -100,20 +102,85 @@ def test_a_disk_that_does_not_keep_a_name_is_an_error(tmp_path: Path, monkeypatc
         replace_file(tmp_path / "a", b"content")
 
 
+@pytest.mark.parametrize("call", ["fsync", "open", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EFBIG, errno.EIO, errno.ELOOP])
-def test_errors_name_the_file_that_was_asked_for(tmp_path: Path, number: int) -> None:
+def test_errors_name_the_file_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
     target = tmp_path / "v.npy"
-    with pytest.raises(WhitenError) as caught, replacing(target):
+
+    def fail(*arguments: object, **named: object) -> NoReturn:
         raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(
+        *{"fsync": (os, "fsync"), "open": (Written, "__init__"), "replace": (Path, "replace")}[call], fail
+    )
+    with pytest.raises(WhitenError) as caught, replacing(target) as file:
+        file.write(b"content")
     assert str(caught.value).startswith(f"{target}: cannot be written ({os.strerror(number)}); check space")
     assert list(tmp_path.iterdir()) == []
     assert "another --out" in str(cannot_write(OSError("odd"), target, "another --out"))
 
 
-def test_errors_of_files_that_are_read_stay_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("length", [3, 1 << 20])
+def test_a_full_disk_is_told(tmp_path: Path, length: int) -> None:
+    with pytest.raises(WhitenError, match=r"v: cannot be written \(No space left on device\)"):
+        fill_disk(tmp_path / "v", length)
+    assert list(tmp_path.iterdir()) == []
+
+
+def fill_disk(path: Path, length: int) -> None:
+    """Write a file to a device that is full."""
+    with Path("/dev/full").open("wb") as full, replacing(path) as file:
+        os.dup2(full.fileno(), file.fileno())
+        file.write(bytes(length))
+
+
+OTHERS = (
+    MemoryError(),
+    KeyError("name"),
+    ConnectionResetError(errno.ECONNRESET, "reset"),
+    TimeoutError("timed out"),
+    BrokenPipeError(errno.EPIPE, "pipe"),
+    OSError("odd"),
+    OSError(errno.EACCES, "no", 7),
+)
+"""Errors of other work, among them those of the system that name no file, or a descriptor."""
+
+
+@pytest.mark.parametrize("error", [*OTHERS, OSError(errno.ENOSPC, "no")], ids=repr)
+def test_errors_of_other_work_stay_as_they_are(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, replacing(tmp_path / "v"):
+        raise error
+    assert caught.value is error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_errors_of_other_work_stay_as_they_are_while_a_folder_is_filled(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, filling(tmp_path / ".hidden", tmp_path / "out"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("place", [".", "out"])
+def test_errors_of_files_that_are_read_stay_as_they_are(tmp_path: Path, place: str) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "out" / "v"):
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / place / "v"):
         (tmp_path / "in.txt").read_bytes()
+    with pytest.raises(FileNotFoundError), filling(tmp_path / place / ".hidden", tmp_path / place / "v"):
+        (tmp_path / "in.txt").read_bytes()
+
+
+@pytest.mark.parametrize(("number", "name"), [(errno.ENOSPC, None), (errno.EACCES, "a"), (errno.EMFILE, "onnx/a")])
+@pytest.mark.parametrize("kind", [str, os.fsencode])
+def test_errors_of_files_in_a_folder_that_is_filled(
+    tmp_path: Path, number: int, name: str | None, kind: Callable[[Path], str | bytes]
+) -> None:
+    place = name and kind(tmp_path / name)
+    with pytest.raises(WhitenError, match="out: cannot be written"), filling(tmp_path, Path("out"), "another --out"):
+        raise OSError(number, os.strerror(number), place)
 
 
 def test_a_limit_of_file_sizes_is_named(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Test bundles that are named by a repository of the hub, which here is a server on this machine."""
 
+import errno
 import json
+import os
 import pickle
 import socket
 from collections.abc import Iterator, Mapping
@@ -254,3 +256,41 @@ def test_a_choice_of_tune_leaves_the_cache_whole(hub: Hub, content: Mapping[str,
     assert place.is_file()
     assert scan_cache_dir(tmp_path / "cache").warnings == []
     Encoder(ID, tuned=True).close()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyError("sha"), ImportError("no such class")], ids=repr)
+def test_faults_of_a_program_are_none_of_the_hub(
+    hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    hub.repositories[ID] = content
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fail)
+    with pytest.raises(type(error)) as caught:
+        locate_bundle(ID)
+    assert caught.value is error
+
+
+def test_a_full_disk_is_none_of_the_hub(
+    hub: Hub, content: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    hub.repositories[ID] = content
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fail)
+    with pytest.raises(WhitenError) as caught:
+        locate_bundle(ID)
+    reason = "No space left on device; check space and permissions of the hub's cache, or set HF_HOME"
+    assert str(caught.value) == f"{tmp_path / 'cache'}: {reason}"
+
+
+def test_a_file_elsewhere_is_none_of_the_cache(hub: Hub, tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), locating.hub_errors(ID, None, "absent"):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "bundle" / "model.onnx"))
+    with (
+        pytest.raises(WhitenError, match="check space and permissions of the hub's cache"),
+        locating.hub_errors(ID, None, "absent"),
+    ):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "cache" / "models--org--tiny"))

@@ -1,0 +1,130 @@
+"""Test how places are read and written, and what becomes of errors: a fault of a program is never one of a disk."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from whiten_runtime.errors import DataError, UsageError, WhitenError
+from whiten_scale import places
+from whiten_scale.places import Folder, find, opened, reaching
+
+FAULTS = [MemoryError(), KeyError("name"), TypeError("none"), AttributeError("x"), AssertionError()]
+OTHERS = [*FAULTS, ConnectionError("reset"), TimeoutError("timed out"), OSError(errno.ENOSPC, "full")]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a directory that does not exist yet."""
+    if request.param == "disk":
+        yield str(tmp_path / "out")
+        return
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    yield f"memory://{tmp_path.name}/out"
+    MemoryFileSystem.store.clear()
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=repr)
+@pytest.mark.parametrize("action", ["read", "written"])
+def test_faults_of_a_program_are_none_of_a_place(error: Exception, action: str) -> None:
+    with pytest.raises(type(error)) as caught, reaching("s3://here", action):  # type: ignore[arg-type]
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "key"), "Permission denied"),
+        (ConnectionError("reset"), "reset"),
+        (TimeoutError(), "TimeoutError"),
+        (ValueError("Invalid\nendpoint"), "Invalid endpoint"),
+        (type("ClientError", (Exception,), {})("Access Denied"), "Access Denied"),
+    ],
+    ids=repr,
+)
+def test_errors_of_stores_name_the_place(error: Exception, reason: str) -> None:
+    with pytest.raises(DataError) as caught, reaching("s3://here", "written"):
+        raise error
+    assert str(caught.value) == f"s3://here: cannot be written ({reason}); check space and access"
+
+
+def test_what_does_not_exist_is_bad_usage_when_it_is_read_alone() -> None:
+    with pytest.raises(UsageError, match="'s3://here' does not exist; check the path"), reaching("s3://here"):
+        raise FileNotFoundError("key")
+    with pytest.raises(DataError, match="cannot be written"), reaching("s3://here", "written"):
+        raise FileNotFoundError("key")
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_errors_of_other_work_stay_as_they_are(url: str, error: Exception) -> None:
+    out = Folder(url)
+    with pytest.raises(type(error)) as caught, out.writing("a"):
+        raise error
+    assert caught.value is error
+    assert out.names() == set()
+    out.write("a", b"content")
+    with pytest.raises(type(error)) as caught, opened(out.place("a")):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_told(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place, elsewhere = (tmp_path, "another TMPDIR") if "memory" in url else (f"{url}/a", "another --out")
+    with pytest.raises(WhitenError) as caught:
+        fill_disk(Folder(url))
+    reason = "cannot be written (No space left on device); check space and permissions"
+    assert str(caught.value) == f"{place}: {reason}, or name {elsewhere}"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def fill_disk(out: Folder) -> None:
+    """Write a file to a device that is full."""
+    with Path("/dev/full").open("wb") as full, out.writing("a") as file:
+        os.dup2(full.fileno(), file.fileno())
+        file.write(b"content")
+
+
+@pytest.mark.parametrize("name", ["put_file", "mv"])
+def test_a_store_that_refuses_an_upload_is_told(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def refuse(*arguments: object, **options: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Access Denied")
+
+    monkeypatch.setattr(places, "_ATOMIC", frozenset[str]())
+    out = Folder("memory://refused")
+    monkeypatch.setattr(out._system, name, refuse)
+    with pytest.raises(DataError, match=r"memory://.*/a: cannot be written \(Access Denied\)"):
+        out.write("a", b"content")
+
+
+def test_files_are_read_as_they_were_written(url: str) -> None:
+    out, content = Folder(url), b"line\n" * 500_000 + b"end"
+    out.write("a", content)
+    with opened(out.place("a")) as file:
+        assert file.readline() == b"line\n"
+        assert file.tell() == 5
+        assert file.seek(-3, os.SEEK_END) == len(content) - 3
+        assert file.read() == b"end"
+        file.seek(0)
+        assert b"".join(file) == content
+    assert file.closed
+    assert [entry.size for entry in find(url)] == [len(content)]
+
+
+def test_errors_of_reading_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    with opened(str(tmp_path / "a")) as file:
+        with Path("/proc/self/mem").open("rb") as unreadable:
+            os.dup2(unreadable.fileno(), file.raw._file.fileno())  # type: ignore[attr-defined]
+        with pytest.raises(DataError, match=r"a: cannot be read \(Input/output error\)"):
+            file.read()
+    for name, reason in (("nowhere", "does not exist"), (".", "Is a directory")):
+        with pytest.raises(WhitenError, match=reason):
+            opened(str(tmp_path / name))
