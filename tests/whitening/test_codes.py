@@ -192,6 +192,21 @@ def test_search_equals_a_direct_search(size: int, n: int, asked: int, k: int, bl
     assert all(len(set(rows)) == count for rows in found.rows.tolist())
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 45), st.integers(1, 41))
+def test_search_breaks_ties_of_sign_codes_by_the_row(choices: list[int], k: int, block: int) -> None:
+    coder = Coder(2, 1, 16, None, "id", np.zeros(16), np.eye(16))  # 16 signs: their cosines are exact
+    signs = np.where(np.tri(4, 16, dtype=bool), 1, -1)
+    codes = coder.encode(signs[choices])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coder_module, "_ROWS_AT_ONCE", block)
+        found = coder.search(signs, codes, k)
+    direct = signs @ signs[choices].T / np.float32(16)
+    order = np.argsort(-direct, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(found.rows, order)
+    np.testing.assert_array_equal(found.cosines, np.take_along_axis(direct, order, axis=1))
+
+
 # Files and identity
 
 

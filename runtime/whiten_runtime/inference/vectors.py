@@ -193,17 +193,25 @@ class Nearest:
 
     def _merge(self, similarities: NDArray[np.float32], start: int, top: int) -> "Nearest":
         numbers = np.broadcast_to(np.arange(start, start + similarities.shape[1]), similarities.shape)
-        rows = np.concatenate([self.rows, numbers], axis=1)
-        cosines = np.concatenate([self.cosines, similarities], axis=1)
-        if top < cosines.shape[1]:
-            rows, cosines = _taken(rows, cosines, np.argpartition(-cosines, top - 1, axis=1)[:, :top])
-        return Nearest(*_taken(rows, cosines, np.lexsort((rows, -cosines), axis=1)))
+        merged = Nearest(
+            np.concatenate([self.rows, numbers], axis=1), np.concatenate([self.cosines, similarities], axis=1)
+        )
+        if top < merged.rows.shape[1]:
+            merged = merged._taken(_largest(merged.cosines, top))
+        return merged._taken(np.argsort(-merged.cosines, axis=1, kind="stable"))  # equals are in the order of rows
+
+    def _taken(self, places: NDArray[np.intp]) -> "Nearest":
+        """Return what is at places of each query, [n, k]."""
+        return Nearest(np.take_along_axis(self.rows, places, axis=1), np.take_along_axis(self.cosines, places, axis=1))
 
 
-def _taken(
-    rows: NDArray[np.int64], cosines: NDArray[np.float32], order: NDArray[np.intp]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    return np.take_along_axis(rows, order, axis=1), np.take_along_axis(cosines, order, axis=1)
+def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """Return the places, ascending, of the largest values of each row, [n, count]; among equals, of the first ones."""
+    width = values.shape[1]
+    border = np.partition(values, width - count, axis=1)[:, width - count, None]
+    beyond, equal = values > border, values == border
+    room = count - np.count_nonzero(beyond, axis=1, keepdims=True)
+    return np.nonzero(beyond | (equal & (np.cumsum(equal, axis=1) <= room)))[1].reshape(len(values), count)
 
 
 _STEPS = 255

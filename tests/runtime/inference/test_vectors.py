@@ -1,5 +1,6 @@
 """Test similarities against scikit-learn and scipy, the search for the nearest rows, and quantised vectors."""
 
+from itertools import pairwise
 from typing import Any, get_args
 
 import numpy as np
@@ -206,6 +207,30 @@ def test_parts_give_what_a_full_sort_gives(
     np.testing.assert_allclose(found.cosines, -np.sort(-every, axis=1)[:, :kept], atol=1e-6)
     np.testing.assert_allclose(np.take_along_axis(every, found.rows, axis=1), found.cosines, atol=1e-6)
     assert all(len(set(row)) == kept for row in found.rows.tolist())
+
+
+AXES = np.concatenate([np.eye(4, dtype=np.float32), -np.eye(4, dtype=np.float32), np.zeros((1, 4), np.float32)])
+"""Rows whose cosines with (3, 4, 0, 0) / 5 are exact: 0.6, 0.8, their negatives and 0."""
+
+CHOICES = st.lists(st.integers(0, len(AXES) - 1), max_size=40)
+
+
+@settings(max_examples=300, deadline=None)
+@given(CHOICES, st.integers(1, 5), st.integers(1, 45), st.lists(st.integers(0, 40), max_size=6), st.integers(1, 4))
+def test_ties_are_broken_by_the_number_of_the_row_however_rows_and_queries_are_cut(
+    choices: list[int], queries: int, top: int, cuts: list[int], at_once: int
+) -> None:
+    first = np.resize(np.array([[3, 4, 0, 0], [0, 0, 0, 0], [0, 0, 4, -3]], np.float32), (queries, 4))
+    rows = AXES[choices]
+    found, ends = Nearest.empty(queries), sorted({0, *cuts, len(rows)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nearest, "_ROWS_AT_ONCE", at_once)
+        for start, end in pairwise(ends):
+            found = found.add(first, rows[start:end], start, top)
+    every = (first / 5) @ rows.T
+    order = np.lexsort((np.broadcast_to(np.arange(len(rows)), every.shape), -every), axis=1)[:, :top]
+    np.testing.assert_array_equal(found.rows, order)
+    np.testing.assert_array_equal(found.cosines, np.take_along_axis(every, order, axis=1))
 
 
 def test_among_equals_the_lower_number_comes_first() -> None:
