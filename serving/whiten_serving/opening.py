@@ -265,7 +265,7 @@ class _Traffic:
         self._lock = Lock()
 
     def add(self, vectors: "np.typing.NDArray[np.float32]") -> None:
-        """Add the vectors of a batch; those that are not finite, and rows of equal length, are left out."""
+        """Add the vectors of a batch, unless one is not finite."""
         with self._lock:
             try:
                 self._monitor.update(vectors)

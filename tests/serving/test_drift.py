@@ -58,7 +58,15 @@ def test_only_the_last_windows_count(traffic: _Traffic, monkeypatch: pytest.Monk
 def test_nothing_that_is_added_raises(traffic: _Traffic) -> None:
     assert traffic.report() is None
     traffic.add(np.full((2, 32), np.nan, np.float32))
-    traffic.add(np.ones((4, 32), np.float32))
+    assert traffic.report() is None
+    traffic.add(np.ones((4, 32), np.float32))  # of equal texts
+    found = traffic.report()
+    assert found is not None
+    assert found.n == 4
+
+
+def test_normalised_vectors_have_no_report(traffic: _Traffic) -> None:
+    traffic.add(np.eye(32, dtype=np.float32))
     assert traffic.report() is None
 
 

@@ -2,10 +2,14 @@
 
 import shutil
 from collections.abc import Callable
+from copy import copy
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from support.bundles import change_bundle, copy_bundle, edit_manifest, rewrite_file
@@ -13,6 +17,7 @@ from support.cli import ok
 from support.corpus import sentences
 from whiten import BundleError, DriftMonitor, Encoder, UsageError
 from whiten_runtime.bundle.space import space_of
+from whiten_whitening.drift import Drift
 from whiten_whitening.isotropy import expected_iso_score, iso_score
 
 WIDTH = 8
@@ -177,7 +182,6 @@ def test_lower_precision_is_not_drift(checkpoint: Callable[..., Path], tmp_path:
         (np.zeros(8), "wanted numbers"),
         (np.array([["a"] * 8]), "wanted numbers"),
         ([[1.0, 2.0], [3.0]], "not rows of one length"),
-        (np.eye(8), "as if they were normalised"),
         (np.array([[0.0] * 8, [np.nan] * 8]), "vectors.1. is not finite"),
         (np.eye(8, dtype=np.int8), "vectors: has dtype int8.*; wanted vectors of precision float32"),
         (np.eye(8, dtype=np.uint8), "vectors: has dtype uint8"),
@@ -187,6 +191,78 @@ def test_lower_precision_is_not_drift(checkpoint: Callable[..., Path], tmp_path:
 def test_invalid_vectors_are_refused(bundle: Path, vectors: np.ndarray, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         DriftMonitor(bundle).update(vectors)
+
+
+POOL = np.concatenate([np.eye(WIDTH), 3 * np.eye(WIDTH)[:2] + 0.1, np.zeros((1, WIDTH)), np.full((1, WIDTH), 0.7)])
+"""Vectors of length 1, others of equal length, zeros, and one that is drawn again and again."""
+
+
+@pytest.fixture(scope="module")
+def monitor(bundle: Path) -> Callable[[], DriftMonitor]:
+    """Return a function that makes a monitor of one bundle, which is opened once."""
+    opened = DriftMonitor(bundle)
+    return lambda: copy(opened)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.one_of(
+        st.lists(st.integers(0, WIDTH - 1), max_size=130),
+        st.lists(st.integers(0, len(POOL) - 1), max_size=130),
+        st.integers(0, 130).map(lambda count: [len(POOL) - 1] * count),
+    ),
+    st.lists(st.integers(0, 130), max_size=8),
+    st.integers(0, 130),
+)
+def test_the_report_is_the_same_however_vectors_are_cut_into_batches(
+    monitor: Callable[[], DriftMonitor], places: list[int], cuts: list[int], apart: int
+) -> None:
+    vectors = POOL[places].astype(np.float32)
+    one, other, every = monitor(), monitor(), monitor()
+    for start, end in pairwise(sorted({0, *cuts, apart, len(vectors)})):
+        (one if start < apart else other).update(vectors[start:end])
+    found, whole = map(reported, (one.merge(other), every.update(vectors)))
+    if isinstance(found, str) or isinstance(whole, str):
+        assert found == whole
+        assert len(vectors) < 2 or set(places) <= set(range(WIDTH))
+    else:
+        assert found.verdict == whole.verdict
+        numbers = [np.hstack([np.ravel(value) for value in flat(drift)]) for drift in (found, whole)]
+        np.testing.assert_allclose(*numbers, rtol=1e-6, atol=1e-6)
+
+
+def reported(monitor: DriftMonitor) -> Drift | str:
+    """Return the report, or the error."""
+    try:
+        return monitor.report()
+    except UsageError as error:
+        return str(error)
+
+
+def flat(drift: Drift) -> list[object]:
+    """Return the numbers of a report."""
+    spreads = [part for part in (drift.unwhitened, drift.whitened, drift.refitted) if part is not None]
+    own = [value for value in vars(drift).values() if isinstance(value, int | float)]
+    return [*own, *(number for spread in spreads for number in vars(spread).values())]
+
+
+def test_equal_texts_are_not_taken_for_normalised_vectors(tiny: Encoder, tiny_bundle: Path) -> None:
+    monitor = DriftMonitor(tiny_bundle).update(tiny.encode(["ok", "ok"]))
+    assert monitor.report().n == 2
+    monitor.update(tiny.encode(sentences(400)))
+    assert monitor.report().verdict == DriftMonitor(tiny_bundle).update(tiny.encode(sentences(400))).report().verdict
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 400])
+def test_normalised_vectors_are_refused_however_they_are_cut(tiny: Encoder, tiny_bundle: Path, at_once: int) -> None:
+    monitor, vectors = DriftMonitor(tiny_bundle), tiny.encode(sentences(400), normalize_embeddings=True)
+    for start in range(0, len(vectors), at_once):
+        monitor.update(vectors[start : start + at_once])
+    for call in (monitor.report, monitor.output_moments):
+        with pytest.raises(UsageError, match="all vectors have length 1, as if they were normalised; give those of"):
+            call()
+    monitor.reset()
+    assert monitor.update(tiny.encode(sentences(400))).report().n == 400
 
 
 def test_missing_vectors_or_whitening_are_refused(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:

@@ -25,8 +25,11 @@ LEAST_VECTORS = 100
 LEAST_RATIO = 2
 """Vectors of the corpus per dimension, below which its covariance is too uncertain to compare with."""
 
-_SAME_LENGTH = 1e-4
-"""Largest difference of the norms of vectors that is taken as a sign that they were normalised."""
+_LENGTH_ERROR = 1e-4
+"""Largest difference of the norms of all vectors from 1 that is taken as a sign that they were normalised."""
+
+_ROUNDING = 1e-12
+"""Variance, relative to the square of the mean, at or below which vectors are the same but for rounding."""
 
 _ISO_GAIN, _COSINE_GAIN = 1.1, 0.05
 """Factor of the IsoScore, and fall of the average cosine, from which another fit is worth its while."""
@@ -178,6 +181,7 @@ class DriftMonitor:
     def reset(self) -> None:
         """Discard all vectors."""
         self._moments = Moments.empty(self._to_units.shape[1])
+        self._off_length = 0.0  # largest difference of the norm of a vector of `encode` from 1; none seen: 0
 
     def update(self, vectors: ArrayLike, unwhitened: bool = False) -> "DriftMonitor":
         """Add vectors.
@@ -188,7 +192,7 @@ class DriftMonitor:
             unwhitened: True for vectors before whitening; required for bundles whose graph normalises or gives int8.
 
         Raises:
-            UsageError: the vectors have another shape, are not finite, were normalised, or are int8, uint8 or bool.
+            UsageError: the vectors have another shape, are not finite, or are int8, uint8 or bool.
         """
         rounded = self.manifest.vectors == "int8"
         if (self.manifest.normalize or rounded) and not unwhitened:
@@ -198,12 +202,13 @@ class DriftMonitor:
             )
         width = len(self._mean) if unwhitened else len(self._centre)
         rows = checked_vectors(vectors, width)
-        if not unwhitened and len(rows) > 1 and width > 1 and np.ptp(np.linalg.norm(rows, axis=1)) < _SAME_LENGTH:
-            raise UsageError(
-                "all vectors have the same length, as if they were normalised; give those of encode() without "
-                "normalize_embeddings"
-            )
-        white = (rows.astype(np.float64) - self._mean) @ self._weight if unwhitened else rows.astype(np.float64)
+        white = rows.astype(np.float64)
+        if unwhitened:
+            white = (white - self._mean) @ self._weight
+            self._off_length = np.inf
+        else:
+            lengths = np.linalg.norm(white, axis=1)
+            self._off_length = float(np.abs(lengths - 1).max(initial=self._off_length))
         self._moments = self._moments.merge(Moments.of((white - self._centre) @ self._to_units))
         return self
 
@@ -222,20 +227,18 @@ class DriftMonitor:
         if other.manifest.files.get(WHITENING_FILE) != self.manifest.files.get(WHITENING_FILE):
             raise UsageError("the monitors are of bundles with different whitenings; their vectors cannot be compared")
         self._moments = self._moments.merge(other._moments)
+        self._off_length = max(self._off_length, other._off_length)
         return self
 
     def report(self) -> Drift:
         """Compute how far the vectors seen so far are from the corpus.
 
         Raises:
-            UsageError: fewer than 2 vectors were seen.
+            UsageError: fewer than 2 vectors were seen, or all were normalised.
         """
-        moments, whitening = self._moments, self.manifest.whitening
+        moments, whitening, covariance = self._moments, self.manifest.whitening, self._covariance()
         assert whitening is not None
         n, rank, corpus_n = moments.n, len(moments.mean), whitening.n_samples
-        if n < 2:
-            raise UsageError(f"{n} vectors have no spread; give {LEAST_VECTORS} or more")
-        covariance = moments.covariance
         ratio = float(np.trace(covariance)) / rank
         by_chance = ratio * (1 / n + 1 / corpus_n)
         shift = float(moments.mean @ moments.mean) / rank
@@ -263,12 +266,24 @@ class DriftMonitor:
         """Return mean [k] and covariance [k, k] of the vectors seen so far, under the map.
 
         Raises:
-            UsageError: fewer than 2 vectors were seen.
+            UsageError: fewer than 2 vectors were seen, or all were normalised.
         """
-        if self._moments.n < 2:
-            raise UsageError(f"{self._moments.n} vectors have no spread; give {LEAST_VECTORS} or more")
         back = self._from_units
-        return self._centre + self._moments.mean @ back, back.T @ self._moments.covariance @ back
+        return self._centre + self._moments.mean @ back, back.T @ self._covariance() @ back
+
+    def _covariance(self) -> Float64Array:
+        """Return the covariance of the vectors seen so far in units of the corpus; zeros if they are all the same."""
+        moments = self._moments
+        if moments.n < 2:
+            raise UsageError(f"{moments.n} vectors have no spread; give {LEAST_VECTORS} or more")
+        if self._off_length <= _LENGTH_ERROR:
+            raise UsageError(
+                "all vectors have length 1, as if they were normalised; give those of encode() without "
+                "normalize_embeddings"
+            )
+        covariance = moments.covariance
+        same = np.trace(covariance) <= _ROUNDING * float(moments.mean @ moments.mean)
+        return np.zeros_like(covariance) if same else covariance
 
     def _spreads(self) -> tuple[Spread, Spread, Spread | None]:
         """Return the spread of the vectors without the map, within the dimensions that it keeps; under it; refitted."""
