@@ -173,6 +173,11 @@ class Folder:
         self._system, self._path = file_system(self.url)
         self._local = Path(self._path).resolve() if _is_local(self._system) else None
 
+    @property
+    def address(self) -> str:
+        """Return its URL, or a path that does not depend on the directory of the process."""
+        return self._path if self._local else self.url
+
     def place(self, name: str) -> str:
         """Return the path or URL of a file."""
         return f"{self.url}/{name}"

@@ -127,7 +127,7 @@ def embed_many(
     mine = everything[share]
     there = finished(job, folder, mine)
     todo = [number for number in mine if number not in there]
-    work = Work(job=job, bundle=str(path), out=folder.url, vectors=choice, record_errors=on_error == "record")
+    work = Work(job=job, bundle=str(path), out=folder.address, vectors=choice, record_errors=on_error == "record")
     if there:
         say(f"there already: {counted(len(there), 'shard')}; left: {len(todo):,}")
     do_items("embedded", work, todo, workers, ray)

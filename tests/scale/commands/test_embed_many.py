@@ -369,6 +369,35 @@ def test_home_is_one_place(tiny_bundle: Path, filled: Path, tmp_path: Path, monk
     assert not (tmp_path / "~").exists()
 
 
+@pytest.mark.parametrize("command", ["embed-many", "fit-many"])
+@pytest.mark.parametrize("place", ["here", "in.link", "./here", "file://{}/here"])
+def test_workers_may_run_in_another_directory(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
+) -> None:
+    """As those of a cluster that was started elsewhere: every path that they get is whole."""
+
+    def run(work: workers.Work, items: list[int], count: int) -> Iterator[int]:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        do = workers.open_once(msgspec.json.encode(work))
+        for item in items:
+            do(item)
+        monkeypatch.chdir(tmp_path)
+        yield from items
+
+    monkeypatch.setattr(commands, "run_items", run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "bundle").symlink_to(tiny_bundle)
+    (tmp_path / "here").symlink_to(filled)
+    (tmp_path / "in.link").symlink_to("here")
+    source = "--input" if command == "embed-many" else "--corpus"
+    ok(command, "bundle", source, place.format(tmp_path), "--out", "new")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert (tmp_path / "new").is_dir() or (tmp_path / "new").is_file()
+    if command == "embed-many":
+        assert len(list((tmp_path / "new").glob("part-*.parquet"))) == 1
+
+
 def test_names_that_are_not_utf8_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     Path(os.fsdecode(bytes(tmp_path / "in") + b"/\xff.txt")).write_text("one\n")
