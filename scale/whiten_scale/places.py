@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, needing
+from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.replacing import Written, replacing, written_as
 
 ELSEWHERE = "another --out"
@@ -23,6 +24,9 @@ _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified")
 """Names under which file systems give what changes when a file is written again."""
 
 _BUFFER = 1 << 20
+
+_HIDDEN = (".", "_")
+"""Beginnings of the names of files and directories that are left out of directories."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def find(url: str) -> list[Entry]:
             entries = [_entry(system, one, one["name"].rpartition("/")[2]) for one in infos if one["type"] == "file"]
         elif system.isdir(path):
             path = os.path.realpath(path) if _is_local(system) else path
-            found = _walk(path) if _is_local(system) else system.find(path)
+            # fsspec's own search leaves linked and closed directories out silently
+            found = map(str, files_below(Path(path), _HIDDEN)) if _is_local(system) else system.find(path)
             entries = [
                 _entry(system, system.info(one), name) for one in found if not _is_hidden(name := _below(one, path))
             ]
@@ -102,22 +107,12 @@ def look_up(url: str) -> Entry:
         return _entry(system, system.info(path), path.rpartition("/")[2])
 
 
-def _walk(folder: str) -> Iterator[str]:
-    """Yield the files below a directory; fsspec's own search leaves linked and closed directories out silently."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    for top, _, names in os.walk(folder, onerror=fail, followlinks=True):
-        yield from (f"{top}/{name}" for name in names)
-
-
 def _below(path: str, folder: str) -> str:
     return path.strip("/").removeprefix(folder.strip("/")).lstrip("/")
 
 
 def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "_")) for part in name.split("/"))
+    return any(part.startswith(_HIDDEN) for part in name.split("/"))
 
 
 def _entry(system: Any, info: dict[str, Any], name: str) -> Entry:

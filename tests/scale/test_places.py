@@ -118,6 +118,18 @@ def test_files_are_read_as_they_were_written(url: str) -> None:
     assert [entry.size for entry in find(url)] == [len(content)]
 
 
+def test_links_are_followed_but_not_into_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "a.txt").write_text("one")
+    (tmp_path / "in" / "self").symlink_to(".")
+    (tmp_path / "in" / "deep" / "up").symlink_to("../../in")
+    (tmp_path / "in" / "link.txt").symlink_to("a.txt")
+    assert [entry.name for entry in find(str(tmp_path / "in"))] == ["a.txt", "link.txt"]
+    (tmp_path / "in" / "own.txt").symlink_to("own.txt")
+    with pytest.raises(WhitenError, match="in: cannot be read .Too many levels of symbolic links"):
+        find(str(tmp_path / "in"))
+
+
 def test_errors_of_reading_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"content")
     with opened(str(tmp_path / "a")) as file:

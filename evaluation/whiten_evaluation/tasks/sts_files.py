@@ -1,6 +1,5 @@
 """Read the seven semantic textual similarity tasks, in the layouts in which they are distributed."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files import folders
 from whiten_runtime.files.pairs import read_pairs
 
 SUBSETS: Mapping[str, tuple[str, ...]] = {
@@ -128,11 +128,7 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
 
 def files_below(directory: Path) -> Iterator[Path]:
     """Yield all files outside hidden folders, shallow ones first, in an order independent of the file system."""
-    found: list[Path] = []
-    for folder, folders, names in os.walk(directory, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found.extend(Path(folder, name) for name in names)
-    yield from sorted(found, key=lambda path: (len(path.parts), str(path)))
+    yield from sorted(folders.files_below(directory, (".",)), key=lambda path: (len(path.parts), str(path)))
 
 
 def _plain(name: str) -> str:

@@ -83,6 +83,13 @@ def test_quotes_and_other_line_separators_stay_in_the_text(tmp_path: Path) -> No
     assert got(tmp_path, "STS-B") == [odd]
 
 
+def test_links_that_lead_into_a_circle_take_no_time(tmp_path: Path) -> None:
+    write_paper_layout(tmp_path, ("STS-B",))
+    for name in "abcdef":
+        (tmp_path / name).symlink_to(".")
+    assert [task.name for task in read_sts(tmp_path).tasks] == ["STS-B"]
+
+
 def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B", "STS13"))
     (tmp_path / "sts13.OnWN-test.csv").unlink()

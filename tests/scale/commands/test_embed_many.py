@@ -347,15 +347,13 @@ def test_directories_that_are_links_are_followed_and_closed_ones_refused(
     (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
     plan = ("embed-many", tiny_bundle, "--plan-only", "--input", tmp_path / "in", "--out")
     assert "planned 2 records" in ok(*plan, tmp_path / "1").stderr
-    (tmp_path / "elsewhere" / "round").symlink_to(tmp_path / "in")
-    code, said = refused(*plan, tmp_path / "2")
-    assert (code, "cannot be read (Too many levels of symbolic links)" in said) == (1, True), said
-    (tmp_path / "elsewhere" / "round").unlink()
+    (tmp_path / "in" / "again").symlink_to(tmp_path / "elsewhere")
+    assert "planned 4 records" in ok(*plan, tmp_path / "2").stderr
 
-    def scandir(path: object) -> object:
+    def refuse(path: Path) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("os.scandir", scandir)
+    monkeypatch.setattr(Path, "iterdir", refuse)
     code, said = refused(*plan, tmp_path / "3")
     assert (code, "cannot be read (Permission denied)" in said) == (1, True), said
 
