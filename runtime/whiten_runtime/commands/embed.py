@@ -175,7 +175,8 @@ def embed(
         else:
             summary = {"texts": _print(stored, metadata, header)}
         if encoder.truncated:
-            warn(f"{encoder.truncated} of {summary['texts']} texts were cut to {encoder.max_seq_length} tokens")
+            limits = f"{encoder.max_seq_length} tokens{f' and {max_characters} characters' if max_characters else ''}"
+            warn(f"{encoder.truncated} of {summary['texts']} texts were cut: at most {limits} of a text are read")
         if out is not None:
             say(f"wrote {counted(summary['texts'], 'vector')} of {metadata.dimension} dimensions to {out}")
         if as_json:

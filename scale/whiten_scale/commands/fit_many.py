@@ -79,6 +79,8 @@ def fit_many(
     if missing:
         lacking = f"{missing:,} of {counted(len(everything), 'range')}"
         say(f"still missing in {parts}: {lacking}; the last machine writes {out}")
+        if as_json:
+            console.print_json({"out": str(out), "ranges": len(everything), "missing": missing})
         return
     statistics, origin = merge_ranges(job, parts)
     save_statistics(out, statistics, origin)
@@ -86,7 +88,9 @@ def fit_many(
         _remove(parts, len(everything))
     say(f"wrote {out}: {statistics.moments.n:,} sentences, {len(statistics.moments.mean)} dimensions")
     if as_json:
-        console.print_json({"out": str(out), "sentences": statistics.moments.n, "ranges": len(everything)})
+        console.print_json(
+            {"out": str(out), "sentences": statistics.moments.n, "ranges": len(everything), "missing": 0}
+        )
 
 
 def _remove(parts: Path, ranges: int) -> None:

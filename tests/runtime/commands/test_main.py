@@ -70,7 +70,13 @@ def test_embed_reports_truncated_texts(tiny_bundle: Path) -> None:
     result = run("embed", tiny_bundle, "short", "long " * 99, "--json")
     summary = json.loads(result.stdout)
     assert (summary["texts"], summary["truncated"], len(summary["embeddings"])) == (2, 1, 2)
-    assert "1 of 2 texts were cut to 48 tokens" in result.stderr
+    assert "1 of 2 texts were cut: at most 48 tokens of a text are read\n" in result.stderr
+
+
+def test_embed_tells_the_limit_of_characters(tiny_bundle: Path) -> None:
+    result = run("embed", tiny_bundle, "short", "a long text", "--max-characters", "6", "--json")
+    assert json.loads(result.stdout)["truncated"] == 1
+    assert "1 of 2 texts were cut: at most 48 tokens and 6 characters of a text are read\n" in result.stderr
 
 
 def test_info_and_verify(tiny_bundle: Path) -> None:

@@ -127,7 +127,7 @@ def test_quiet_leaves_warnings_and_errors(tiny_bundle: Path, tmp_path: Path) -> 
     done = run("verify", tiny_bundle, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     done = run("embed", tiny_bundle, "long " * 99, "-q", "--out", tmp_path / "out.npy")
-    assert done.stderr.splitlines() == ["warning: 1 of 1 texts were cut to 48 tokens"]
+    assert done.stderr.splitlines() == ["warning: 1 of 1 texts were cut: at most 48 tokens of a text are read"]
     done = run("verify", tmp_path / "nowhere", "-q")
     assert (done.returncode, done.stderr.startswith("error: ")) == (1, True)
     assert ok("verify", tiny_bundle, "--quiet").stderr == ""

@@ -41,8 +41,11 @@ def test_bits_do_not_depend_on_workers_and_machines(
     assert found["sentences"] == 400
     assert (tmp_path / "two").read_bytes() == once.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
-    said = ok(*arguments, tmp_path / "three", "--workers", 2, "--share", "2/2").stderr
-    assert "still missing in" in said
+    said = ok(*arguments, tmp_path / "three", "--workers", 2, "--share", "2/2", "--json")
+    assert "still missing in" in said.stderr
+    part = json.loads(said.stdout)
+    assert part == {"out": str(tmp_path / "three"), "ranges": found["ranges"], "missing": -(-found["ranges"] // 2)}
+    assert found["missing"] == 0
     assert not (tmp_path / "three").exists()
     ok(*arguments, tmp_path / "three", "--workers", 1, "--share", "1/2")
     assert (tmp_path / "three").read_bytes() == once.read_bytes()
