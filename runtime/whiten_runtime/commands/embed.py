@@ -132,7 +132,7 @@ def embed(
     """
     from whiten_runtime.files.texts import read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
-    from whiten_runtime.files.write_vectors import as_stored, check_output
+    from whiten_runtime.files.write_vectors import as_stored, check_output, json_numbers
     from whiten_runtime.opened.encoder import Encoder
 
     check_other_file(out, input_file)
@@ -170,7 +170,7 @@ def embed(
         if out is not None:
             summary = {"texts": _write(stored, metadata, out, header), "out": str(out)}
         elif as_json:
-            embeddings = [row.tolist() for _, rows in stored for row in rows]
+            embeddings = [row for _, rows in stored for row in json_numbers(rows)]
             summary = {"texts": len(embeddings), "embeddings": embeddings}
         else:
             summary = {"texts": _print(stored, metadata, header)}

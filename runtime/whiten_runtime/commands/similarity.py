@@ -14,6 +14,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
+from whiten_runtime.files.write_vectors import json_numbers
 from whiten_runtime.inference.vectors import Nearest, row_cosines
 
 _ROWS_AT_ONCE = 4096
@@ -56,14 +57,14 @@ def similarity(
     """
     spaces = _check_spaces(a, b, allow_different_spaces)
     if top is None:
-        cosines = _row_by_row(a, b, column).tolist()
+        cosines = _row_by_row(a, b, column)
         if as_json:
-            print_json({"spaces": spaces, "cosines": cosines})
+            print_json({"spaces": spaces, "cosines": json_numbers(cosines)})
         else:
             click.echo("\n".join(f"{cosine:.6f}" for cosine in cosines))
         return
     lists = (
-        list(zip(rows.tolist(), cosines.tolist(), strict=True))
+        list(zip(rows.tolist(), json_numbers(cosines), strict=True))
         for part in _nearest(a, b, column, top)
         for rows, cosines in zip(part.rows, part.cosines, strict=True)
     )

@@ -95,9 +95,23 @@ def _read_parquet(path: Path, column: str | None) -> Iterator[Rows]:
         file = parquet.ParquetFile(path)
         chosen = choose_column(column, file.schema_arrow.names, str(path), USUAL_COLUMNS)
         for batch in file.iter_batches(batch_size=_AT_ONCE, columns=[chosen]):
-            yield _as_rows(batch.column(0).to_pylist(), path)
+            yield _of_lists(batch.column(0), path)
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: not a parquet file ({error})") from None
+
+
+def _of_lists(column: Any, path: Path) -> Rows:
+    """Return the vectors of a column of lists; of one length, without nulls, as a view where they are float32."""
+    pyarrow, _ = import_parquet()
+    kinds, kind = pyarrow.types, column.type
+    if kinds.is_fixed_size_list(kind) or kinds.is_list(kind) or kinds.is_large_list(kind):
+        numbers, count = column.flatten(), len(column)
+        numeric = kinds.is_floating(numbers.type) or kinds.is_integer(numbers.type)
+        widths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
+        if numeric and not column.null_count and not numbers.null_count and len(widths) == 1:
+            with np.errstate(over="ignore"):
+                return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float32).reshape(count, int(widths[0]))
+    return _as_rows(column.to_pylist(), path)
 
 
 def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:

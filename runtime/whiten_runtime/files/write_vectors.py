@@ -81,7 +81,33 @@ def _publish_described(publish: Callable[[], None], path: Path, description: byt
 
 def json_row(text: str, vector: Vectors) -> bytes:
     """Return one line of a .jsonl file, without its newline."""
-    return msgspec.json.encode({"text": encodable(text), "embedding": vector.tolist()})
+    return msgspec.json.encode({"text": encodable(text), "embedding": json_numbers(vector)})
+
+
+_TENS = np.array([float(f"1e{exponent}") for exponent in range(23)])
+"""Powers of ten that float64 holds exactly."""
+
+_DIGITS = range(6, 10)
+"""Significant digits of decimals: all of six survive float32, and all of float32 survives nine."""
+
+
+def json_numbers(values: Vectors) -> list[Any]:
+    """Return numbers as lists of Python's, which print with the fewest digits that give the same float32 again."""
+    if values.dtype != np.float32:
+        return list(values.tolist())
+    exact = values.astype(np.float64)
+    size = np.abs(exact)
+    left = (size >= 1e-13) & (size < 1e5)  # where the power of ten is exact
+    found, places = exact.copy(), np.floor(np.log10(size, out=np.zeros_like(size), where=left)).astype(np.intp)
+    for digits in _DIGITS:
+        power = _TENS[np.where(left, digits - 1 - places, 0)]
+        rounded = np.round(exact * power) / power
+        same = left & (rounded.astype(np.float32) == values)
+        found[same] = rounded[same]
+        left &= ~same
+    left |= (size != 0) & ~((size >= 1e-13) & (size < 1e5))
+    found[left] = values[left].astype(np.str_).astype(np.float64)
+    return list(found.tolist())
 
 
 def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:
