@@ -8,9 +8,48 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-_LINES = map(str.split, __spec__.loader.get_data(f"{__file__}i").decode().splitlines())
-_PLACES = {words[3]: words[1] for words in _LINES if words[:1] == ["from"]}
-"""Modules by the public names that they define, from the lines `from MODULE import NAME as NAME` of `__init__.pyi`."""
+_PLACES = {
+    "export_bundle": "whiten_export.pipeline.export_model",
+    "export_vectors": "whiten_export.pipeline.export_vectors",
+    "GraphChoice": "whiten_export.pipeline.recipe",
+    "Recipe": "whiten_export.pipeline.recipe",
+    "VectorRecipe": "whiten_export.pipeline.recipe",
+    "WhiteningChoice": "whiten_export.pipeline.recipe",
+    "fit_bundle": "whiten_export.pipeline.refit",
+    "refit_bundle": "whiten_export.pipeline.refit",
+    "SourceChoice": "whiten_export.sources.choice",
+    "Manifest": "whiten_runtime.bundle.manifest",
+    "Agreement": "whiten_runtime.bundle.parity",
+    "BundleError": "whiten_runtime.errors",
+    "DataError": "whiten_runtime.errors",
+    "IntegrityError": "whiten_runtime.errors",
+    "MissingPackageError": "whiten_runtime.errors",
+    "ParityError": "whiten_runtime.errors",
+    "ProviderError": "whiten_runtime.errors",
+    "SignatureError": "whiten_runtime.errors",
+    "TextError": "whiten_runtime.errors",
+    "TooLongError": "whiten_runtime.errors",
+    "UnsafeModelError": "whiten_runtime.errors",
+    "UsageError": "whiten_runtime.errors",
+    "WhitenError": "whiten_runtime.errors",
+    "Corpus": "whiten_runtime.files.corpus",
+    "Encoder": "whiten_runtime.opened.encoder",
+    "VectorWhitener": "whiten_runtime.opened.vector_whitener",
+    "Signature": "whiten_runtime.signing",
+    "sign_bundle": "whiten_runtime.signing",
+    "verify_signature": "whiten_runtime.signing",
+    "AsyncEncoder": "whiten_serving.async_encoder",
+    "Batcher": "whiten_serving.batcher",
+    "DeadlineExceededError": "whiten_serving.scheduler",
+    "OverloadedError": "whiten_serving.scheduler",
+    "Coder": "whiten_whitening.codes.coder",
+    "Codes": "whiten_whitening.codes.io",
+    "Drift": "whiten_whitening.drift",
+    "DriftMonitor": "whiten_whitening.drift",
+    "Whitening": "whiten_whitening.estimator",
+    "WhiteningSpec": "whiten_whitening.maps",
+}
+"""Modules by the public names that they define, as `__init__.pyi` says to type checkers."""
 
 _EXPORT = "whiten_export."
 

@@ -1,4 +1,4 @@
-# The public names of `whiten`, and where each is defined. `__init__.py` reads this file, so every name stands once.
+# The public names of `whiten`, and where each is defined, for type checkers; `__init__.py` says the same to Python.
 
 from whiten_export.pipeline.export_model import export_bundle as export_bundle
 from whiten_export.pipeline.export_vectors import export_vectors as export_vectors

@@ -1,6 +1,9 @@
 """Test the public names of `import whiten`."""
 
+import ast
 import json
+import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -39,6 +42,29 @@ def test_each_name_can_be_imported(name: str) -> None:
         pytest.importorskip("onnx_ir")
     value = getattr(whiten, name)
     assert value == version("whiten") if name == "__version__" else value.__name__ == name
+
+
+def test_type_checkers_are_told_the_same_names() -> None:
+    folder = Path(whiten.__file__).parent
+    stub = ast.parse((folder / "__init__.pyi").read_text("utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    told = {alias.asname: node.module for node in imports for alias in node.names if alias.asname == alias.name}
+    assert told == whiten._PLACES
+    assert set(PUBLIC.split()) == {*told, "__version__"}
+    declared = {ast.unparse(node) for node in stub.body if not isinstance(node, ast.ImportFrom)}
+    assert declared == {"__all__: list[str]", "__version__: str"}
+
+
+def test_it_is_imported_without_its_stub(tmp_path: Path) -> None:
+    """Tools that freeze programs, or make images small, leave files of types out."""
+    (tmp_path / "whiten").mkdir()
+    shutil.copy(whiten.__file__, tmp_path / "whiten")
+    code = f"import whiten; assert whiten.__file__.startswith({str(tmp_path)!r}); whiten.Encoder; print(*dir(whiten))"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+    )
+    assert (done.stderr, done.stdout.split()) == ("", whiten.__all__)
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
