@@ -1,8 +1,6 @@
-"""Test word vectors: the file format, the words of a text and whether they are lower-cased, averages, SIF."""
+"""Test word vectors: the words of a text and whether they are lower-cased, averages, SIF."""
 
-import gzip
 import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,10 @@ from sklearn.decomposition import TruncatedSVD
 
 from support.cli import ok, refused
 from support.corpus import NASTY, sentences
-from whiten import DataError, Encoder
+from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.word_vectors import _WORD, SPECIALS, read_words, word_tokenizer, word_weights
+from whiten_export.sources.word_vectors import _WORD, SPECIALS, word_tokenizer, word_weights
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
@@ -138,51 +136,6 @@ def test_clitics_and_numbers_are_split() -> None:
     assert words_of("Don't he's 1,024.5 a_b e-mail, U.S.") == [
         *("do", "n't", "he", "'s", "1,024.5", "a_b", "e", "-", "mail", ",", "u", ".", "s", "."),
     ]
-
-
-def test_read_plain_and_compressed_files(tmp_path: Path) -> None:
-    content = "3 2\nthe 1 2\n. . 3 4\nthe 9 9\nof 5 6\n"
-    (tmp_path / "a.vec").write_text(content)
-    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
-        file.write(content)
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("folder/a.txt", content)
-    for name in ("a.vec", "a.txt.gz", "a.zip"):
-        read = read_words(tmp_path / name, None)
-        assert read.words == ("the", ". .", "of")
-        np.testing.assert_array_equal(read.vectors, [[1, 2], [3, 4], [5, 6]])
-    assert read_words(tmp_path / "a.vec", 2).words == ("the", ". .")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("the 1 2\nof 3 x\n", "line 2 is not a word with 2 numbers"),
-        ("the 1 2\nof 3\n", "line 2 is not a word with 2 numbers"),
-        ("the 1 nan\n", "line 1 is not a word"),
-        ("the\n", "line 1 is not a word"),
-        ("the\t1 2\n", "line 1 is not a word"),
-        ("", "holds no word"),
-        ("caf\xe9 1 2\n", "line 1 is not UTF-8"),
-    ],
-)
-def test_malformed_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "a.txt").write_bytes(content.encode("latin-1"))
-    with pytest.raises(DataError, match=message):
-        read_words(tmp_path / "a.txt", None)
-    assert message in refused("export", tmp_path / "a.txt", code=1)
-
-
-def test_damaged_and_ambiguous_archives_are_refused(tmp_path: Path) -> None:
-    for name in ("a.zip", "a.gz"):
-        (tmp_path / name).write_bytes(b"the 1 2\n")
-        with pytest.raises(DataError, match="not a complete archive"):
-            read_words(tmp_path / name, None)
-    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
-        archive.writestr("a.txt", "the 1\n")
-        archive.writestr("b.txt", "the 1\n")
-    with pytest.raises(DataError, match="holds 2 text files"):
-        read_words(tmp_path / "two.zip", None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""Test files of word vectors: header, byte order mark, words with blanks, damaged lines, archives."""
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.cli import ok, refused
+from whiten import DataError, Encoder
+from whiten_export.sources.word_files import read_frequencies, read_words
+
+BODY = "cat 1 2 3 4\ndog 4 3 2 1\nmat 0 1 0 1\n"
+VECTORS = [[1, 2, 3, 4], [4, 3, 2, 1], [0, 1, 0, 1]]
+
+
+def test_read_plain_and_compressed_files(tmp_path: Path) -> None:
+    content = "4 2\nthe 1 2\n. . 3 4\nthe 9 9\nof 5 6\n"
+    (tmp_path / "a.vec").write_text(content)
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
+        file.write(content)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("folder/a.txt", content)
+    for name in ("a.vec", "a.txt.gz", "a.zip"):
+        read = read_words(tmp_path / name, None)
+        assert read.words == ("the", ". .", "of")
+        np.testing.assert_array_equal(read.vectors, [[1, 2], [3, 4], [5, 6]])
+    assert read_words(tmp_path / "a.vec", 2).words == ("the", ". .")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeff3 4\n" + BODY,
+        "\ufeff" + BODY,
+        ("\ufeff3 4\n" + BODY).replace("\n", "\r\n"),
+        "3 4  \r\n" + BODY,
+        "3  4\n" + BODY,
+        ("3 4\n" + BODY).replace("\n", " \n"),
+        BODY.rstrip("\n"),
+        BODY.replace("0 1 0 1", "-0 +1.0 0e-5 10E-1"),
+    ],
+)
+def test_marks_line_ends_and_blanks_are_no_part_of_words(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.vec").write_bytes(content.encode())
+    read = read_words(tmp_path / "a.vec", None)
+    assert read.words == ("cat", "dog", "mat")
+    np.testing.assert_array_equal(read.vectors, VECTORS)
+
+
+@pytest.mark.parametrize("word", ["R$ 0,00", "1999", "in 1999 1 1", "3 4", "no\u00a0break", "\u00a0"])
+@pytest.mark.parametrize("header", ["4 4\n", ""])
+def test_words_may_contain_blanks_and_numbers(tmp_path: Path, word: str, header: str) -> None:
+    (tmp_path / "a.vec").write_text(f"{header}{word} 5 6 7 8\n{BODY}", "utf-8")
+    read = read_words(tmp_path / "a.vec", None)
+    assert read.words == (word, "cat", "dog", "mat")
+    np.testing.assert_array_equal(read.vectors, [[5, 6, 7, 8], *VECTORS])
+
+
+def test_vectors_of_a_file_with_a_byte_order_mark_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.vec").write_bytes(("\ufeff3 4\n" + BODY).encode())
+    ok("export", tmp_path / "a.vec", "--whitening", "none", "--out", tmp_path / "b")
+    with Encoder(tmp_path / "b") as encoder:
+        np.testing.assert_allclose(encoder.encode(["cat", "dog"]), VECTORS[:2], rtol=1e-6)
+
+
+def test_frequencies_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "counts.txt").write_bytes("\ufeffcat 3\r\ndog 2\r\n".encode())
+    assert read_frequencies(tmp_path / "counts.txt") == {"cat": 3, "dog": 2}
+
+
+MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("the 1 2\nof 3 x\n", "line 2 is not a word with 2 numbers"),
+        ("the 1 2\nof 3 4\nof 3\n", "line 3 is not a word with 2 numbers"),
+        ("the 1 2\nof 3\n", "line 1 has 2 numbers and line 2 has 1; wanted as many in each"),
+        ("the 1 nan\n", "line 1 is not a word"),
+        ("the\n", "line 1 is not a word"),
+        ("the\t1 2\n", "line 1 is not a word"),
+        ("the 2,5 1,5\n", "line 1 is not a word with 2 numbers"),
+        ("", "holds no word"),
+        ("3 4\n", "holds no word"),
+        ("caf\xe9 1 2\n", "line 1 is not UTF-8"),
+        ("\xff\xfet\0h\0e\0 \x001\0\n\0", "line 1 is not UTF-8"),
+        ("cat 1\n" + MANY, "line 1 is not a word with 4 numbers"),
+        ("cat 1 2 3 x\n" + MANY, "line 1 is not a word with 4 numbers"),
+        ("1 2 3 4\n" + MANY, "line 1 is not a word with 4 numbers"),
+        (MANY + "cat 1 2\n", "line 301 is not a word with 4 numbers"),
+        ("cat 1\ndog 4 3 2 1\n", "line 1 has 1 numbers and line 2 has 4"),
+        ("3 5\n" + BODY, "line 2 is not a word with 5 numbers, as line 1 says"),
+        ("3 0\n" + BODY, "line 2 is not a word with 0 numbers, as line 1 says"),
+        ("3 4\n3 4\n" + BODY, "line 2 is not a word with 4 numbers, as line 1 says"),
+        ("2 4\n" + BODY, "line 4 is one too many: line 1 says 2 words"),
+        ("0 4\n" + BODY, "line 2 is one too many: line 1 says 0 words"),
+        ("4 4\n" + BODY, "ends with line 4, but line 1 says 4 words"),
+        ("400 4\n" + MANY, "ends with line 301, but line 1 says 400 words"),
+    ],
+)
+def test_malformed_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.txt").write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=message):
+        read_words(tmp_path / "a.txt", None)
+    assert message in refused("export", tmp_path / "a.txt", code=1)
+
+
+def test_lines_that_are_not_read_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("9 4\n" + BODY)
+    assert read_words(tmp_path / "a.txt", 3).words == ("cat", "dog", "mat")
+
+
+def test_damaged_and_ambiguous_archives_are_refused(tmp_path: Path) -> None:
+    for name in ("a.zip", "a.gz"):
+        (tmp_path / name).write_bytes(b"the 1 2\n")
+        with pytest.raises(DataError, match="not a complete archive"):
+            read_words(tmp_path / name, None)
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.txt", "the 1\n")
+        archive.writestr("b.txt", "the 1\n")
+    with pytest.raises(DataError, match="holds 2 text files"):
+        read_words(tmp_path / "two.zip", None)
