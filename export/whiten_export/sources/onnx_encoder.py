@@ -16,7 +16,7 @@ from whiten_export.graph.builder import HiddenStates, constant, describe_input, 
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
-from whiten_export.sources.checkpoints.published import read_settings
+from whiten_export.sources.checkpoints.settings import read_settings
 from whiten_export.sources.families import family_of, positions_before, rotary_scaling, usable_positions
 from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import file_tokenizer

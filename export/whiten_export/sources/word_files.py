@@ -67,7 +67,7 @@ def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) ->
         raise DataError(f"{path}: holds no word; {_FORMAT}")
     if count is not None and number < count + 1:
         raise DataError(
-            f"{path}: ends with line {number:,}, but line 1 says {count:,} words; copy the file again, or correct line 1"
+            f"{path}: ends with line {number}, but line 1 says {count:,} words; copy the file again, or correct line 1"
         )
     return Words(tuple(words), np.frombuffer(rows, np.float32).reshape(len(words), width))
 

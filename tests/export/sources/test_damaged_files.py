@@ -86,7 +86,7 @@ CASES: list[tuple[str, Change, str]] = [
     (WEIGHTS, weight(np.nan), f"{WEIGHTS}: '{WEIGHT}' holds NaN or infinity; copy the model again"),
     (WEIGHTS, weight(-np.inf), f"{WEIGHTS}: '{WEIGHT}' holds NaN or infinity; copy the model again"),
     (CONFIG, lambda content: b"{", "config.json"),
-    (CONFIG, lambda content: b"[" * 100_000, "transformers cannot load"),
+    (CONFIG, lambda content: b"[" * 100_000, "config.json: cannot be read"),
     (CONFIG, fields(lambda found: found.update(hidden_size="x")), "transformers cannot load"),
     (CONFIG, fields(lambda found: found.update(vocab_size=10**9)), "weights have other shapes than its config.json"),
     (TOKENIZER, lambda content: b"{", "transformers cannot load"),

@@ -16,6 +16,9 @@ OLD = "sentence_transformers.models."
 POOLING = b'{"word_embedding_dimension": 4, "pooling_mode_mean_tokens": true}'
 OTHERS = {
     "pytorch_model.bin": b"pickled",
+    "model_int8.safetensors": b"of another precision",
+    "model.fp16.safetensors": b"of another precision",
+    "model-00001-of-00002.safetensors": b"of an older copy",
     "tf_model.h5": b"tensorflow",
     "onnx/model.onnx": b"onnx",
     "onnx/config.json": b"{}",
@@ -124,7 +127,8 @@ def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pyte
 @pytest.mark.parametrize("kind", ["model-{}.safetensors", "pytorch_model-{}.bin"])
 def test_an_interrupted_download_is_completed(hub: Hub, kind: str) -> None:
     parts = [kind.format(f"0000{part}-of-00002") for part in (1, 2)]
-    hub.repositories = {"some/large": {"config.json": b"{}"} | {name: name.encode() for name in parts}}
+    index = kind.replace("-{}", "") + ".index.json"
+    hub.repositories = {"some/large": {"config.json": b"{}", index: b"{}"} | {name: name.encode() for name in parts}}
     folder = download("some/large", None, False, None)
     hub.fetched.clear()
     (folder / parts[1]).resolve().unlink()

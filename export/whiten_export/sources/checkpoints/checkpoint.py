@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
-from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published, read_settings
+from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
+from whiten_export.sources.checkpoints.settings import read_settings
+from whiten_export.sources.checkpoints.weights import (
+    ADAPTER_WEIGHTS,
+    INDEX,
+    NETWORK_WEIGHTS,
+    adapter_weights,
+    network_weights,
+)
 from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
@@ -198,13 +206,13 @@ def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Check
         return _merged(model, name, path, remote_code)
     if not (path / "config.json").is_file():
         raise UsageError(f"'{model}' has no config.json; wanted a directory written by save_pretrained")
-    if weights := sorted(path.glob("model*.safetensors")) or sorted(path.glob("pytorch_model*.bin")):
-        return Checkpoint(model, name, "transformers", path, tuple(weights))
+    if weights := network_weights(path, read_settings(path / "config.json")):
+        return Checkpoint(model, name, "transformers", path, weights)
     for place in _ONNX_PLACES:
         if (graph := path / place).is_file():
             return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
     raise UsageError(
-        f"'{model}' has no weights (model*.safetensors, pytorch_model*.bin, {' or '.join(_ONNX_PLACES)}) in {path}; "
+        f"'{model}' has no weights ({', '.join((*NETWORK_WEIGHTS, *_ONNX_PLACES))}, or parts with {INDEX}) in {path}; "
         "wanted a directory written by save_pretrained, or by optimum-cli export onnx"
     )
 
@@ -224,11 +232,11 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
     """Describe a LoRA adapter together with the model that its config names."""
     config = read_settings(adapter / ADAPTER_CONFIG)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
-    weights = sorted(adapter.glob("adapter_model*.safetensors")) or sorted(adapter.glob("adapter_model.bin"))
-    if not base or not weights:
+    weights = adapter_weights(adapter)
+    if not base or weights is None:
         raise UsageError(
             f"'{model}' has an {ADAPTER_CONFIG}, but no "
-            f"{'base_model_name_or_path in it' if weights else 'adapter_model.safetensors'}; save the adapter with "
+            f"{'base_model_name_or_path in it' if weights else ADAPTER_WEIGHTS[0]}; save the adapter with "
             "peft's save_pretrained"
         )
     try:
@@ -245,7 +253,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         found,
         model=model,
         name=name,
-        weights=(*found.weights, *weights, adapter / ADAPTER_CONFIG),
+        weights=(*found.weights, weights, adapter / ADAPTER_CONFIG),
         hub_id=None,
         revision=None,
         entry=None,

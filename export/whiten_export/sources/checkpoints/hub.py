@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from whiten_export.sources.checkpoints.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
 from whiten_runtime.hub.locating import check_revision, hub_answers, hub_errors
@@ -13,8 +14,13 @@ _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
 """README.md: its first lines name the licence."""
 
 _OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
-_SAFETENSORS = ("model*.safetensors", "adapter_model*.safetensors")
-_PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
+_WEIGHTS = (
+    {NETWORK_WEIGHTS[0]: NETWORK_WEIGHTS[0], NETWORK_WEIGHTS[0] + INDEX: "model*.safetensors"}
+    | {NETWORK_WEIGHTS[1]: NETWORK_WEIGHTS[1], NETWORK_WEIGHTS[1] + INDEX: "pytorch_model*.bin"},
+    {name: name for name in ADAPTER_WEIGHTS},
+)
+"""For networks and adapters: the weight files to download by what has to be in the folder, the best first."""
+
 _ONNX = ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data")
 
 
@@ -90,8 +96,9 @@ def needed_files(names: Sequence[str], remote_code: bool) -> list[str]:
     weights: list[str] = []
     for folder in folders:
         inside = {name: PurePosixPath(name).name for name in names if str(PurePosixPath(name).parent) == folder}
-        ranks = ([name for name in inside if _matches(inside[name], rank)] for rank in (_SAFETENSORS, _PICKLES))
-        weights += next(filter(None, ranks), [])
+        for wanted in _WEIGHTS:
+            pattern = next((pattern for sign, pattern in wanted.items() if sign in inside.values()), "")
+            weights += [name for name in inside if _matches(inside[name], [pattern])]
     if folders and not weights:
         weights = [name for name in names if name in _ONNX]
     return [*described, *weights] if weights else []

@@ -1,12 +1,13 @@
 """Read how a folder of sentence-transformers makes a vector; what is read and not understood is refused by its name."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
+from whiten_export.sources.checkpoints.settings import read_json, read_settings
+from whiten_export.sources.checkpoints.weights import module_weights
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError, needing
 from whiten_runtime.inference.embedder import TEXT
@@ -101,7 +102,7 @@ def _steps(root: Path, route: str | None) -> tuple[str | None, list[_Step]]:
     """Return the route and the modules in order, those of the route in place of a Router."""
     path = root / MODULES_FILE
     try:  # sentence-transformers applies modules in the order of the list, whatever their idx
-        listed = [(step["type"], str(step.get("path", ""))) for step in _read_json(path)]
+        listed = [(step["type"], str(step.get("path", ""))) for step in read_json(path)]
     except (TypeError, KeyError, AttributeError):
         raise WhitenError(f"{path}: is not a list of modules with a type each; copy the model again") from None
     steps = [_step(root, kind, folder, path) for kind, folder in listed]
@@ -158,7 +159,7 @@ def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[_Step
 
 def _first(path: Path, step: _Step) -> Published:
     if step.kind == "StaticEmbedding":
-        return Published(step.folder, static=True, files=(weight_file(step.folder),))
+        return Published(step.folder, static=True, files=(module_weights(step.folder),))
     if step.kind != "Transformer":
         raise WhitenError(f"{path}: the first module is {step.kind}; wanted Transformer or StaticEmbedding")
     config = next((step.folder / name for name in _CONFIGS if (step.folder / name).is_file()), None)
@@ -202,7 +203,7 @@ def _with(published: Published, step: _Step, pooled: bool, path: Path) -> Publis
         return replace(published, modules=(*published.modules, _normalize(step.folder / "config.json")))
     with needing("export"):
         from whiten_export.sources.networks.sentence_transformers import load_layer_weights, load_module
-    files = (*published.files, weight_file(step.folder))
+    files = (*published.files, module_weights(step.folder))
     if early:
         first, weights = load_layer_weights(step.folder)
         return replace(published, first_layer=first, layer_weights=weights, files=files)
@@ -268,27 +269,3 @@ def _named(settings: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WhitenError(f"{path}: {name} is {value!r}; wanted settings by name")
     return value
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise WhitenError(f"{path}: cannot be read ({error}); copy the model again") from None
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Read a JSON file of settings by name."""
-    content = _read_json(path)
-    if not isinstance(content, dict):
-        raise WhitenError(f"{path}: holds a {type(content).__name__}; wanted settings by name")
-    return content
-
-
-def weight_file(folder: Path) -> Path:
-    """Return the weight file of a module."""
-    names = ("model.safetensors", "pytorch_model.bin")
-    file = next((folder / name for name in names if (folder / name).is_file()), None)
-    if file is None:
-        raise WhitenError(f"{folder}: has no weights ({' or '.join(names)}); copy the model again")
-    return file

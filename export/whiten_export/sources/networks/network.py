@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
-from whiten_export.sources.checkpoints.published import read_settings
+from whiten_export.sources.checkpoints.settings import read_settings
+from whiten_export.sources.checkpoints.weights import adapter_weights
 from whiten_export.sources.families import SCALED_BY_LENGTH, family_of, positions_before, rotary_scaling
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
@@ -226,7 +227,7 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
     except ImportError:
         raise WhitenError(f"merging a LoRA adapter needs peft; install it {from_clone('lora')}") from None
     try:
-        with quiet(), explaining(list(adapter.glob("*.safetensors")) or adapter.glob("adapter_model.bin")):
+        with quiet(), explaining(filter(None, [adapter_weights(adapter)])):
             # peft leaves weights that an adapter lacks at zero, with a warning.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             loaded = PeftModel.from_pretrained(network, str(adapter))

@@ -15,7 +15,8 @@ from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
-from whiten_export.sources.checkpoints.published import read_settings, weight_file
+from whiten_export.sources.checkpoints.settings import read_settings
+from whiten_export.sources.checkpoints.weights import module_weights
 from whiten_export.sources.networks.network import check_numbers, explaining, one_thread, quiet
 from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import SourceTokenizer, read_backend
@@ -56,7 +57,7 @@ def load_layer_weights(folder: Path) -> tuple[int, tuple[float, ...]]:
     loaded = _load("WeightedLayerPooling", folder)
     weights = tuple(map(float, _array(loaded.layer_weights)))
     if not sum(weights):
-        raise WhitenError(f"{weight_file(folder)}: the layer weights sum to 0, so their average does not exist")
+        raise WhitenError(f"{module_weights(folder)}: the layer weights sum to 0, so their average does not exist")
     return int(loaded.layer_start), weights
 
 
@@ -68,7 +69,7 @@ def load_table(folder: Path) -> NDArray[np.float32]:
 def _load(kind: str, folder: Path) -> Any:
     from sentence_transformers.sentence_transformer import modules
 
-    own, file = getattr(modules, kind), weight_file(folder)
+    own, file = getattr(modules, kind), module_weights(folder)
     if kind != "StaticEmbedding":  # the config.json beside a table is model2vec's
         path = folder / "config.json"
         known = {*own.config_keys, *getattr(own, "config_key_renames", ())}
