@@ -16,6 +16,7 @@ from whiten_export.graph.builder import HiddenStates, constant, describe_input, 
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
+from whiten_export.sources.checkpoints.own_code import ignored_code
 from whiten_export.sources.checkpoints.settings import read_settings
 from whiten_export.sources.families import family_of, positions_before, rotary_scaling, usable_positions
 from whiten_export.sources.opening import TokenModel
@@ -189,7 +190,7 @@ class OnnxEncoder(TokenModel):
                 f"{self._path}: gives {found}; wanted {', '.join(_LAST)} or {_LAYER_PREFIX}N, float32 "
                 "[batch_size, sequence_length, d]"
             )
-        self.record = source_record(checkpoint, config.model_type, count, config.hidden_size)
+        self.record = source_record(checkpoint, config.model_type, count, config.hidden_size, ignored_code(checkpoint))
         described = checkpoint.directory / "tokenizer_config.json"
         self.tokenizer = file_tokenizer(checkpoint, read_settings(described) if described.is_file() else {})
         self.layers = tuple(sorted(self._outputs))

@@ -91,6 +91,8 @@ def _rows(manifest: Manifest) -> list[tuple[str, str]]:
     rows = [("source", origin + at)]
     if source.merged_into is not None:
         rows.append(("adapter of", _code(source.merged_into)))
+    if source.ignored_code:
+        rows.append(("own code", f"not run: {', '.join(map(_code, source.ignored_code))}"))
     if text:
         rows.append(
             ("network", f"{_plain(source.model_type)}, {source.num_hidden_layers} layers of {source.hidden_size}")

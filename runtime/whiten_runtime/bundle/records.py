@@ -48,6 +48,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     license: str | None = None
     """Licence of the weights as the source's README.md or the catalogue states it, in the hub's spelling; None where
     neither does."""
+    ignored_code: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Files of the checkpoint's own Python code that did not run: transformers' classes are in its place. Absent where
+    there are none."""
 
 
 class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -53,6 +53,8 @@ def describe(manifest: Manifest) -> str:
     ]
     if source.merged_into is not None:
         rows.append(("adapter of", source.merged_into))
+    if source.ignored_code:
+        rows.append(("own code", f"not run: {', '.join(source.ignored_code)}"))
     if manifest.input == "vectors":
         rows.append(("takes", f"vectors of {source.hidden_size} dimensions"))
     else:

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from msgspec import UNSET
+
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
 from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
 from whiten_export.sources.checkpoints.settings import read_settings
@@ -139,7 +141,13 @@ def recommended_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
     return checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
 
 
-def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: int, hidden_size: int) -> Source:
+def source_record(
+    checkpoint: Checkpoint,
+    model_type: str,
+    num_hidden_layers: int,
+    hidden_size: int,
+    ignored_code: tuple[str, ...] = (),
+) -> Source:
     """Describe a checkpoint for the manifest."""
     return Source(
         model=checkpoint.name,
@@ -152,6 +160,7 @@ def source_record(checkpoint: Checkpoint, model_type: str, num_hidden_layers: in
         hidden_size=hidden_size,
         sentence_similarity=checkpoint.sentence_similarity,
         license=stated_license(checkpoint),
+        ignored_code=ignored_code or UNSET,
     )
 
 

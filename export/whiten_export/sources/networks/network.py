@@ -255,14 +255,17 @@ _BUFFERS = re.compile(
 """Names of constants that older checkpoints stored among the weights."""
 
 
+def network_class(checkpoint: Checkpoint, config: Any) -> str:
+    """Return the name of the transformers class that a checkpoint is loaded by."""
+    name = family_of(config.model_type).model_class
+    return name if checkpoint.adapter is None else adapter_model_class(checkpoint.adapter, name)
+
+
 def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False) -> nn.Module:
     """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base."""
-    name = family_of(config.model_type).model_class
-    if checkpoint.adapter is not None:
-        name = adapter_model_class(checkpoint.adapter, name)
     with explaining(checkpoint.weights):
         network, report = from_pretrained(
-            getattr(transformers, name),
+            getattr(transformers, network_class(checkpoint, config)),
             checkpoint.directory,
             checkpoint,
             trust_remote_code,

@@ -17,6 +17,7 @@ from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
+from whiten_export.sources.checkpoints.own_code import ignored_code
 from whiten_export.sources.families import family_of, rotary_scaling, usable_positions
 from whiten_export.sources.networks.network import (
     empty_positions,
@@ -25,6 +26,7 @@ from whiten_export.sources.networks.network import (
     load_config,
     load_network,
     load_tokenizer,
+    network_class,
     one_thread,
     quiet,
 )
@@ -54,7 +56,10 @@ class PyTorchModel(TokenModel):
             )
         count: int = self._config.num_hidden_layers
         self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
-        self.record = source_record(checkpoint, self._config.model_type, count, self._config.hidden_size)
+        runs = ("AutoConfig", "AutoTokenizer", network_class(checkpoint, self._config)) if trust_remote_code else ()
+        self.record = source_record(
+            checkpoint, self._config.model_type, count, self._config.hidden_size, ignored_code(checkpoint, runs)
+        )
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
         self.positions = usable_positions(self._config, empty_positions(self._config, trust_remote_code))

@@ -1,0 +1,138 @@
+"""Test what is said about Python code that comes with a checkpoint and is not run."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+
+from support.checkpoints import change_config, save_adapter, write_json
+from support.cli import ok
+from whiten import Encoder
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
+from whiten_export.sources.checkpoints.own_code import ignored_code
+from whiten_export.sources.networks.network import load_config, load_tokenizer, network_class
+from whiten_export.sources.networks.pytorch import PyTorchModel
+from whiten_models.catalogue import find
+
+OWN = """
+from transformers import BertModel
+class OwnModel(BertModel):
+    def forward(self, *args, **options):
+        output = super().forward(*args, **options)
+        output.hidden_states = tuple(state.flip(-1) for state in output.hidden_states)
+        output.last_hidden_state = output.hidden_states[-1]
+        return output
+"""
+TO_NONE = ("--layers", "4", "--whitening", "none")
+
+
+def add(folder: Path, name: str, auto_map: object) -> None:
+    path = folder / name
+    content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    write_json(path, content | {"auto_map": auto_map})
+
+
+@pytest.fixture
+def folder(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    copied = Path(shutil.copytree(checkpoint("bert"), tmp_path / "tiny"))
+    (copied / "modeling_own.py").write_text(OWN)
+    return copied
+
+
+def warnings_of(*arguments: object) -> list[str]:
+    return [line for line in ok("export", *arguments, "-q").stderr.splitlines() if line.startswith("warning: ")]
+
+
+def test_a_network_in_place_of_its_own_code_is_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok("export", folder, *TO_NONE, "--out", tmp_path / "stock")
+    assert "ignored_code" not in (tmp_path / "stock" / "whiten.json").read_text("utf-8")
+    add(folder, "config.json", {"AutoModel": "modeling_own.OwnModel"})
+    (line,) = warnings_of(folder, *TO_NONE, "--out", tmp_path / "without")
+    assert "tiny has Python code of its own that was not run: modeling_own.py" in line
+    assert "--trust-remote-code" in line
+    assert "own code    not run: modeling_own.py" in ok("info", tmp_path / "without").stdout
+    assert "modeling_own.py" in (tmp_path / "without" / "README.md").read_text("utf-8")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert warnings_of(folder, *TO_NONE, "--trust-remote-code", "--out", tmp_path / "with") == []
+    assert "own code" not in ok("info", tmp_path / "with").stdout
+    vectors = []
+    for name in ("stock", "without", "with"):
+        with Encoder(tmp_path / name) as encoder:
+            vectors.append(encoder.encode(["the cat"]))
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    np.testing.assert_allclose(vectors[0], vectors[2][:, ::-1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "auto_map", "files"),
+    [
+        ("config.json", {"AutoConfig": "configuration_own.OwnConfig"}, ("configuration_own.py",)),
+        ("config.json", {"AutoModel": "some/repository--own.Model"}, ("some/repository--own.py",)),
+        ("config.json", {"AutoConfig": "own.Config", "AutoModel": "own.Model"}, ("own.py",)),
+        ("config.json", {"AutoModelForSequenceClassification": "own.Classifier"}, ()),
+        ("config.json", {"AutoTokenizer": ["own.Tokenizer", None]}, ()),  # transformers looks in the other file
+        ("config.json", {}, ()),
+        ("tokenizer_config.json", {"AutoTokenizer": ["slow.Tokenizer", None]}, ("slow.py",)),
+        ("tokenizer_config.json", {"AutoTokenizer": ["slow.Tokenizer", "fast.Tokenizer"]}, ("fast.py",)),
+        ("tokenizer_config.json", ["slow.Tokenizer", None], ("slow.py",)),
+        ("tokenizer_config.json", {"AutoProcessor": "own.Processor"}, ()),
+    ],
+)
+def test_code_that_a_vector_depends_on_is_named(folder: Path, name: str, auto_map: object, files: object) -> None:
+    add(folder, name, auto_map)
+    found = resolve(str(folder))
+    assert ignored_code(found) == files
+    assert ignored_code(found, ("AutoConfig", "AutoModel", "AutoTokenizer")) == ()
+    record = PyTorchModel(found, trust_remote_code=False, device="cpu").record
+    assert (record.ignored_code or ()) == files
+    known = replace(found, entry=find("bert-base"))
+    assert ignored_code(known) == ()
+
+
+def test_code_is_named_for_models_of_the_catalogue_that_need_it(folder: Path) -> None:
+    add(folder, "config.json", {"AutoModel": "own.Model"})
+    entry = find("bert-base")
+    assert entry is not None
+    assert ignored_code(replace(resolve(str(folder)), entry=replace(entry, remote_code=True))) == ("own.py",)
+
+
+def test_a_tokenizer_in_place_of_own_code_gives_the_ids_of_transformers_class(folder: Path) -> None:
+    """Which is why it is told: the code may give others."""
+    stock = load_tokenizer(resolve(str(folder)), trust_remote_code=False)
+    add(folder, "tokenizer_config.json", {"AutoTokenizer": ["own.Tokenizer", None]})
+    found = load_tokenizer(resolve(str(folder)), trust_remote_code=False)
+    assert found("the cat")["input_ids"] == stock("the cat")["input_ids"]
+
+
+def test_code_of_a_network_that_is_loaded_by_another_class_is_not_run_even_if_it_may(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("t5"), tmp_path / "tiny"))
+    add(folder, "config.json", {"AutoModel": "own.Model"})
+    found = resolve(str(folder))
+    assert network_class(found, load_config(found, False)) == "T5EncoderModel"
+    assert PyTorchModel(found, trust_remote_code=True, device="cpu").record.ignored_code == ("own.py",)
+
+
+def test_code_of_the_model_that_an_adapter_changes_is_named(folder: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(folder, tmp_path / "adapter", "AutoModel", None)
+    change_config(adapter, base_model_name_or_path=str(folder))
+    add(folder, "config.json", {"AutoModel": "own.Model"})
+    assert ignored_code(resolve(str(adapter))) == ("own.py",)
+
+
+def test_only_the_tokenizer_of_an_onnx_encoder_could_have_code(tmp_path: Path) -> None:
+    found = Checkpoint("m", "m", "onnx", tmp_path, ())
+    add(tmp_path, "config.json", {"AutoModel": "own.Model"})
+    assert ignored_code(found) == ()
+    add(tmp_path, "tokenizer_config.json", {"AutoTokenizer": [None, "own.Tokenizer"]})
+    assert ignored_code(found) == ("own.py",)
