@@ -158,13 +158,6 @@ def choose(
     plan = dataclasses.replace(plan, target=target, max_seq_length=_length(plan, report))
     if not model.supported:
         report.warn(f"architecture '{model.record.model_type}' has not been tried; the parity gate will decide")
-    if files := model.record.ignored_code:
-        runs = checkpoint.kind == "transformers" and not plan.recipe.source.trust_remote_code
-        report.warn(
-            f"{checkpoint.name} has Python code of its own that was not run: {', '.join(files)}; its vectors here are "
-            "those of transformers' classes"
-            f"{', which may be others: read the code, and run it with --trust-remote-code' if runs else ''}"
-        )
     plan = _settled(_with_reference(plan))
     if plan.own is not None and (left := left_out(plan, plan.own)):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")

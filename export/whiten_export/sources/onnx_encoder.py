@@ -15,8 +15,9 @@ from onnx_ir.tape import Tape
 from whiten_export.graph.builder import HiddenStates, constant, describe_input, strip
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.own_code import ignored_code
+from whiten_export.sources.checkpoints.record import recommended_layers, source_record
 from whiten_export.sources.checkpoints.settings import read_settings
 from whiten_export.sources.families import family_of, positions_before, rotary_scaling, usable_positions
 from whiten_export.sources.opening import TokenModel

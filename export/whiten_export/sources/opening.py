@@ -8,6 +8,7 @@ from whiten_export.graph.builder import HiddenStates
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.own_code import code_notes
 from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.families import RotaryScaling
 from whiten_export.sources.tokenizers import SourceTokenizer, check_tokenizer, specials_without_row, without_tokens
@@ -53,6 +54,8 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | 
             "texts that hold them are read as ordinary characters"
         )
         model.tokenizer = without_tokens(model.tokenizer, removed)
+    for note in (*checkpoint.notes, *code_notes(checkpoint, model.record, choice.trust_remote_code)):
+        report.warn(note)
     return model
 
 

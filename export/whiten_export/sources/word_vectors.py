@@ -15,7 +15,8 @@ from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, de
 from whiten_export.graph.head import OPSET
 from whiten_export.graph.poolings import weighted_sum
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
+from whiten_export.sources.checkpoints.record import source_record
 from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import SourceTokenizer
 from whiten_export.sources.word_files import read_frequencies, read_words

@@ -116,7 +116,7 @@ def fetch_bundle(repository: Repository) -> Path:
         folder = _fetch_manifest(repository)
         names = [MANIFEST_FILE, SIGNATURE_FILE, *read_manifest(folder).files]
         patterns = list(map(glob.escape, names))
-        snapshot_download(hub_id, revision=folder.name, allow_patterns=patterns, tqdm_class=_bar_of_terminals())
+        snapshot_download(hub_id, revision=folder.name, allow_patterns=patterns, tqdm_class=bar_of_terminals())
     if missing := _missing(folder):
         raise BundleError(f"'{hub_id}' lacks {missing[0]}, though its manifest lists it; push the bundle again")
     return folder
@@ -138,7 +138,7 @@ def _fetch_manifest(repository: Repository, local_files_only: bool = False) -> P
     return Path(path).parent
 
 
-def _bar_of_terminals() -> Any:
+def bar_of_terminals() -> Any:
     """Return the client's progress bar, drawn where stderr is a terminal."""
     from tqdm import tqdm
 

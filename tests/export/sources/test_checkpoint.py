@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from whiten import IntegrityError, UsageError, WhitenError
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve, stated_license
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
+from whiten_export.sources.checkpoints.record import stated_license
 from whiten_models.catalogue import find
 
 

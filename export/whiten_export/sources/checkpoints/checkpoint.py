@@ -2,13 +2,10 @@
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
-
-from msgspec import UNSET
 
 from whiten_export.sources.checkpoints.hub import download, is_hub_id
 from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
@@ -24,21 +21,9 @@ from whiten_models.catalogue import Entry, find, near_matches
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.bundle.records import Pooling, Source
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.inference.embedder import Prompts
-
-_SPELLING = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")
-
-
-_OF_THE_HUB = {
-    "licenseref-gemma": "gemma",
-    "licenseref-llama": "other",
-    "licenseref-llama-2": "llama2",
-    "pddl-1.0": "pddl",
-}
-"""Spellings of the hub that differ from those of SPDX, which the catalogue has, by more than their case."""
-
 
 Kind = Literal["transformers", "onnx", "words", "static"]
 
@@ -63,10 +48,12 @@ class Checkpoint:
     revision: str | None = None  # commit on the hub, where known
     entry: Entry | None = None  # catalogue entry, if there is one
     adapter: Path | None = None  # directory of a LoRA adapter to merge into the weights, or None
+    base_beside: Path | None = None  # directory of the adapter's base, where its relative path leads from beside it
     merged_into: str | None = None  # model that the adapter is merged into, or None
     weights_sha256: str = ""  # SHA-256 over the weight files, in the order of their names
     root: Path | None = None  # directory that names the model, which contains `directory`; None if they are the same
     published: Published | None = None  # how sentence-transformers makes a vector of it; None without its files
+    notes: tuple[str, ...] = ()  # which of several models a name was taken for, where it may be another's
 
     @property
     def sentence_similarity(self) -> bool:
@@ -108,19 +95,24 @@ class Checkpoint:
 
 
 def resolve(model: str, revision: str | None = None, remote_code: bool = False, route: str | None = None) -> Checkpoint:
-    """Find a checkpoint; download it from the hub if `model` names one there."""
+    """Find a checkpoint; download it from the hub if `model` names one there.
+
+    A directory or file here that can be exported goes before the catalogue and the hub, as in transformers.
+    """
     path = Path(os.path.expanduser(model))  # noqa: PTH111 -- Path.expanduser raises for unknown users
     entry = None if model.startswith((".", "/", "~")) else find(model)
-    local = entry is None and path.exists()
-    if entry is not None and entry.source == "vectors":
-        raise UsageError(
-            f"'{entry.name}' is reached by an API alone; save its vectors and give them with --from-vectors FILE"
-        )
+    local = path.exists() if entry is None else _is_source(path)
     if local:
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
         stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
         found = _open(model, _directory_name(stem), path, route=route)
+        if entry is not None:
+            found = replace(found, notes=(f"'{model}' is {path.resolve()} here, not the catalogue's {entry.name}",))
+    elif entry is not None and entry.source == "vectors":
+        raise UsageError(
+            f"'{entry.name}' is reached by an API alone; save its vectors and give them with --from-vectors FILE"
+        )
     elif entry is None and not is_hub_id(model):
         raise UsageError(_unknown(model))
     else:
@@ -136,45 +128,12 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False, 
     return found
 
 
-def recommended_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
-    """Return the catalogue's layers, else the first and the last of `count` blocks."""
-    return checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
-
-
-def source_record(
-    checkpoint: Checkpoint,
-    model_type: str,
-    num_hidden_layers: int,
-    hidden_size: int,
-    ignored_code: tuple[str, ...] = (),
-) -> Source:
-    """Describe a checkpoint for the manifest."""
-    return Source(
-        model=checkpoint.name,
-        checkpoint=checkpoint.hub_id,
-        revision=checkpoint.revision,
-        weights_sha256=checkpoint.weights_sha256,
-        merged_into=checkpoint.merged_into,
-        model_type=model_type,
-        num_hidden_layers=num_hidden_layers,
-        hidden_size=hidden_size,
-        sentence_similarity=checkpoint.sentence_similarity,
-        license=stated_license(checkpoint),
-        ignored_code=ignored_code or UNSET,
-    )
-
-
-def stated_license(checkpoint: Checkpoint) -> str | None:
-    """Return the licence that a checkpoint's own README.md states, else the catalogue's, in the hub's spelling."""
-    card, names = (checkpoint.adapter or checkpoint.root or checkpoint.directory) / "README.md", []
-    if checkpoint.kind != "words" and card.is_file():  # what else is in the folder of a file may be of anything
-        from huggingface_hub import metadata_load
-
-        with suppress(Exception):  # OSError, UnicodeError, and those of the YAML reader, which share no base class
-            names.append((metadata_load(card) or {}).get("license"))
-    names.append(checkpoint.entry.licence if checkpoint.entry else None)
-    spelled = (_OF_THE_HUB.get(name.lower(), name.lower()) for name in names if isinstance(name, str))
-    return next(filter(_SPELLING.fullmatch, spelled), None)
+def _is_source(path: Path) -> bool:
+    """Return whether a path can be exported; a bundle cannot, and its folder may have the name of its model."""
+    if path.is_file():
+        return path.suffix.lower() in _WORD_FILES
+    files = ("config.json", MODULES_FILE, ADAPTER_CONFIG)
+    return any((path / name).is_file() for name in files) and not (path / MANIFEST_FILE).is_file()
 
 
 def _from_hub(
@@ -242,21 +201,29 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
     config = read_settings(adapter / ADAPTER_CONFIG)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     weights = adapter_weights(adapter)
-    if not base or weights is None:
+    if not isinstance(base, str) or not base or weights is None:
         raise UsageError(
             f"'{model}' has an {ADAPTER_CONFIG}, but no "
             f"{'base_model_name_or_path in it' if weights else ADAPTER_WEIGHTS[0]}; save the adapter with "
             "peft's save_pretrained"
         )
+    beside = _beside(base, adapter)
+    place = Path(base) if beside is None else beside
+    said = f"{adapter / ADAPTER_CONFIG}: base_model_name_or_path is '{base}', which"
+    if not place.exists() and find(base) is None and not is_hub_id(base):
+        raise UsageError(f"{said} is no directory here or beside the adapter, and no hub id; correct it there")
     try:
-        is_adapter = Path(base, ADAPTER_CONFIG).is_file()  # one that names itself would never end
-        found = None if is_adapter else resolve(base, None if Path(base).exists() else revision, remote_code)
+        is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
+        named = base if beside is None else str(beside)
+        found = None if is_adapter else resolve(named, None if place.exists() else revision, remote_code)
     except WhitenError as error:
-        raise type(error)(f"the model that adapter '{model}' belongs to cannot be had: {error}") from None
+        raise type(error)(f"{said} cannot be had: {error}") from None
     if found is None or found.kind != "transformers" or found.adapter is not None:
         raise UsageError(
             f"adapter '{model}' belongs to '{base}', which has no PyTorch weights of its own to merge into"
         )
+    if beside is not None:
+        found = replace(found, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",))
     origin = found.hub_id or found.name
     return replace(
         found,
@@ -269,8 +236,16 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         adapter=adapter,
         root=None,
         published=None,  # what the base's authors publish is another model
+        base_beside=beside,
         merged_into=f"{origin}@{found.revision}" if found.revision else origin,
     )
+
+
+def _beside(base: str, adapter: Path) -> Path | None:
+    """Return the directory of an adapter's base that lies beside it; None if the working directory or a name has it."""
+    beside = adapter.resolve().parent / base
+    elsewhere = Path(base).exists() or find(base) is not None
+    return beside if not elsewhere and _is_source(beside) else None
 
 
 def _packaged(entry: Entry, revision: str | None) -> Path | None:
@@ -285,8 +260,9 @@ def _packaged(entry: Entry, revision: str | None) -> Path | None:
 
 
 def _unknown(model: str) -> str:
-    near = near_matches(model)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see whiten models for the catalogue"
+    path = Path(model).suffix.lower() in _WORD_FILES
+    near = [] if path else near_matches(model)
+    hint = f"did you mean {' or '.join(near)}?" if near else "check the path, or see whiten models for the catalogue"
     return f"model '{model}' is not in the catalogue, not a directory and not a hub id (ORG/NAME); {hint}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from whiten_export.sources.checkpoints.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
-from whiten_runtime.hub.locating import check_revision, hub_answers, hub_errors
+from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_answers, hub_errors
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
 """README.md: its first lines name the licence."""
@@ -65,7 +65,11 @@ def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool
             "out of reach, complete the cache"
         )
     patterns = list(map(glob.escape, wanted))
-    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns, local_files_only=cached))
+    return Path(
+        snapshot_download(
+            hub_id, revision=revision, allow_patterns=patterns, local_files_only=cached, tqdm_class=bar_of_terminals()
+        )
+    )
 
 
 def _names(hub_id: str, revision: str | None, cached: bool) -> list[str]:

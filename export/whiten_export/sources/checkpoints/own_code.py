@@ -6,6 +6,7 @@ from typing import Any
 
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.settings import read_settings
+from whiten_runtime.bundle.records import Source
 
 _TOKENIZER = "AutoTokenizer"
 _NETWORK = ("AutoConfig", "AutoModel")
@@ -26,6 +27,18 @@ def ignored_code(checkpoint: Checkpoint, runs: tuple[str, ...] = ()) -> tuple[st
     if checkpoint.kind == "transformers":
         codes |= dict(_codes(checkpoint.directory / "config.json", _NETWORK))
     return tuple(sorted({file for name, file in codes.items() if name not in runs}))
+
+
+def code_notes(checkpoint: Checkpoint, record: Source, trust_remote_code: bool) -> tuple[str, ...]:
+    """Return what an export says of a checkpoint's own code that was not run; nothing without such code."""
+    if not record.ignored_code:
+        return ()
+    could_run = checkpoint.kind == "transformers" and not trust_remote_code
+    hint = ", which may be others: read the code, and run it with --trust-remote-code" if could_run else ""
+    return (
+        f"{checkpoint.name} has Python code of its own that was not run: {', '.join(record.ignored_code)}; its vectors "
+        f"here are those of transformers' classes{hint}",
+    )
 
 
 def _codes(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:

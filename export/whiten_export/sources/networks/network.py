@@ -20,24 +20,25 @@ from whiten_export.sources.checkpoints.weights import adapter_weights
 from whiten_export.sources.families import SCALED_BY_LENGTH, family_of, positions_before, rotary_scaling
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
+_LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep log messages and warnings of torch and transformers off stderr."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    """Keep messages, warnings and progress bars of torch, transformers and their like off stderr; what fails raises."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+    bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.disable_progress_bar()
     for logger in loggers:
-        logger.setLevel(logging.ERROR)
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        transformers.logging.set_verbosity(verbosity)
-        transformers.logging.enable_progress_bar()
+        if bars:
+            transformers.logging.enable_progress_bar()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 

@@ -16,8 +16,9 @@ from whiten_export.graph.head import OPSET
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Dense, Float64Array, Reference
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, recommended_layers, source_record
+from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.own_code import ignored_code
+from whiten_export.sources.checkpoints.record import recommended_layers, source_record
 from whiten_export.sources.families import family_of, rotary_scaling, usable_positions
 from whiten_export.sources.networks.network import (
     empty_positions,
@@ -110,11 +111,12 @@ class TorchReference(Reference):
     @contextmanager
     def side_by_side(self) -> Iterator[int]:
         """Yield the number of PyTorch's threads, each of which may compute a text on its own; 1 on a GPU."""
-        if not self._in_threads or self._device.type != "cpu":
-            yield 1
-            return
-        with one_thread() as threads:
-            yield threads
+        with quiet():  # here, since warnings are those of all threads
+            if not self._in_threads or self._device.type != "cpu":
+                yield 1
+                return
+            with one_thread() as threads:
+                yield threads
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""

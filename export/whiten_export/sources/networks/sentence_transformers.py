@@ -1,9 +1,12 @@
 """Load modules and tables of sentence-transformers, and compute vectors with it: what people mean by its models."""
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,8 @@ from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, source_record
+from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.checkpoints.record import source_record
 from whiten_export.sources.checkpoints.settings import read_settings
 from whiten_export.sources.checkpoints.weights import module_weights
 from whiten_export.sources.networks.network import check_numbers, explaining, one_thread, quiet
@@ -105,15 +109,14 @@ def encode_published(
     assert published is not None
     from sentence_transformers import SentenceTransformer
 
-    root = checkpoint.root or checkpoint.directory
     try:
-        with quiet(), one_thread():
+        with quiet(), one_thread(), _loadable(checkpoint) as root:
             model = SentenceTransformer(
                 str(root),
                 device=device,
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
-                model_kwargs={"dtype": torch.float32},
+                model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},  # whatever its files ask for
             )
             model.float().eval()
             for module in model.modules():
@@ -128,7 +131,30 @@ def encode_published(
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason}") from error
     name = f"sentence-transformers {version('sentence-transformers')}, float32"
+    for request, part in zip(requests, vectors, strict=True):
+        for text, vector in zip(request.texts, part, strict=True):
+            if not np.isfinite(vector).all():
+                prompt = f", with the prompt {request.prompt[:40]!r}" if request.prompt else ""
+                raise WhitenError(
+                    f"{name} gives NaN or infinity for {text[:40]!r}{prompt}, so '{checkpoint.model}' cannot be proven "
+                    "against it"
+                )
     return PublishedVectors(name, tuple(np.asarray(part, np.float64) for part in vectors))
+
+
+@contextmanager
+def _loadable(checkpoint: Checkpoint) -> Iterator[Path]:
+    """Yield the folder of a model; where its adapter's base lies beside it, a copy that says where."""
+    root = checkpoint.root or checkpoint.directory
+    if checkpoint.adapter is None or checkpoint.base_beside is None:
+        yield root
+        return
+    with TemporaryDirectory() as place:
+        copy = Path(shutil.copytree(root, Path(place, "model")))
+        config = copy / checkpoint.adapter.relative_to(root) / ADAPTER_CONFIG
+        content = read_settings(config) | {"base_model_name_or_path": str(checkpoint.base_beside)}
+        config.write_text(json.dumps(content), "utf-8")
+        yield copy
 
 
 _LENGTH = 1 << 20
