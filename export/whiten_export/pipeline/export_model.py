@@ -19,6 +19,7 @@ from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, conv
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_reference
 from whiten_export.pipeline.choose_whitening import Decision, fit_whitening, weigh_layers
+from whiten_export.pipeline.own_vectors import check_own_vectors
 from whiten_export.pipeline.plan import Plan, choose, open_source
 from whiten_export.pipeline.prompts import check_prompts
 from whiten_export.pipeline.prove import CHECKING, compare_tokenizers, describe_export, prove
@@ -77,6 +78,7 @@ def export_bundle(
     with staged(plan.target, replace) as stage:
         tokenizer = write_own_tokenizer(plan, stage)
         check_prompts(plan, tokenizer, report)
+        check_own_vectors(plan, recipe.source, tokenizer, report)
         graph = build(plan, stage)
         unwhitened = stage / _WORK / MODEL_NAME
         plan, graph = weigh_layers(plan, graph, (_unweighed(stage), unwhitened), tokenizer, options, report)

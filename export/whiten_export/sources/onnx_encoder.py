@@ -147,6 +147,12 @@ _LAST = ("last_hidden_state", "token_embeddings")
 
 _LAYER_PREFIX = "hidden_states."
 
+_BY_BATCH = "DynamicQuantize"
+"""How the operators of the ONNX standard and of onnxruntime begin that take one scale from all texts of a batch."""
+
+_NO_SENTENCE = ("pooler_output", "logits")
+"""Outputs of one vector a text that are no sentence vectors: BERT's pooler, and the scores of a classifier."""
+
 _CONFIG_NAMES = {
     "num_hidden_layers": ("num_hidden_layers", "n_layers", "num_layers", "n_layer"),
     "hidden_size": ("hidden_size", "dim", "d_model", "emb_dim", "n_embd"),
@@ -167,7 +173,13 @@ class OnnxEncoder(TokenModel):
         content = read_settings(checkpoint.directory / "config.json")
         config = _config(content, self._path)
         count = config.num_hidden_layers
-        if (what := unwanted(scan_graph(self._path), "cpu")) is not None:
+        scan = scan_graph(self._path)
+        if dynamic := sorted(name for _, name in scan.operators if name.startswith(_BY_BATCH)):
+            raise WhitenError(
+                f"{self._path}: quantises by batch ({dynamic[0]}), so a text's vector would depend on the texts beside "
+                "it; export the model unquantised, and let --precision int8 quantise it"
+            )
+        if (what := unwanted(scan, "cpu")) is not None:
             raise UnsafeModelError(
                 f"{self._path}: has {what}; export the model without optimisations and without control flow"
             )
@@ -191,6 +203,7 @@ class OnnxEncoder(TokenModel):
                 f"{self._path}: gives {found}; wanted {', '.join(_LAST)} or {_LAYER_PREFIX}N, float32 "
                 "[batch_size, sequence_length, d]"
             )
+        self.own_outputs = _text_outputs(session)
         self.record = source_record(checkpoint, config.model_type, count, config.hidden_size, ignored_code(checkpoint))
         described = checkpoint.directory / "tokenizer_config.json"
         self.tokenizer = file_tokenizer(checkpoint, read_settings(described) if described.is_file() else {})
@@ -225,6 +238,14 @@ class OnnxEncoder(TokenModel):
         """Return the original graph as the reference, in its own precision."""
         return OnnxReference(self._path, [self._outputs[layer] for layer in layers], pooling)
 
+    def own_vectors(self, output: str, rows: Sequence[Sequence[int]]) -> Float64Array:
+        """Return the vectors of an output of the original graph, [n, k], each text computed alone."""
+        session = create_session(self._path, SessionOptions())
+        inputs = [value.name for value in session.get_inputs()]
+        ids = (np.asarray([row], np.int64) for row in rows)
+        found = [session.run([output], feed_of(inputs, row, np.ones_like(row)))[0] for row in ids]
+        return np.concatenate(found).astype(np.float64)
+
 
 class OnnxReference(Reference):
     """Computes the hidden states of an unchanged graph, pooled by numpy in float64."""
@@ -254,6 +275,12 @@ def _layers(session: Any, count: int) -> dict[int, str]:
         elif value.name.startswith(_LAYER_PREFIX) and value.name.removeprefix(_LAYER_PREFIX).isdecimal():
             found[int(value.name.removeprefix(_LAYER_PREFIX))] = value.name
     return found
+
+
+def _text_outputs(session: Any) -> tuple[str, ...]:
+    """Return the names of the outputs that are one vector a text, and may be the model's own sentence vector."""
+    values = (value for value in session.get_outputs() if value.type == "tensor(float)" and len(value.shape) == 2)
+    return tuple(value.name for value in values if value.name not in _NO_SENTENCE)
 
 
 def _config(content: dict[str, Any], path: Path) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.proof.gate import PublishedVectors, Request
-from whiten_export.proof.reference import Reference
+from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.own_code import code_notes
 from whiten_export.sources.choice import SourceChoice
@@ -29,6 +29,7 @@ class TokenModel:
     vocab_size: int  # number of token ids
     client_config: Mapping[str, Any]  # content of `config.json` for other programs
     supported: bool = True  # whether its family is in the registry
+    own_outputs: tuple[str, ...] = ()  # outputs of its own graph that are one vector a text
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Return the graph that computes these layers, without nodes that they do not need."""
@@ -36,6 +37,10 @@ class TokenModel:
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the reference that the graph is checked against."""
+        raise NotImplementedError
+
+    def own_vectors(self, output: str, rows: Sequence[Sequence[int]]) -> Float64Array:
+        """Return the vectors [n, k] that its own graph gives in an output for n texts, by their token ids."""
         raise NotImplementedError
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:

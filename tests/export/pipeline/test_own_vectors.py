@@ -1,0 +1,158 @@
+"""Test ONNX graphs that give a sentence vector besides token states, and graphs that quantise by batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx_ir.tape import Tape
+
+from support.checkpoints import write_json, write_modules, write_tensors
+from support.cli import ok, refused
+from support.families import LAYERS, WIDTH
+from support.onnx_folders import rename_last, save_encoder
+from whiten import Encoder
+from whiten_export.graph.builder import constant
+
+pytestmark = pytest.mark.slow
+
+WEIGHT = np.random.default_rng(5).normal(size=(WIDTH, 8)).astype(np.float32)
+Change = Callable[[ir.Model], object]
+
+
+def own(name: str, pooling: str = "mean", *, dense: bool = False, unit: bool = False, top: int = -1) -> Change:
+    """Add an output of one vector a text."""
+
+    def change(model: ir.Model) -> None:
+        rename_last(model)
+        graph, tape = model.graph, Tape()
+        state, mask = graph.outputs[top], graph.inputs[1]
+        axis = constant(graph, f"{name}.axis", np.array([1]))
+        if pooling == "mean":
+            last = constant(graph, f"{name}.last", np.array([2]))
+            kept = tape.op("Cast", [mask], {"to": ir.DataType.FLOAT.value})
+            total = tape.op(
+                "ReduceSum", [tape.op("Mul", [state, tape.op("Unsqueeze", [kept, last])]), axis], {"keepdims": 0}
+            )
+            value = tape.op("Div", [total, tape.op("ReduceSum", [kept, axis], {"keepdims": 1})])
+        else:
+            value = tape.op("Gather", [state, constant(graph, f"{name}.first", np.int64(0))], {"axis": 1})
+        if dense:
+            value = tape.op("MatMul", [value, constant(graph, f"{name}.weight", WEIGHT)])
+        if unit:
+            value = tape.op("LpNormalization", [value], {"axis": 1, "p": 2})
+        value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
+        value.shape = ir.Shape(["batch_size", 8 if dense else WIDTH])
+        graph.extend(tape.nodes)
+        graph.outputs.append(value)
+
+    return change
+
+
+@pytest.fixture
+def write(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    def get(*changes: Change, layers: tuple[int, ...] = (LAYERS,)) -> Path:
+        def change(model: ir.Model) -> None:
+            for each in changes:
+                each(model)
+
+        return save_encoder(checkpoint("bert"), tmp_path / "encoder", layers, change)
+
+    return get
+
+
+def told(folder: Path, *options: object) -> list[str]:
+    result = ok("export", folder, "--whitening", "none", *options, "--out", folder.parent / "b")
+    return [line for line in result.stderr.splitlines() if "own output" in line]
+
+
+@pytest.mark.parametrize("name", ["sentence_embedding", "embeddings", "text_embeds", "dense_vecs"])
+def test_an_own_vector_that_is_the_pooled_one_is_no_matter(write: Callable[..., Path], name: str) -> None:
+    assert told(write(own(name))) == []
+
+
+def test_a_norm_is_told_where_nothing_says_whether_vectors_are_divided_by_it(write: Callable[..., Path]) -> None:
+    folder = write(own("sentence_embedding", unit=True))
+    (line,) = told(folder)
+    assert "sentence_embedding is this vector divided by its norm, as with --normalize" in line
+    assert told(folder, "--normalize", "--force") == []
+
+
+@pytest.mark.parametrize("name", ["pooler_output", "logits"])
+def test_what_is_no_sentence_vector_is_left_alone(write: Callable[..., Path], name: str) -> None:
+    """As transformers and optimum write them beside last_hidden_state."""
+    assert told(write(own(name, "cls", dense=True))) == []
+
+
+def test_an_output_that_may_be_anything_is_told(write: Callable[..., Path]) -> None:
+    (line,) = told(write(own("output_1", "cls", dense=True)))
+    assert "own output output_1 is not used: its token states are pooled (mean)" in line
+
+
+def test_modules_beside_the_graph_are_compared_with_its_own_vector(write: Callable[..., Path]) -> None:
+    folder = write(own("sentence_embedding", "cls", dense=True, unit=True))
+    write_modules(folder, "Transformer", "Pooling", "Dense", "Normalize")
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    settings = {"in_features": WIDTH, "out_features": 8, "bias": False}
+    identity = "torch.nn.modules.linear.Identity"
+    write_json(folder / "2_Dense" / "config.json", settings | {"activation_function": identity})
+    write_tensors(folder / "2_Dense" / "model.safetensors", {"linear.weight": WEIGHT.T})
+    (folder / "3_Normalize").mkdir(exist_ok=True)
+    assert told(folder) == []
+    with Encoder(folder.parent / "b") as encoder:
+        assert encoder.dimension == 8
+    write_tensors(folder / "2_Dense" / "model.safetensors", {"linear.weight": -WEIGHT.T})
+    assert "is another vector than cls pooling" in refused("export", folder, "--out", folder.parent / "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (own("sentence_embedding", dense=True), "has 8 numbers, but mean pooling of its token states gives 32"),
+        (own("embeddings", dense=True, unit=True), "has 8 numbers, but mean pooling of its token states gives 32"),
+        (own("sentence_embedding", "cls"), "is cls pooling of its token states: pass --pooling cls"),
+        (own("sentence_embedding", "cls", unit=True), "is cls pooling of its token states: pass --pooling cls"),
+        (own("sentence_embedding", top=0), "is another vector than mean pooling of its token states gives (cosine "),
+    ],
+)
+def test_another_own_vector_is_refused_unless_a_pooling_is_named(
+    write: Callable[..., Path], change: Change, message: str
+) -> None:
+    folder = write(change, layers=(0, LAYERS))
+    error = refused("export", folder, "--out", folder.parent / "b")
+    assert message in error
+    assert "the graph's own output" in error
+    assert not (folder.parent / "b").exists()
+    (line,) = told(folder, "--pooling", "mean")
+    assert "is not used: its token states are pooled (mean)" in line
+
+
+def quantised(model: ir.Model) -> None:
+    """Take one scale for all token states of a batch."""
+    rename_last(model)
+    graph, tape = model.graph, Tape()
+    state = graph.outputs[-1]
+    quantised, scale, zero = tape.op_multi_out("DynamicQuantizeLinear", [state], num_outputs=3)
+    value = tape.op("DequantizeLinear", [quantised, scale, zero])
+    state.name, value.name, value.type, value.shape = "exact", "last_hidden_state", state.type, state.shape
+    graph.extend(tape.nodes)
+    graph.outputs[-1] = value
+
+
+def of_onnxruntime(model: ir.Model) -> None:
+    node = next(node for node in model.graph if node.op_type == "MatMul")
+    node.op_type, node.domain = "DynamicQuantizeMatMul", "com.microsoft"
+    model.graph.opset_imports["com.microsoft"] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(quantised, "DynamicQuantizeLinear"), (of_onnxruntime, "DynamicQuantizeMatMul")]
+)
+def test_graphs_that_quantise_by_batch_are_refused_before_a_corpus_is_read(
+    write: Callable[..., Path], change: Change, name: str
+) -> None:
+    folder = write(change)
+    error = refused("export", folder, "--corpus", "nowhere.txt", "--out", folder.parent / "b", code=1)
+    assert f"model.onnx: quantises by batch ({name}), so a text's vector would depend on the texts beside it" in error
+    assert "--precision int8" in error
