@@ -24,6 +24,7 @@ import uvicorn
 from whiten_runtime.errors import WhitenError
 from whiten_serving.http.app import make_app, traced
 from whiten_serving.http.models import Models, ServedModel
+from whiten_serving.http.protocol import Protocol
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
     DriftWatch,
@@ -86,6 +87,7 @@ class Process:
         settings = self.settings
         config = uvicorn.Config(
             traced(make_app(self.service)),
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

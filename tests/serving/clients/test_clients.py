@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,3 +166,23 @@ def test_curl(path: str, names: tuple[str, ...], url: str, bundle: Path) -> None
     answer = json.loads(done.stdout)
     rows = [one[names[1]] for one in answer[names[0]]] if names else answer
     check({"curl": np.array(rows)}, bundle, 1)
+
+
+@pytest.mark.parametrize("count", [1, len(TEXTS)])
+def test_javas_own_client(count: int, url: str, bundle: Path, tmp_path: Path) -> None:
+    """It offers h2c with its first request, as Spring AI and langchain4j do, which are built on it."""
+    if shutil.which("javac") is None:
+        pytest.skip("there is no javac here (Debian: default-jdk-headless)")
+    subprocess.run(["javac", "-d", tmp_path, HERE / "Client.java"], check=True, timeout=300)
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"input": TEXTS[:count]}), "utf-8")
+    command = ["java", "-cp", str(tmp_path), "Client", f"{url}/v1/embeddings", str(body)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = {f"java{index}": [one["embedding"] for one in answer["data"]] for index, answer in enumerate(answers)}
+    with Encoder(bundle) as encoder:
+        want = encoder.encode(TEXTS[:count])
+    assert len(rows) == 12
+    for got in rows.values():
+        assert np.abs(np.array(got) - want).max() <= 1e-5 * np.linalg.norm(want, axis=1).max()

@@ -1,0 +1,64 @@
+"""Speak HTTP/1.1 as uvicorn does, but read the bodies of requests that offer an upgrade, and bound headers."""
+
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_MOST = 65_536
+"""Bytes at most that may come one after another without the end of a head and without a byte of a body."""
+
+
+class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
+    """Answers requests that offer an upgrade, such as h2c of Java's client, as if they did not (RFC 9110, 7.8)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.parser = _Parser(self)
+        self.pending = 0
+
+    def on_headers_complete(self) -> None:
+        self.pending = 0
+        if not self.parser.offers_upgrade():
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.pending = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.offers_upgrade():
+            super().on_message_complete()
+
+    def head(self) -> bytes:
+        """Return the head of the request that was parsed last, without its offer."""
+        fields = b"".join(b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade")
+        version = self.parser.get_http_version().encode()
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, fields)
+
+
+class _Parser(httptools.HttpRequestParser):
+    """Parses what follows an offer of an upgrade, which httptools skips, by a new parser, from a head without it."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        super().__init__(protocol)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
+        self._protocol = protocol
+
+    def offers_upgrade(self) -> bool:
+        return self.should_upgrade() and self.get_method() != b"CONNECT"
+
+    def feed_data(self, data: Any) -> None:
+        parser, protocol = self, self._protocol
+        protocol.pending += len(data)
+        while data:
+            try:
+                super(_Parser, parser).feed_data(data)
+                data = b""
+            except httptools.HttpParserUpgrade as offer:
+                if not parser.offers_upgrade():
+                    raise
+                data = protocol.head() + data[offer.args[0] :]
+                protocol.parser = parser = _Parser(protocol)
+        if protocol.pending > _MOST:
+            raise httptools.HttpParserError("the head is too long")

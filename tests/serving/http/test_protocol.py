@@ -1,0 +1,153 @@
+"""HTTP/1.1 on a socket: offers of an upgrade, connections that go on, heads without end, and ambiguous lengths."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from whiten_serving.http.protocol import Protocol
+
+POST = b"POST /a HTTP/1.1\r\nhost: test\r\n"
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+WEBSOCKET = b"connection: keep-alive, upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+THREE = b"content-length: 3\r\n\r\n"
+REFUSED = "HTTP/1.1 400"
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the method and the body."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    content = scope["method"].encode() + b" " + body
+    headers = [(b"content-length", b"%d" % len(content))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def exchange(parts: Sequence[bytes]) -> str:
+    """Return all that a server answers to bytes that come in parts, until it closes or a last request is answered."""
+    config = uvicorn.Config(echo, http=Protocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    state, loop = ServerState(), asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        last = b"GET /last HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"
+        received = asyncio.create_task(reader.read())
+        try:
+            for part in [*parts, last]:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.001)
+            answers = await asyncio.wait_for(received, 20)
+        except ConnectionError:
+            answers = b""
+        writer.close()
+    return answers.decode()
+
+
+def bodies(answers: str) -> list[str]:
+    """Return the bodies of answers, all of status 200, but for that of the last request."""
+    found = [answer.partition("\r\n\r\n") for answer in answers.split("HTTP/1.1 ")[1:]]
+    assert {head[:3] for head, _, _ in found} <= {"200", "100"}
+    *firsts, last = [body for head, _, body in found if head.startswith("200")]
+    assert last == "GET "
+    return firsts
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET, H2C.lower(), H2C + WEBSOCKET], ids=["h2c", "ws", "lower", "both"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [THREE + b"abc"],
+        [THREE, b"abc"],
+        [THREE, b"a", b"bc"],
+        [b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"],
+        [b"transfer-encoding: chunked\r\n\r\n", b"1\r\na\r\n2;x=y\r\nb", b"c\r\n0\r\nmore: trailer\r\n\r\n"],
+        [b"expect: 100-continue\r\n" + THREE, b"abc"],
+    ],
+    ids=["one packet", "two", "three", "chunked", "chunks", "continue"],
+)
+def test_an_offer_of_an_upgrade_is_ignored(offer: bytes, parts: list[bytes]) -> None:
+    answers = asyncio.run(exchange([POST + offer + parts[0], *parts[1:]]))
+    assert bodies(answers) == ["POST abc"]
+    assert answers.startswith("HTTP/1.1 100 Continue\r\n\r\n") == (b"expect" in parts[0])
+
+
+def test_an_offer_without_a_body_and_one_that_closes() -> None:
+    assert bodies(asyncio.run(exchange([b"GET / HTTP/1.1\r\nhost: test\r\n" + H2C + b"\r\n"]))) == ["GET "]
+    for head in (POST + H2C.replace(b"Upgrade,", b"close, Upgrade,", 1), POST.replace(b"1.1", b"1.0") + H2C):
+        answers = asyncio.run(exchange([head + THREE + b"abc"]))
+        assert answers.endswith("\r\nconnection: close\r\n\r\nPOST abc")
+        assert answers.count("HTTP/1.1 200") == 1
+
+
+heads = st.sampled_from([b"", H2C, WEBSOCKET])
+requests = st.tuples(heads, st.booleans(), st.binary(max_size=20).map(lambda body: body.hex().encode()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(requests, min_size=1, max_size=6), st.integers(0, 2**32), st.integers(1, 8))
+def test_pipelined_requests_cut_anywhere(drawn: list[tuple[bytes, bool, bytes]], seed: int, cuts: int) -> None:
+    stream = b""
+    for head, chunked, body in drawn:
+        sized = b"content-length: %d\r\n\r\n%b" % (len(body), body)
+        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        chunks = b"transfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % chunk
+        stream += POST + head + (chunks if chunked else sized)
+    places = sorted(random.Random(seed).choices(range(len(stream)), k=cuts))
+    parts = [stream[start:end] for start, end in zip([0, *places], [*places, None], strict=True)]
+    assert bodies(asyncio.run(exchange(parts))) == [f"POST {body.decode()}" for _, _, body in drawn]
+
+
+@pytest.mark.parametrize("offer", [b"", H2C], ids=["plain", "h2c"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        b"content-length: 3\r\n" + THREE + b"abc",
+        b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
+        b"content-length : 3\r\n\r\nabc",
+        b"a: b\r\n folded\r\n" + THREE + b"abc",
+    ],
+)
+def test_lengths_that_can_be_read_in_two_ways_are_400(offer: bytes, rest: bytes) -> None:
+    answers = asyncio.run(exchange([POST + offer + rest]))
+    assert REFUSED in answers
+    assert "POST abc" not in answers.partition(REFUSED)[2]
+    assert "GET " not in answers
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"POST /",
+        POST + b"a: ",
+        POST + H2C + b"a: ",
+        POST + b"transfer-encoding: chunked\r\n\r\n0\r\ntrailer: ",
+        POST + b"transfer-encoding: chunked\r\n\r\n1;",
+        POST + THREE + b"abc" + POST + b"a: ",
+    ],
+    ids=["path", "head", "offer", "trailer", "chunk", "second"],
+)
+def test_a_head_without_end_is_400(begin: bytes) -> None:
+    answers = asyncio.run(exchange([begin, *[b"a" * 30_000] * 4]))
+    assert answers == "" or REFUSED in answers  # the client may be told by the end of the connection alone
+    assert "GET " not in answers
+
+
+def test_long_heads_and_bodies_are_read() -> None:
+    head = b"".join(b"a%d: %b\r\n" % (number, b"b" * 500) for number in range(60))
+    parts = [POST + head, head.replace(b"a", b"c") + b"content-length: 300000\r\n\r\n", *[b"x" * 30_000] * 10]
+    assert bodies(asyncio.run(exchange(parts))) == ["POST " + "x" * 300_000]
