@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,11 @@ S = TypeVar("S")
 
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int | list[int]])
+
+_HALF = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F][0-9a-fA-F]{2})", re.S
+)
+"""Half of a surrogate pair without the other half, escaped as in JSON, where no backslash is escaped."""
 
 _UNQUEUED = 100_000
 """Characters of a request at most on routes whose work no queue bounds: they take about a second."""
@@ -64,11 +70,21 @@ def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.R
     except msgspec.ValidationError as error:
         raise _of_validation(str(error), param) from error
     except msgspec.DecodeError as error:
+        if not isinstance(body, msgspec.Raw) and (mended := _mended(body)) != body:
+            return parsed(decoder, msgspec.Raw(mended), param)
         raise ApiError("invalid_json", f"the body is not JSON ({error}); send a JSON object") from None
     except UnicodeDecodeError:
         raise ApiError("invalid_json", "the body is not UTF-8; send JSON in UTF-8") from None
     except RecursionError:
         raise ApiError("invalid_json", "the body's JSON is nested too deeply; send a JSON object") from None
+
+
+def _mended(body: bytes | bytearray) -> bytes | bytearray:
+    """Return JSON without a byte order mark, and with U+FFFD for each half of a surrogate pair."""
+    if b"\0" in body:  # no JSON has one
+        return body
+    hidden = body.removeprefix(b"\xef\xbb\xbf").replace(rb"\\", b"\0\0")
+    return _HALF.sub(rb"\\ufffd", hidden).replace(b"\0\0", rb"\\")
 
 
 def _of_validation(message: str, param: str) -> ApiError:
