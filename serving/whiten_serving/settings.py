@@ -40,6 +40,8 @@ class AppSettings:
         normalize: whether vectors are divided by their norm where a request does not say it; None for what each dialect
             does.
         access_log: form of the line that is logged for each request.
+        root_path: path in front of all routes, such as "/embeddings", for gateways that pass it on; without it, they
+            are there too.
 
     Raises:
         UsageError: an option cannot be used as given.
@@ -56,6 +58,7 @@ class AppSettings:
     empty: Literal["embed", "error"] = "embed"
     normalize: bool | None = None
     access_log: Literal["text", "json", "off"] = "text"
+    root_path: str = ""
 
     def __post_init__(self) -> None:
         for name in ("max_texts", "max_body", "max_text_chars"):
@@ -69,6 +72,8 @@ class AppSettings:
         one_of("empty", self.empty, ("embed", "error"))
         one_of("normalize", self.normalize, (None, True, False))
         one_of("access_log", self.access_log, ("text", "json", "off"))
+        if not isinstance(self.root_path, str) or not re.fullmatch(r"(/[\w.~-]+)*", self.root_path):
+            raise UsageError(f"root_path is {self.root_path!r}; wanted a path such as /embeddings")
         for name in ("api_keys", "cors_origins"):
             values = getattr(self, name)
             if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):

@@ -91,6 +91,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 for a free one.")
 @option("--uds", metavar="PATH", help="Unix socket to listen on; its owner and group may connect.")
 @option("--fd", type=click.IntRange(min=0), help="Socket that is open already; 3 under systemd's units.")
+@option("--root-path", default="", metavar="PATH", help="Path that a gateway leaves in front of all routes.")
 @heading("Models and queue")
 @option("--threads", type=COUNT, metavar="N", help="Threads. [default: all usable CPUs]")
 @option("--device", help="Where to compute: cpu, cuda, cuda:N, tensorrt, openvino or openvino:bf16. [default: cpu]")

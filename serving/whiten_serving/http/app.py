@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -87,9 +88,14 @@ ENDPOINTS = (
 
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one."""
-    routes = [_route(service, endpoint, endpoint.path) for endpoint in ENDPOINTS]
     below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
-    routes += [_route(service, endpoint, f"/models/{{model}}{endpoint.path}".rstrip("/")) for endpoint in below]
+    placed = [(endpoint.path, endpoint) for endpoint in ENDPOINTS]
+    placed += [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
+    root = service.settings.root_path
+    if root:
+        ends = [("", endpoint) for path, endpoint in placed if path == "/"]
+        placed += [(root + path, endpoint) for path, endpoint in placed + ends]
+    routes = [_route(service, endpoint, path) for path, endpoint in placed]
     middleware = []
     if service.settings.cors_origins:
         cors = Middleware(
@@ -97,18 +103,20 @@ def make_app(service: Service) -> Starlette:
             allow_origins=service.settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            allow_private_network=True,
             expose_headers=_EXPOSED,
         )
         middleware.append(cors)
 
     async def not_found(request: Request, error: HTTPException) -> Response:
         call = Call.of(request.scope)
-        response = _completed(service, call, _not_found(request, call, error))
+        response = _completed(service, call, _not_found(request, call, error, routes))
         _observe(service, call, request.method)
         return response
 
     handlers: dict[Any, Any] = {HTTPException: not_found}
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a POST that is sent again loses its body in some clients
     app.state.service = service
     return app
 
@@ -161,16 +169,21 @@ def _refused(call: Call, error: ApiError) -> Response:
     return Response(body, status, error.headers, media_type="application/json")
 
 
-def _not_found(request: Request, call: Call, error: HTTPException) -> Response:
-    """Return the answer to a path that is not there, or not for the method of a request."""
+def _not_found(request: Request, call: Call, error: HTTPException, routes: Sequence[Route]) -> Response:
+    """Return the answer to a path that is not there, or not for the method of a request; it names the nearest one."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    call.dialect = "ollama" if path.startswith("/api/") else "openai"
+    parts = [part for part in path.split("/") if part][-6:]
+    nearest = ("/" + "/".join(parts[start:]) for start in range(max(len(parts), 1)))
+    there = [(one, route) for one in nearest for route in routes if route.path_regex.match(one)]
+    call.dialect = "ollama" if "/api/" in (there[0][1].path if there else path) else "openai"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = (error.headers or {})["Allow"]
         message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
         return _refused(call, ApiError("method_not_allowed", message, None, {"allow": allow}))
-    message = f"there is no {path[:80]!r} here; the routes are those of OpenAI, TEI and Ollama"
-    return _refused(call, ApiError("unknown_path", message))
+    hint = "the routes are those of OpenAI, TEI and Ollama"
+    if there:
+        hint = f"did you mean {min(there[0][1].methods)} {there[0][0][:80]!r}?"
+    return _refused(call, ApiError("unknown_path", f"there is no {path[:80]!r} here; {hint}"))
 
 
 def _completed(service: Service, call: Call, response: Response) -> Response:

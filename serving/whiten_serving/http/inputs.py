@@ -20,6 +20,18 @@ S = TypeVar("S")
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int | list[int]])
 
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_WITHOUT_EFFECT = {
+    "stream": b"false",
+    "add_special_tokens": b"true",
+    "modality": b'"text"',
+    "late_chunking": b"false",
+    "truncate_prompt_tokens": b"null",
+    "priority": b"0",
+}
+"""Fields of other servers, and the value besides null with which each changes no vector; another one is refused."""
+
 _HALF = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F][0-9a-fA-F]{2})", re.S
 )
@@ -63,6 +75,23 @@ async def read_body(receive: Callable[[], Any], headers: dict[bytes, bytes], mos
     return body
 
 
+def parsed_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
+    """Return what a body holds; one that cannot be read is read again without what other servers' clients send."""
+    try:
+        return parsed(decoder, body)
+    except ApiError as error:
+        if error.code not in ("invalid_json", "unknown_field"):
+            raise
+    fields = parsed(_FIELDS, _mended(body))
+    return parsed(
+        decoder, msgspec.json.encode({name: value for name, value in fields.items() if _matters(name, value)})
+    )
+
+
+def _matters(name: str, value: msgspec.Raw) -> bool:
+    return name not in _WITHOUT_EFFECT or bytes(value) not in (_WITHOUT_EFFECT[name], b"null")
+
+
 def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:
     """Return what JSON holds."""
     try:
@@ -70,8 +99,6 @@ def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.R
     except msgspec.ValidationError as error:
         raise _of_validation(str(error), param) from error
     except msgspec.DecodeError as error:
-        if not isinstance(body, msgspec.Raw) and (mended := _mended(body)) != body:
-            return parsed(decoder, msgspec.Raw(mended), param)
         raise ApiError("invalid_json", f"the body is not JSON ({error}); send a JSON object") from None
     except UnicodeDecodeError:
         raise ApiError("invalid_json", "the body is not UTF-8; send JSON in UTF-8") from None

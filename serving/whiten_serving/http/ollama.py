@@ -80,9 +80,9 @@ def _context(options: Options | None) -> int | None:
     if unknown := [name for name in given if name not in _WITHOUT_EFFECT]:
         message = f"options.{unknown[0][:80]} is not one that this server understands; leave it out"
         raise ApiError("unknown_field", message, "options")
-    if context is not None and (not isinstance(context, int) or isinstance(context, bool) or context < 1):
+    if context is not None and (isinstance(context, bool | str | list) or context < 1 or context % 1):
         raise ApiError("invalid_type", "options.num_ctx is not a whole number of at least 1", "options")
-    return context
+    return None if context is None else int(context)
 
 
 async def tags(service: Service, request: Request, call: Call) -> Response:

@@ -25,7 +25,7 @@ from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect, of_answer, of_request
-from whiten_serving.http.inputs import Inputs, parsed, read_body
+from whiten_serving.http.inputs import Inputs, parsed_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.scheduler import OverloadedError
@@ -155,7 +155,7 @@ class Service:
         """Return what the body of a request holds."""
         body = await read_body(request.receive, call.headers, self.settings.max_body)
         call.received = True
-        return parsed(decoder, body)
+        return parsed_body(decoder, body)
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""

@@ -55,6 +55,71 @@ def test_paths_and_methods_that_are_not_there(app: Any, method: str, path: str, 
     assert isinstance(answer.json()["error"], dict) == (dialect == "openai")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "right"),
+    [
+        ("POST", "//embed", "POST '/embed'"),
+        ("POST", "/v1//embeddings", "POST '/v1/embeddings'"),
+        ("POST", "/v1/v1/embeddings", "POST '/v1/embeddings'"),
+        ("POST", "/api/v1/embeddings", "POST '/v1/embeddings'"),
+        ("POST", "/openai/v1/embeddings", "POST '/v1/embeddings'"),
+        ("GET", "/v1/v1/embeddings", "POST '/v1/embeddings'"),
+        ("POST", "/embed/", "POST '/embed'"),
+        ("POST", "/v1/embeddings/", "POST '/v1/embeddings'"),
+        ("POST", "/v1/embed", "POST '/embed'"),
+        ("POST", "/api/api/embed", "POST '/api/embed'"),
+        ("GET", "/api/v1/models", "GET '/v1/models'"),
+        ("GET", "/v1//models/tiny", "GET '/v1/models/tiny'"),
+        ("GET", "/metrics/", "GET '/metrics'"),
+        ("POST", "//", "POST '/'"),
+        ("POST", "/x/models/tiny/embed", "POST '/models/tiny/embed'"),
+        ("POST", "/a" * 500 + "/embed", "POST '/embed'"),
+        ("POST", "/rerank", ""),
+        ("GET", "/" * 3000 + "nothing" * 300, ""),
+    ],
+)
+def test_the_right_path_is_named(app: Any, method: str, path: str, right: str) -> None:
+    answer = asked(app, method, path)
+    error = answer.json()["error"]
+    message = error if isinstance(error, str) else error["message"]
+    assert answer.status == 404
+    assert message.partition("; ")[2] == (
+        f"did you mean {right}?" if right else "the routes are those of OpenAI, TEI and Ollama"
+    )
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize("strips", [True, False])
+def test_a_path_in_front_of_all_routes(app_with: Any, strips: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway may take the path away, or leave it there."""
+    app, front = app_with(root_path="/team/a.b", cors_origins=("*",)), "" if strips else "/team/a.b"
+    with caplog.at_level("INFO", "whiten.access"):
+        for path in ("/v1/embeddings", "/openai/deployments/tiny/embeddings"):
+            assert asked(app, "POST", front + path, {"input": "a"}, headers={"origin": "https://a.b"}).status == 200
+        for path in ("/embed", "/models/tiny/embed", "/models/tiny", front and "/", ""):
+            assert asked(app, "POST", front + path, {"inputs": "a"}).status == 200, path
+        assert asked(app, "POST", front + "/api/embed", {"input": "a"}).status == 200
+        for path in (
+            "/live",
+            "/ready",
+            "/health",
+            "/models/tiny/health",
+            "/v1/models",
+            "/v1/models/tiny",
+            "/info",
+            "/",
+        ):
+            assert asked(app, "GET", front + path).status == 200, path
+        metrics = asked(app, "GET", front + "/metrics").body.decode()
+    assert 'route="/v1/embeddings"' in metrics
+    assert "team" not in metrics
+    assert not any("team" in record.getMessage() for record in caplog.records if record.name == "whiten.access")
+    wrong = asked(app, "POST", front + "/api//embed").json()["error"]
+    assert wrong == f"there is no '{front}/api//embed' here; did you mean POST '{front}/api/embed'?"
+    assert asked(app, "GET", front + "/embed").status == 405
+    assert asked(app, "POST", "/other/embed", {"inputs": "a"}).status == 404
+
+
 def test_nothing_of_opentelemetry_is_imported_by_the_package() -> None:
     code = "import sys, whiten_serving.http.app; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

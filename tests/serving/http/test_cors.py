@@ -37,3 +37,13 @@ def test_no_origins(app: Any) -> None:
     answer = asked(app, "OPTIONS", "/embed", headers=ASK)
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
     assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+@pytest.mark.parametrize("origins", [(PAGE,), ("*",)])
+def test_a_page_may_call_a_private_network(app_with: Any, origins: tuple[str, ...]) -> None:
+    headers = {**ASK, "access-control-request-private-network": "true"}
+    answer = asked(app_with(cors_origins=origins), "OPTIONS", "/v1/embeddings", headers=headers)
+    assert (answer.status, answer.headers["access-control-allow-private-network"]) == (200, "true")
+    other = {**headers, "origin": "https://other.example"}
+    if "*" not in origins:
+        assert asked(app_with(cors_origins=origins), "OPTIONS", "/embed", headers=other).status == 400

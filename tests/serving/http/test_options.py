@@ -27,6 +27,10 @@ from whiten_serving.settings import AppSettings
         {"api_keys": ("",)},
         {"cors_origins": ["*"]},
         {"max_queue": 3},
+        {"root_path": "embeddings"},
+        {"root_path": "/embeddings/"},
+        {"root_path": "/a{b}"},
+        {"root_path": None},
     ],
 )
 def test_options_that_cannot_be_used(served: AsyncEncoder, bad: dict[str, Any]) -> None:

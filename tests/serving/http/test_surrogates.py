@@ -12,11 +12,12 @@ from support.asgi import asked
 from support.vectors import assert_near
 from whiten import Encoder
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import parsed
+from whiten_serving.http.inputs import parsed_body
 
-ANY = msgspec.json.Decoder(Any)
+ANY = msgspec.json.Decoder(dict[str, Any])
 RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
-TEXTS = msgspec.json.Decoder(list[str])
+ITEMS = msgspec.json.Decoder(list[str])
+TEXTS = msgspec.json.Decoder(dict[str, list[str]])
 HALVES = ["cut \\ud83d", "\\ude00\\ud83d", "\\ud83d\\ud83d\\ude00", "\\\\ud83d \\ud83d", "\\uD83D\\n", "a\\udc00b"]
 
 
@@ -70,13 +71,19 @@ def test_a_byte_order_mark_is_skipped(app: Any, reference: Encoder) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *(b'["\\ud83d", "\0\0"]', b'["\\ud83d", "\\ud8zz"]', b'["\\ud8"]', b'["\\ud83d\\udczz"]', b'["\\ud83d"'),
         *(
-            b'["\\ud83d", "\xff"]',
-            b'["\\ud83d\\x"]',
-            b'["\xed\xa0\xbd"]',
-            b'["\\ud83d\\"]',
-            b'["\\ud83d", "\\u"]',
+            b'{"a": ["\\ud83d", "\0\0"]}',
+            b'{"a": ["\\ud83d", "\\ud8zz"]}',
+            b'{"a": ["\\ud8"]}',
+            b'{"a": ["\\ud83d\\udczz"]}',
+            b'{"a": ["\\ud83d"',
+        ),
+        *(
+            b'{"a": ["\\ud83d", "\xff"]}',
+            b'{"a": ["\\ud83d\\x"]}',
+            b'{"a": ["\xed\xa0\xbd"]}',
+            b'{"a": ["\\ud83d\\"]}',
+            b'{"a": ["\\ud83d", "\\u"]}',
             b"\\ud83d",
         ),
     ],
@@ -84,7 +91,7 @@ def test_a_byte_order_mark_is_skipped(app: Any, reference: Encoder) -> None:
 def test_what_is_no_json_stays_refused(wrong: bytes) -> None:
     for decoder in (ANY, TEXTS):
         with pytest.raises(ApiError) as caught:
-            parsed(decoder, wrong)
+            parsed_body(decoder, wrong)
         assert caught.value.code == "invalid_json"
 
 
@@ -92,7 +99,8 @@ def test_bodies_without_them_are_read_once(monkeypatch: pytest.MonkeyPatch) -> N
     from whiten_serving.http import inputs
 
     monkeypatch.setattr(inputs, "_mended", lambda body: pytest.fail("a body that is JSON was looked through"))
-    assert parsed(TEXTS, b'["a\\ud83d\\ude00", "\\\\ud83d"]') == ["a\U0001f600", "\\ud83d"]
+    body = b'{"a": ["a\\ud83d\\ude00", "\\\\ud83d"]}'
+    assert parsed_body(TEXTS, body) == {"a": ["a\U0001f600", "\\ud83d"]}
 
 
 characters = st.integers(0, 0x10FFFF).map(chr) | st.sampled_from('\\"u\n/bd83\ud83d\ude00\ud800\udfff\ue000\ud7ff😀')
@@ -115,10 +123,9 @@ def escaped(draw: st.DrawFn) -> bytes:
 
 @given(st.lists(escaped(), max_size=4), st.lists(escaped(), max_size=2))
 def test_texts_are_those_of_json_with_halves_replaced(texts: list[bytes], keys: list[bytes]) -> None:
-    body = b"[%b]" % b", ".join(texts)
-    wanted = [replaced(text) for text in json.loads(body)]
-    assert parsed(TEXTS, body) == parsed(ANY, body) == parsed(TEXTS, bytearray(body)) == wanted
-    named = b"{%b}" % b", ".join(b"%b: %b" % (key, body) for key in keys)
-    found = parsed(RAW, named)
-    assert list(found) == list(dict.fromkeys(replaced(json.loads(key)) for key in keys))
-    assert [parsed(TEXTS, raw) for raw in found.values()] == [wanted] * len(found)
+    values = b"[%b]" % b", ".join(texts)
+    body = b"{%b}" % b", ".join(b"%b: %b" % (key, values) for key in keys)
+    wanted = {replaced(key): [replaced(text) for text in items] for key, items in json.loads(body).items()}
+    for decoder in (TEXTS, ANY):
+        assert parsed_body(decoder, body) == parsed_body(decoder, bytearray(body)) == wanted
+    assert {key: ITEMS.decode(raw) for key, raw in parsed_body(RAW, body).items()} == wanted
