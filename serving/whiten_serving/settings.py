@@ -32,6 +32,8 @@ class AppSettings:
         max_texts: number of texts of a request at most.
         max_body: number of bytes of a body at most.
         max_text_chars: number of characters of a text at most.
+        max_requests: number of requests that are worked on at once at most.
+        max_in_flight: bytes of memory of their bodies, and of what is decoded of these, at most.
         timeout: seconds after which a request is given up; the header x-timeout-ms shortens it.
         token_ids: what is done with token ids in place of texts: "reject" refuses them, "own" takes them for ids of the
             bundle's own tokenizer, "cl100k=FILE" decodes OpenAI's by tiktoken's file.
@@ -40,7 +42,7 @@ class AppSettings:
         normalize: whether vectors are divided by their norm where a request does not say it; None for what each dialect
             does.
         access_log: form of the line that is logged for each request.
-        root_path: path in front of all routes, such as "/embeddings", for gateways that pass it on; without it, they
+        root_path: path in front of all routes, such as "/whiten", for gateways that pass it on; without it, they
             are there too.
 
     Raises:
@@ -52,6 +54,8 @@ class AppSettings:
     max_texts: int = 2048
     max_body: int = 32_000_000
     max_text_chars: int = 1_000_000
+    max_requests: int = 2048
+    max_in_flight: int = 256_000_000
     timeout: float = 60.0
     token_ids: str = "reject"
     on_long: Literal["truncate", "error"] = "truncate"
@@ -61,7 +65,7 @@ class AppSettings:
     root_path: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("max_texts", "max_body", "max_text_chars"):
+        for name in ("max_texts", "max_body", "max_text_chars", "max_requests", "max_in_flight"):
             whole_number(name, getattr(self, name), 1)
         timeout: object = self.timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
@@ -73,7 +77,7 @@ class AppSettings:
         one_of("normalize", self.normalize, (None, True, False))
         one_of("access_log", self.access_log, ("text", "json", "off"))
         if not isinstance(self.root_path, str) or not re.fullmatch(r"(/[\w.~-]+)*", self.root_path):
-            raise UsageError(f"root_path is {self.root_path!r}; wanted a path such as /embeddings")
+            raise UsageError(f"root_path is {self.root_path!r}; wanted a path such as /whiten")
         for name in ("api_keys", "cors_origins"):
             values = getattr(self, name)
             if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):

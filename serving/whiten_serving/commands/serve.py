@@ -34,7 +34,7 @@ class Measure(click.ParamType):  # type: ignore[type-arg]
         number = float(found[1]) * factor if found and factor else -1.0
         if not self._least <= number <= self._most:
             self.fail(f"{value!r} is not a number such as {self._example}, from {self._least:g} to {self._most:g}")
-        return number
+        return int(number) if self.name == "size" else number
 
 
 _TIMES = {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600}
@@ -113,6 +113,14 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @heading("Limits")
 @option("--max-texts", type=COUNT, default=2048, show_default=True, help="Texts of a request.")
 @option("--max-body", type=SIZE, default="32MB", show_default=True, help="Bytes of a request's body.")
+@option("--max-requests", type=COUNT, default=2048, show_default=True, help="Requests at once; more get 429.")
+@option(
+    "--max-in-flight",
+    type=SIZE,
+    default="256MB",
+    show_default=True,
+    help="Memory of bodies and what is decoded of them; more is answered with 429.",
+)
 @option("--max-text-chars", type=COUNT, default=10**6, show_default=True, help="Characters of a text.")
 @option(
     "--timeout",
@@ -200,7 +208,7 @@ def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_l
         api_keys=read_keys(values["api_key_file"], os.environ, warn),
         log=form,
         access_log=form if access_log else "off",
-        **{**values, "max_body": int(values["max_body"])},
+        **values,
     )
     choices = model_choices(models)
     with needing("serve"):

@@ -18,10 +18,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from whiten_runtime.errors import UsageError
 from whiten_serving.http import ollama, openai, tei
-from whiten_serving.http.errors import ApiError, ClientGoneError, draining
+from whiten_serving.http.calls import Call, Guarded
+from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
 from whiten_serving.http.metrics import version
-from whiten_serving.http.service import Call, Endpoint, Guarded, Service, json_of
+from whiten_serving.http.service import Endpoint, Service, json_of
+from whiten_serving.scheduler import OverloadedError
 
 LOGGER = logging.getLogger("whiten.serving")
 ACCESS = logging.getLogger("whiten.access")
@@ -93,6 +96,8 @@ def make_app(service: Service) -> Starlette:
     placed += [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
     root = service.settings.root_path
     if root:
+        if clash := {root + path for path, _ in placed} & {path for path, _ in placed}:
+            raise UsageError(f"root_path is {root!r}, below which {min(clash)!r} would be two routes; choose another")
         ends = [("", endpoint) for path, endpoint in placed if path == "/"]
         placed += [(root + path, endpoint) for path, endpoint in placed + ends]
     routes = [_route(service, endpoint, path) for path, endpoint in placed]
@@ -131,13 +136,16 @@ class Answered:
         self._service, self._endpoint = service, endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call.of(scope, self._endpoint.path, self._endpoint.dialect)
+        call, budget = Call.of(scope, self._endpoint.path, self._endpoint.dialect), self._service.budget
+        budget.requests += 1
         try:
             response = _completed(self._service, call, await self._response(scope, receive, call))
         except ClientGoneError:
             call.status = GONE
         else:
             await response(scope, receive, send)
+        finally:
+            budget.end(call)
         _observe(self._service, call, scope["method"])
 
     async def _response(self, scope: Scope, receive: Receive, call: Call) -> Response:
@@ -148,6 +156,8 @@ class Answered:
                 return await endpoint.handler(service, Request(scope, receive), call)
         except ApiError as error:
             return _refused(call, error)
+        except OverloadedError as error:
+            return _refused(call, of_answer(error))
         except ClientGoneError:
             raise
         except Exception as error:

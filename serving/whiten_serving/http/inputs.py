@@ -37,6 +37,9 @@ _HALF = re.compile(
 )
 """Half of a surrogate pair without the other half, escaped as in JSON, where no backslash is escaped."""
 
+_ITEM = 80
+"""Bytes that an item of a list takes besides what it says: a text of two letters, or an empty list, and its place."""
+
 _UNQUEUED = 100_000
 """Characters of a request at most on routes whose work no queue bounds: they take about a second."""
 
@@ -49,8 +52,16 @@ _REMEDY = (
 )
 
 
-async def read_body(receive: Callable[[], Any], headers: dict[bytes, bytes], most: int) -> bytes | bytearray:
-    """Return the body of a request."""
+def decoded_bytes(body: bytes | bytearray) -> int:
+    """Return how many bytes of memory a body and what is decoded of it take, at most, about."""
+    width = 1 if body.isascii() and b"\\u" not in body else 4  # a wide character widens all of its text
+    return (1 + width) * len(body) + _ITEM * body.count(b",")
+
+
+async def read_body(
+    receive: Callable[[], Any], headers: dict[bytes, bytes], most: int, reserve: Callable[[int], object]
+) -> bytes | bytearray:
+    """Return the body of a request. `reserve` takes its length before it is read, or as it grows."""
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
     declared = headers.get(b"content-length", b"0")
@@ -59,6 +70,7 @@ async def read_body(receive: Callable[[], Any], headers: dict[bytes, bytes], mos
         raise ApiError("body_too_large", f"the body holds {shown} bytes, and {most} may; send fewer texts at once")
     body: bytes | bytearray = b""
     more = True
+    reserve(int(declared))
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -67,6 +79,7 @@ async def read_body(receive: Callable[[], Any], headers: dict[bytes, bytes], mos
         if len(body) + len(part) > most:
             message = f"the body holds more than {most} bytes; send fewer texts at once"
             raise ApiError("body_too_large", message)
+        reserve(len(body) + len(part))
         if not body:
             body = part
         elif part:

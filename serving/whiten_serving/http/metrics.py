@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from whiten_serving.http.calls import Budget
 from whiten_serving.http.models import Models
 from whiten_serving.queue import BatchRun
 
@@ -19,7 +20,7 @@ _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 class Metrics:
     """Holds the metrics of one application, in a registry of its own."""
 
-    def __init__(self, models: Models, accepting: Callable[[], bool]) -> None:
+    def __init__(self, models: Models, budget: Budget, accepting: Callable[[], bool]) -> None:
         self.registry = registry = CollectorRegistry()
         self.content_type: str = CONTENT_TYPE_LATEST
         route, model = ("route", "model"), ("model",)
@@ -42,7 +43,7 @@ class Metrics:
         self._of_model = cache(self._children)
         ready = Gauge("whiten_ready", "Whether requests are welcome.", registry=registry)
         ready.set_function(lambda: float(accepting()))
-        registry.register(_OfModels(models))
+        registry.register(_OfModels(models, budget))
         ProcessCollector(registry=registry)
 
     def on_batch(self, run: BatchRun) -> None:
@@ -85,8 +86,8 @@ def _histogram(
 class _OfModels:
     """Reads what models and their scheduler say when the page is asked for."""
 
-    def __init__(self, models: Models) -> None:
-        self._models = models
+    def __init__(self, models: Models, budget: Budget) -> None:
+        self._models, self._budget = models, budget
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that are read rather than counted."""
@@ -106,17 +107,19 @@ class _OfModels:
         yield info
         yield parity
         stats = self._models.scheduler.stats()
-        counted = stats.counted
+        counted, budget = stats.counted, self._budget
         for name, what, value in (
             ("lanes_busy", "Batches that run.", stats.lanes_busy),
             ("queue_requests", "Requests of which texts wait.", stats.queue_requests),
             ("queue_tokens", "Tokens that wait.", stats.queue_tokens),
+            ("requests_in_flight", "Requests that are worked on, this one too.", budget.requests),
+            ("bytes_in_flight", "Memory that their bodies take, and what is decoded of them.", budget.bytes),
             ("queue_seconds_of_work", "Time that the waiting work takes.", stats.queue_seconds),
         ):
             yield GaugeMetricFamily(f"whiten_{name}", what, value)
         yield CounterMetricFamily("whiten_padding_tokens", "Tokens of padding that were computed.", counted.padding)
         for name, what, reasons in (
-            ("rejected", "Requests that were refused.", {"queue_full": counted.rejected}),
+            ("rejected", "Requests that were refused.", {"queue_full": counted.rejected, **budget.refused}),
             (
                 "dropped",
                 "Requests dropped before they were computed.",

@@ -8,10 +8,11 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
-from whiten_serving.http.service import Call, Service, Wanted, answer, json_of, rows_of
+from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
 
 _WITHOUT_EFFECT = frozenset(
     {

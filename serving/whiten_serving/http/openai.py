@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from whiten_runtime.bundle.records import VectorPrecision
+from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.models import ServedModel
-from whiten_serving.http.service import Call, Service, Task, Wanted, answer, base64_of, json_of, rows_of
+from whiten_serving.http.service import Service, Task, Wanted, answer, base64_of, json_of, rows_of
 
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):

@@ -2,16 +2,12 @@
 
 import asyncio
 import hmac
-import math
-import re
 import sys
 import time
 from binascii import b2a_base64
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import count
-from secrets import token_hex
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -19,69 +15,23 @@ import orjson
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
-from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect, of_answer, of_request
-from whiten_serving.http.inputs import Inputs, parsed_body, read_body
+from whiten_serving.http.calls import Budget, Call
+from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
+from whiten_serving.http.inputs import Inputs, decoded_bytes, parsed_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
-from whiten_serving.scheduler import OverloadedError
 from whiten_serving.settings import AppSettings
 
 T = TypeVar("T")
 
 Task = Literal["query", "document"]
 
-PATIENCE = 0.2
-"""Seconds that a request runs before anybody watches whether its caller has gone: most are answered before, and a
-watcher costs a request more than its JSON."""
-
 _AT_ONCE = 32_768
 """Numbers that are written as JSON before other requests have their turn: about a millisecond."""
-
-_ID = re.compile(rb"[!-~]{1,128}")
-"""Ids of requests that are taken over from the caller: they are logged and sent back, so only what is harmless."""
-
-_PREFIX, _NUMBERS = token_hex(8), count(1)
-"""Beginning and end of new ids. Random ones would ask the system, which gives the interpreter away to the lanes."""
-
-
-@dataclass(slots=True)
-class Call:
-    """Holds what becomes known of one request on its way, for limits, logs and metrics."""
-
-    headers: dict[bytes, bytes]  # by lower-case name
-    id: str  # that of the header x-request-id, or a new one
-    begun: float  # time of time.monotonic, as the deadline
-    route: str
-    dialect: Dialect  # of its errors
-    deadline: float = math.inf
-    model: str = ""
-    texts: int = 0
-    tokens: int = 0
-    truncated: int = 0  # texts that were cut
-    tokenize_seconds: float = 0.0
-    queue_seconds: float = 0.0
-    run_seconds: float = 0.0
-    status: int = 0  # 499 where the caller has gone
-    code: str | None = None  # of its error
-    received: bool = False  # whether its body was read
-
-    @classmethod
-    def of(cls, scope: Scope, route: str = "unknown", dialect: Dialect = "openai") -> "Call":
-        """Return the request of an ASGI scope."""
-        headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        name = given.decode("ascii") if _ID.fullmatch(given) else f"{_PREFIX}-{next(_NUMBERS):x}"
-        return cls(headers, name, time.monotonic(), route, dialect)
-
-    @property
-    def remaining(self) -> float:
-        """Return the seconds until the deadline, less than 0 after it."""
-        return self.deadline - time.monotonic()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +68,8 @@ class Service:
         self.models = models
         self.settings = settings
         self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
-        self.metrics = Metrics(models, lambda: not self.draining)
+        self.budget = Budget(settings.max_requests, settings.max_in_flight)
+        self.metrics = Metrics(models, self.budget, lambda: not self.draining)
         self.inputs = Inputs(settings)
         self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
 
@@ -133,11 +84,10 @@ class Service:
                 raise ApiError("invalid_header", f"x-timeout-ms is {shown!r}; wanted a whole number of milliseconds")
             timeout = min(timeout, int(given) / 1000)
         call.deadline = call.begun + timeout
-        if endpoint.method == "POST" and endpoint.queues:
-            try:
+        if endpoint.method == "POST":
+            self.budget.check_room()
+            if endpoint.queues:
                 self.models.scheduler.check_room()
-            except OverloadedError as error:
-                raise of_answer(error) from error
 
     def _check_key(self, headers: dict[bytes, bytes]) -> None:
         """Check `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`, in constant time."""
@@ -153,8 +103,12 @@ class Service:
 
     async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
-        body = await read_body(request.receive, call.headers, self.settings.max_body)
+        body = await read_body(
+            request.receive, call.headers, self.settings.max_body, lambda size: self.budget.reserve(call, 3 * size)
+        )
         call.received = True
+        if call.reserved:
+            self.budget.reserve(call, decoded_bytes(body))
         return parsed_body(decoder, body)
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
@@ -223,49 +177,6 @@ def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
         message = f"prompt_name is {name[:80]!r}, but input_type is {wanted.task}, another prompt; leave one out"
         raise ApiError("unsupported_value", message, "prompt_name")
     return {"prompt_name": None, "prompt": prompt}
-
-
-class Guarded:
-    """Cancels a request at its deadline, and when its caller has gone, which ASGI tells to those who await `receive`.
-
-    A quick request costs it a single timer.
-    """
-
-    def __init__(self, call: Call, receive: Receive) -> None:
-        self._call, self._receive = call, receive
-        self._why: Exception | None = None
-        self._watcher: asyncio.Task[None] | None = None
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._before, self._loop = task, task.cancelling(), task.get_loop()
-        self._timer = self._loop.call_later(min(PATIENCE, self._call.remaining), self._look)
-
-    def _look(self) -> None:
-        left = self._call.remaining
-        if left <= 0:
-            self._end(ApiError("deadline", "the time of the request was over; send fewer texts at once, or try later"))
-            return
-        if self._call.received and self._watcher is None:
-            self._watcher = self._loop.create_task(self._watch())
-        self._timer = self._loop.call_later(left if self._watcher else min(PATIENCE, left), self._look)
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._end(ClientGoneError())
-
-    def _end(self, why: Exception) -> None:
-        self._why = self._why or why
-        self._task.cancel()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
-        if self._why is not None and self._task.uncancel() <= self._before:  # else somebody else cancels it too
-            raise self._why from None
 
 
 def json_of(value: object) -> bytes:

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import parsed
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
-from whiten_serving.http.service import Call, Service, Wanted, answer, json_of, rows_of
+from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
 
 
 class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -203,7 +204,7 @@ async def info(service: Service, request: Request, call: Call) -> Response:
         "model_sha": served.digest,
         "model_dtype": {"fp32": "float32", "fp16": "float16"}.get(manifest.precision, manifest.precision),
         "model_type": {"embedding": {"pooling": manifest.pooling or "none"}},
-        "max_concurrent_requests": scheduler.max_queue_tokens,  # each has a token at least while it waits
+        "max_concurrent_requests": settings.max_requests,
         "max_input_length": manifest.max_seq_length,
         "max_batch_tokens": scheduler.max_batch_tokens,
         "max_batch_requests": None,

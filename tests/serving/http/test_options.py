@@ -31,6 +31,8 @@ from whiten_serving.settings import AppSettings
         {"root_path": "/embeddings/"},
         {"root_path": "/a{b}"},
         {"root_path": None},
+        {"root_path": "/api"},
+        {"root_path": "/v1"},
     ],
 )
 def test_options_that_cannot_be_used(served: AsyncEncoder, bad: dict[str, Any]) -> None:

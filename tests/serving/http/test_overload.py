@@ -180,3 +180,137 @@ def test_a_text_that_fails_fails_its_request_alone(
     assert any("RuntimeError" in str(record.exc_info) for record in caplog.records)
     if path == "/embed":
         assert_near(found[0].json(), reference.encode(["good"], normalize_embeddings=True))
+
+
+def metric(app: Any, name: str) -> float:
+    (line,) = [line for line in app.state.service.metrics.page().decode().splitlines() if line.startswith(f"{name} ")]
+    return float(line.rpartition(" ")[2])
+
+
+class Slow:
+    """A body of which the rest comes when the test says so."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.rest = content, asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.content[:100]
+        await self.rest.wait()
+        yield self.content[100:]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("sized", [True, False])
+def test_bodies_take_so_much_memory_at_once(app_with: Any, path: str, sized: bool) -> None:
+    app = app_with(max_in_flight=1_000_000)
+    content = b'{"%b": "%b"}' % (ROUTES[path].encode(), b"word " * 40_000)
+
+    async def run() -> None:
+        headers = {"content-length": str(len(content))} if sized else {}
+        first, second = Slow(content), Slow(content)
+        running = asyncio.create_task(ask(app, "POST", path, first, headers))
+        await until(lambda: app.state.service.budget.requests == 1)
+        await until(lambda: not sized or metric(app, "whiten_bytes_in_flight") == 3 * len(content))
+        late = asyncio.create_task(ask(app, "POST", path, second, headers))
+        if sized:  # refused before its body is there
+            refused = await late
+            assert refused.status == 429
+            assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("1", "1000")
+            assert "bytes of memory" in refused.body.decode()
+            assert path != "/v1/embeddings" or refused.json()["error"]["code"] == "queue_full"
+            assert path != "/embed" or refused.json()["error_type"] == "Overloaded"
+        small = await ask(app, "POST", path, {ROUTES[path]: "a"})
+        assert small.status == 200
+        first.rest.set()
+        second.rest.set()
+        assert {(await running).status, (await late).status} <= {200, 429}
+        again = await ask(app, "POST", path, content, headers)
+        assert again.status == 200, "what was reserved was not given back"
+
+    asyncio.run(run())
+    assert metric(app, "whiten_bytes_in_flight") == metric(app, "whiten_requests_in_flight") == 0
+    page = app.state.service.metrics.page().decode()
+    assert not sized or 'whiten_rejected_total{reason="bytes"} 1.0' in page
+
+
+def test_a_body_that_is_alone_is_taken_and_what_it_decodes_to_counts(app_with: Any) -> None:
+    app = app_with(max_in_flight=1_000_000, max_texts=100_000)
+    plain, wide = "word " * 100_000, "wörd 😀" * 60_000
+    many = ["ab"] * 20_000
+
+    async def run() -> None:
+        assert (await ask(app, "POST", "/embed", {"inputs": [plain] * 10})).status == 200
+        for body, bytes_ in (({"inputs": wide}, 1_500_000), ({"inputs": many}, 1_600_000)):
+            seen = []
+            budget = app.state.service.budget
+            reserve = budget.reserve
+            budget.reserve = lambda call, total, seen=seen, reserve=reserve: (reserve(call, total), seen.append(total))
+            assert (await ask(app, "POST", "/embed", body)).status == 200
+            budget.reserve = reserve
+            assert max(seen) >= bytes_
+
+    asyncio.run(run())
+    assert app.state.service.budget.bytes == 0
+
+
+def test_bodies_that_grow_are_refused_when_there_is_no_more_room(app_with: Any) -> None:
+    app = app_with(max_in_flight=1_000_000)
+
+    async def growing() -> AsyncIterator[bytes]:
+        yield b'{"inputs": "'
+        for _ in range(200):
+            yield b"a" * 2000
+            await asyncio.sleep(0)
+        yield b'"}'
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(*(ask(app, "POST", "/embed", growing()) for _ in range(8)))
+
+    answers = asyncio.run(run())
+    assert {answer.status for answer in answers} == {200, 429}
+    assert app.state.service.budget.bytes == app.state.service.budget.requests == 0
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_so_many_requests_at_once(gated: Any, path: str) -> None:
+    encoder, gate = gated
+    encoder.batcher.scheduler.max_queue_tokens = 100_000
+    app = encoder.asgi_app(max_requests=3)
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(ask(app, "POST", path, {ROUTES[path]: "a"})) for _ in range(3)]
+        await until(lambda: app.state.service.budget.requests == 3)
+        refused = await ask(app, "POST", path, endless())
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        assert (await ask(app, "GET", "/info")).json()["max_concurrent_requests"] == 3
+        assert (await ask(app, "GET", "/ready")).status == 200
+        gate.open()
+        assert [answer.status for answer in await asyncio.gather(*tasks)] == [200] * 3
+        assert (await ask(app, "POST", path, {ROUTES[path]: "a"})).status == 200
+
+    asyncio.run(run())
+    assert 'whiten_rejected_total{reason="requests"} 1.0' in app.state.service.metrics.page().decode()
+
+
+def test_a_caller_that_goes_in_the_turn_of_its_deadline_is_answered_once(
+    gated: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both end the request, which must be told of one alone: a second cancellation would leave the application."""
+    from whiten_serving.http.calls import Guarded
+    from whiten_serving.http.errors import ClientGoneError
+
+    encoder, _ = gated
+    app = encoder.asgi_app(timeout=0.3)
+    look = Guarded._look
+
+    def both(guard: Any) -> None:
+        look(guard)
+        if guard._call.remaining <= 0:
+            guard._end(ClientGoneError())
+
+    with pytest.MonkeyPatch.context() as patched, caplog.at_level("INFO", "whiten.access"):
+        patched.setattr(Guarded, "_look", both)
+        answer = asyncio.run(ask(app, "POST", "/v1/embeddings", {"input": "a"}))
+    assert (answer.status, answer.json()["error"]["code"]) == (504, "deadline")
+    assert [" 504 " in record.message for record in caplog.records if record.name == "whiten.access"] == [True]
+    assert metric(app, "whiten_requests_in_flight") == 0

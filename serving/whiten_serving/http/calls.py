@@ -1,0 +1,147 @@
+"""Hold what becomes known of a request, and bound its time and the memory of all requests."""
+
+import asyncio
+import math
+import re
+import time
+from dataclasses import dataclass
+from itertools import count
+from secrets import token_hex
+from typing import NoReturn
+
+from starlette.types import Receive, Scope
+
+from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
+from whiten_serving.scheduler import OverloadedError
+
+PATIENCE = 0.2
+"""Seconds that a request runs before anybody watches whether its caller has gone: most are answered before, and a
+watcher costs a request more than its JSON."""
+
+SMALL = 200_000
+"""Bytes of memory that a request may take uncounted: those of a body of 64 kB."""
+
+_ID = re.compile(rb"[!-~]{1,128}")
+"""Ids of requests that are taken over from the caller: they are logged and sent back, so only what is harmless."""
+
+_PREFIX, _NUMBERS = token_hex(8), count(1)
+"""Beginning and end of new ids. Random ones would ask the system, which gives the interpreter away to the lanes."""
+
+
+@dataclass(slots=True)
+class Call:
+    """Holds what becomes known of one request on its way, for limits, logs and metrics."""
+
+    headers: dict[bytes, bytes]  # by lower-case name
+    id: str  # that of the header x-request-id, or a new one
+    begun: float  # time of time.monotonic, as the deadline
+    route: str
+    dialect: Dialect  # of its errors
+    deadline: float = math.inf
+    model: str = ""
+    texts: int = 0
+    tokens: int = 0
+    truncated: int = 0  # texts that were cut
+    tokenize_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    run_seconds: float = 0.0
+    status: int = 0  # 499 where the caller has gone
+    code: str | None = None  # of its error
+    received: bool = False  # whether its body was read
+    reserved: int = 0  # bytes of the budget
+
+    @classmethod
+    def of(cls, scope: Scope, route: str = "unknown", dialect: Dialect = "openai") -> "Call":
+        """Return the request of an ASGI scope."""
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        name = given.decode("ascii") if _ID.fullmatch(given) else f"{_PREFIX}-{next(_NUMBERS):x}"
+        return cls(headers, name, time.monotonic(), route, dialect)
+
+    @property
+    def remaining(self) -> float:
+        """Return the seconds until the deadline, less than 0 after it."""
+        return self.deadline - time.monotonic()
+
+
+class Budget:
+    """Bounds the requests that are worked on, and the memory of their bodies and of what is decoded of these.
+
+    Small bodies are not counted: the server holds so much of each before anybody asks, and they are to be answered
+    whatever others send. A body that is alone is taken whatever its size.
+    """
+
+    def __init__(self, most_requests: int, most_bytes: int) -> None:
+        self._most_requests, self._most_bytes = most_requests, most_bytes
+        self.requests = self.bytes = 0
+        self.refused = {"requests": 0, "bytes": 0}
+
+    def check_room(self) -> None:
+        """Raise OverloadedError if the requests are more than may be, the present one among them."""
+        if self.requests > self._most_requests:
+            self._refuse("requests", f"{self._most_requests} are worked on, and no more may be")
+
+    def reserve(self, call: Call, total: int) -> None:
+        """Reserve memory for a request, so many bytes together with those that it has reserved already."""
+        more = total - call.reserved
+        if total <= SMALL or more <= 0:
+            return
+        if self.bytes > call.reserved and self.bytes + more > self._most_bytes:
+            self._refuse(
+                "bytes", f"their bodies take {self.bytes} bytes of memory, and {self._most_bytes} may be taken"
+            )
+        self.bytes += more
+        call.reserved = total
+
+    def end(self, call: Call) -> None:
+        """Forget a request, and what it has reserved."""
+        self.requests -= 1
+        self.bytes -= call.reserved
+
+    def _refuse(self, reason: str, why: str) -> NoReturn:
+        self.refused[reason] += 1
+        raise OverloadedError(f"too many requests: {why}; try again in 1 s", 1.0)
+
+
+class Guarded:
+    """Cancels a request at its deadline, and when its caller has gone, which ASGI tells to those who await `receive`.
+
+    A quick request costs it a single timer.
+    """
+
+    def __init__(self, call: Call, receive: Receive) -> None:
+        self._call, self._receive = call, receive
+        self._why: Exception | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._before, self._loop = task, task.cancelling(), task.get_loop()
+        self._timer = self._loop.call_later(min(PATIENCE, self._call.remaining), self._look)
+
+    def _look(self) -> None:
+        left = self._call.remaining
+        if left <= 0:
+            self._end(ApiError("deadline", "the time of the request was over; send fewer texts at once, or try later"))
+            return
+        if self._call.received and self._watcher is None:
+            self._watcher = self._loop.create_task(self._watch())
+        self._timer = self._loop.call_later(left if self._watcher else min(PATIENCE, left), self._look)
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._end(ClientGoneError())
+
+    def _end(self, why: Exception) -> None:
+        if self._why is None:  # a second cancellation would leave the block
+            self._why = why
+            self._task.cancel()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._why is not None and self._task.uncancel() <= self._before:  # else somebody else cancels it too
+            raise self._why from None
