@@ -40,7 +40,7 @@ from whiten_serving.opening import (
 )
 from whiten_serving.queue import BatchRun
 from whiten_serving.scheduler import Scheduler
-from whiten_serving.settings import ModelChoice, Settings
+from whiten_serving.settings import ModelChoice, Settings, read_keys
 
 _SWITCH = 0.001
 """Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, lanes that have computed a
@@ -195,6 +195,7 @@ class Process:
     async def _reload(self) -> None:
         """Put bundles that were replaced on the disk in the place of the old ones, each when it is proven."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._reload_keys()
         for choice in self.choices:
             try:
                 done = await self._reload_one(choice, self.service.models.named(choice.name))
@@ -204,6 +205,16 @@ class Process:
             else:
                 _LOG.info(f"{choice.name}: {done}", extra={"values": {"model": choice.name}})
         notify("READY=1")
+
+    def _reload_keys(self) -> None:
+        if self.settings.api_key_file is not None:
+            try:
+                keys = read_keys(self.settings.api_key_file, os.environ, _LOG.warning)
+            except WhitenError as error:  # the old ones go on: none would let everybody in
+                _LOG.error(f"keys: not reloaded, the old ones go on: {error}")
+            else:
+                self.service.take_keys(keys)
+                _LOG.info(f"keys: reloaded, {len(keys)}")
 
     async def _reload_one(self, choice: ModelChoice, old: ServedModel) -> str:
         if not await asyncio.to_thread(is_replaced, choice, old.digest):

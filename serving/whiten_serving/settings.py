@@ -18,6 +18,7 @@ LONGEST = 604_800
 """Seconds of a duration at most, a week: timers take no more than some months."""
 
 _SECRET = ("api_keys", "api_key_file", "tls_cert", "tls_key")
+_KEY = re.compile(r"([\w.@-]{1,64})(?::\s*|\s+)(\S+)|([^\s:]+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]*")
 _NAMED = re.compile(rf"({_NAME.pattern})=(.+)", re.DOTALL)
 
@@ -27,7 +28,7 @@ class AppSettings:
     """Holds the options of the HTTP application.
 
     Attributes:
-        api_keys: keys, any of which a request must have; empty for none.
+        api_keys: keys, any of which a request must have, or a dict of keys and their clients' names; empty for none.
         cors_origins: origins whose pages may read answers, such as "https://example.org", or "*".
         max_texts: number of texts of a request at most.
         max_body: number of bytes of a body at most.
@@ -49,7 +50,7 @@ class AppSettings:
         UsageError: an option cannot be used as given.
     """
 
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] | dict[str, str] = ()
     cors_origins: tuple[str, ...] = ()
     max_texts: int = 2048
     max_body: int = 32_000_000
@@ -80,7 +81,8 @@ class AppSettings:
             raise UsageError(f"root_path is {self.root_path!r}; wanted a path such as /whiten")
         for name in ("api_keys", "cors_origins"):
             values = getattr(self, name)
-            if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):
+            kinds = (tuple, dict) if name == "api_keys" else tuple
+            if not isinstance(values, kinds) or not all(isinstance(value, str) and value for value in values):
                 raise UsageError(f"{name} is not a tuple of strings that are not empty")
 
     @classmethod
@@ -140,11 +142,11 @@ class ModelChoice:
     bundle: str
 
 
-def model_choices(written: Sequence[str]) -> tuple[ModelChoice, ...]:
+def model_choices(written: Sequence[str], warn: Callable[[str], object]) -> tuple[ModelChoice, ...]:
     """Return the models of arguments [NAME=]BUNDLE; the name is that of the directory if none is given."""
     if not written:
         raise UsageError("there is no model to serve; give a bundle, as in whiten serve bundles/minilm-l1-l6")
-    chosen = tuple(map(_choice, written))
+    chosen = tuple(_choice(argument, warn) for argument in written)
     names = [model.name for model in chosen]
     for name in names:
         if names.count(name) > 1:
@@ -152,9 +154,11 @@ def model_choices(written: Sequence[str]) -> tuple[ModelChoice, ...]:
     return chosen
 
 
-def _choice(written: str) -> ModelChoice:
-    named = _NAMED.fullmatch(written)
-    if named:
+def _choice(written: str, warn: Callable[[str], object]) -> ModelChoice:
+    named, is_directory = _NAMED.fullmatch(written), Path(written).is_dir()
+    if named and is_directory:
+        warn(f"'{written}' is a directory, and is served as one; write ./{written} to say so, or NAME={written}")
+    elif named:
         return ModelChoice(named[1], named[2])
     path = Path(written.removeprefix("hf://").partition("@")[0])
     name = path.name if path.name not in ("", "..") else path.resolve().name
@@ -163,28 +167,40 @@ def _choice(written: str) -> ModelChoice:
     return ModelChoice(name, written)
 
 
-def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[str], object]) -> tuple[str, ...]:
-    """Return the keys of a file, one a line, and of the environment; none means that requests need none."""
+def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[str], object]) -> dict[str, str]:
+    """Return the keys of the environment and of a file, each with its client's name, or ""; none if none is needed.
+
+    A line of the file is KEY, NAME KEY or NAME:KEY: what stands before the first blank, or else before the first colon,
+    is the name. The environment has keys alone, separated by commas.
+    """
     written = environment.get(KEY_VARIABLE)
-    keys = [key for part in (written or "").split(",") if (key := part.strip())]
+    keys = {key: "" for part in (written or "").split(",") if (key := part.strip())}
     if written is not None and not keys:
         raise UsageError(f"{KEY_VARIABLE} holds no key; write keys, separated by commas, or unset it")
     if file is not None:
-        keys += _in_file(Path(file), warn)
+        keys |= _in_file(Path(file), warn)
     for index, key in enumerate(keys):
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise UsageError(f"key {index + 1} of {len(keys)} has blanks or other characters that no header can hold")
-    return tuple(dict.fromkeys(keys))
+    return keys
 
 
-def _in_file(path: Path, warn: Callable[[str], object]) -> list[str]:
+def _in_file(path: Path, warn: Callable[[str], object]) -> dict[str, str]:
     try:
         mode, lines = path.stat().st_mode, path.read_text("utf-8").splitlines()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; wanted a file of keys, one a line") from None
     except UnicodeDecodeError:
         raise DataError(f"{path}: not a text; wanted a file of keys, one a line") from None
-    keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
+    keys: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _KEY.fullmatch(line.strip())
+        name, key = (match[1] or "", match[2] or match[3]) if match else ("", "")
+        if not key or keys.setdefault(key, name) != name:
+            wanted = "wanted KEY, NAME KEY or NAME:KEY, one name of letters, digits and ._@- for each key"
+            raise DataError(f"{path}, line {number}: {wanted}")
     if not keys:
         raise DataError(f"{path}: holds no key; write one a line, or leave --api-key-file out")
     if os.name == "posix" and mode & stat.S_IROTH:

@@ -58,11 +58,21 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
         until(lambda: "whiten_batch_texts_sum 3.0" in server.call("GET", "/metrics").text)  # told after the answer
         server.signal(signal.SIGHUP)
         server.message("tiny: unchanged")
+        assert server.embed("a", authorization="Bearer from-file").status_code == 200
         shutil.copytree(golden / "bundle-v1-int8", tmp_path / "other")
         place.rename(tmp_path / "before")
         (tmp_path / "other").rename(place)
+        keys.write_text("alice other\n", "utf-8")
         server.signal(signal.SIGHUP)
         server.message("tiny: reloaded")
+        assert server.embed("a", authorization="Bearer from-file").status_code == 401
+        assert server.embed("a", authorization="Bearer other").status_code == 200
+        until(lambda: 'client="alice"' in server.call("GET", "/metrics").text)
+        keys.write_text("# none\n", "utf-8")
+        server.signal(signal.SIGHUP)
+        server.message("keys: not reloaded, the old ones go on")
+        assert server.embed("a", authorization="Bearer other").status_code == 200
+        assert server.embed("a").status_code == 401
         assert server.call("GET", "/info", headers={"api-key": "one"}).json()["model_dtype"] == "int8"
         server.signal(signal.SIGTERM)
         server.message("draining")

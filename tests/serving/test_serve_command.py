@@ -36,7 +36,7 @@ def called(*arguments: object, **variables: str) -> Result:
 def test_defaults_are_those_of_the_settings(served: Served) -> None:
     result = called("bundles/minilm")
     assert result.exit_code == 0, result.output
-    assert served.given == (Settings(access_log="json"), (ModelChoice("minilm", "bundles/minilm"),))
+    assert served.given == (Settings(api_keys={}, access_log="json"), (ModelChoice("minilm", "bundles/minilm"),))
 
 
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file(served: Served, tmp_path: Path) -> None:
@@ -116,15 +116,17 @@ def test_every_option_is_a_setting() -> None:
 
 
 def test_keys(tmp_path: Path) -> None:
-    def keys(text: bytes, environment: dict[str, str] | None = None) -> tuple[str, ...]:
+    def keys(text: bytes, environment: dict[str, str] | None = None) -> dict[str, str]:
         file = tmp_path / "keys"
         file.write_bytes(text)
         return read_keys(str(file), environment or {}, lambda message: None)
 
-    assert keys(b"# comment\n\nfrom-file\n", {"WHITEN_API_KEY": "one, two,one"}) == ("one", "two", "from-file")
+    both = keys(b"# comment\n\nfrom-file\n", {"WHITEN_API_KEY": "one, two,one"})
+    assert list(both) == ["one", "two", "from-file"]
+    assert set(both.values()) == {""}
     for text, error, message in (
         (b"\n# nothing\n", DataError, "holds no key"),
-        (b"two words\n", UsageError, "key 1 of 1"),
+        ("schlüssel\n".encode(), UsageError, "key 1 of 1"),
         (b"\xff\xfe", DataError, "not a text"),
     ):
         with pytest.raises(error, match=message):
@@ -132,12 +134,78 @@ def test_keys(tmp_path: Path) -> None:
     for blank in ("", " , "):
         with pytest.raises(UsageError, match="WHITEN_API_KEY holds no key"):
             read_keys(None, {"WHITEN_API_KEY": blank}, print)
-    assert read_keys(None, {}, print) == ()
+    assert read_keys(None, {}, print) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "name"),
+    [
+        ("alice k-1", "k-1", "alice"),
+        ("alice:k-1", "k-1", "alice"),
+        ("alice: k-1", "k-1", "alice"),
+        ("  alice\tk-1 \r", "k-1", "alice"),
+        ("alice a:b:c", "a:b:c", "alice"),
+        ("alice:b:c", "b:c", "alice"),
+        ("a.b_c@d-e k#1", "k#1", "a.b_c@d-e"),
+        ("k-1", "k-1", ""),
+        ("/+=k", "/+=k", ""),
+    ],
+)
+def test_a_key_may_have_a_name(tmp_path: Path, line: str, key: str, name: str) -> None:
+    (tmp_path / "keys").write_text(f"# keys\n\n{line}\nother\nbob other-2\nalice new\n", "utf-8")
+    found = read_keys(str(tmp_path / "keys"), {"WHITEN_API_KEY": "a:b,other-2"}, lambda message: None)
+    assert found[key] == name
+    assert (found["other"], found["other-2"], found["a:b"], found["new"]) == ("", "bob", "", "alice")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "alice:",
+        "alice: ",
+        ":key",
+        " : ",
+        "sk/1:key",
+        "alice bob key",
+        "a:b c",
+        "ä key",
+        "x" * 65 + " key",
+        "one a\ntwo a",
+        "a\none a",
+    ],
+)
+def test_a_line_that_is_no_key_is_refused_without_showing_it(tmp_path: Path, line: str) -> None:
+    (tmp_path / "keys").write_text(f"first\n{line}\n", "utf-8")
+    with pytest.raises(DataError, match=r"keys, line [23]: wanted KEY, NAME KEY or NAME:KEY") as caught:
+        read_keys(str(tmp_path / "keys"), {}, print)
+    assert "alice" not in str(caught.value)
+    assert "sk/1" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("written", "name"), [("b/minilm", "minilm"), ("hf://org/name@v1", "name"), ("x=y=z", "x"), ("./b/", "b")]
 )
 def test_names_of_models(written: str, name: str) -> None:
-    (found,) = model_choices([written])
+    (found,) = model_choices([written], pytest.fail)
     assert found.name == name
+
+
+@pytest.mark.parametrize("written", ["sweeps/run=3/minilm", "run=3"])
+def test_a_directory_with_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    told: list[str] = []
+    name, _, bundle = written.partition("=")
+    if "/" not in name:
+        assert model_choices([written], told.append) == (ModelChoice(name, bundle),)
+    Path(written).mkdir(parents=True)
+    Path(bundle).mkdir(parents=True)
+    if written.endswith("minilm"):
+        assert model_choices([written], told.append) == (ModelChoice("minilm", written),)
+        assert written in told[0]
+        assert model_choices([f"./{written}"], pytest.fail) == (ModelChoice("minilm", f"./{written}"),)
+    else:
+        with pytest.raises(UsageError, match="give one, as in model=run=3"):
+            model_choices([written], told.append)
+    assert model_choices([f"model={written}"], pytest.fail) == (ModelChoice("model", written),)
+    Path(written).rmdir()
+    assert model_choices([written], pytest.fail) == (ModelChoice(name, bundle),)

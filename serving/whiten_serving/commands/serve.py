@@ -158,7 +158,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     help="Divide vectors by their L2 norm where a request does not say. [default: as each route's clients expect]",
 )
 @heading("Access")
-@option("--api-key-file", metavar="FILE", help="File of keys, one a line, one of which each request must have.")
+@option("--api-key-file", metavar="FILE", help="File of keys, one a line: KEY, NAME KEY or NAME:KEY.")
 @option(
     "--cors-origin",
     "cors_origins",
@@ -201,7 +201,7 @@ def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_l
     command line goes before the environment, and that before the file. WHITEN_SERVE_MODELS names bundles,
     WHITEN_SERVE_CONFIG the file, and WHITEN_API_KEY keys, separated by commas.
 
-    SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced.
+    SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced, and the file of keys.
     """
     form: Literal["text", "json"] = log or ("text" if sys.stderr.isatty() else "json")
     settings = Settings(
@@ -210,7 +210,7 @@ def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_l
         access_log=form if access_log else "off",
         **values,
     )
-    choices = model_choices(models)
+    choices = model_choices(models, warn)
     with needing("serve"):
         from whiten_serving.process import serve as run
     run(settings, choices)

@@ -211,7 +211,7 @@ def _completed(service: Service, call: Call, response: Response) -> Response:
 def _observe(service: Service, call: Call, method: str) -> None:
     """Count and log a request that was answered, or whose caller has gone."""
     seconds = time.monotonic() - call.begun
-    service.metrics.count(call.route, call.model, call.status, seconds)
+    service.metrics.count(call.route, call.model, call.client, call.status, seconds)
     if call.status == HTTPStatus.OK and call.run_seconds:
         times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
         service.metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
@@ -235,8 +235,7 @@ def _line(call: Call, method: str, seconds: float, as_json: bool) -> str:
         "run_ms": round(call.run_seconds * 1000, 2),
         "total_ms": round(seconds * 1000, 2),
     }
-    if call.code is not None:
-        fields["error"] = call.code
+    fields |= {name: value for name, value in (("client", call.client), ("error", call.code)) if value}
     if as_json:
         return json_of(fields).decode()
     first = " ".join(str(fields.pop(name)) for name in ("time", "status", "method", "route"))

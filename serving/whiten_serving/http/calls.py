@@ -38,6 +38,7 @@ class Call:
     route: str
     dialect: Dialect  # of its errors
     deadline: float = math.inf
+    client: str = ""  # name of its key
     model: str = ""
     texts: int = 0
     tokens: int = 0

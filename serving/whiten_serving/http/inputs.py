@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -149,7 +150,7 @@ class Inputs:
         self._settings = settings
         kind, _, file = settings.token_ids.partition("=")
         self._cl100k = _cl100k_decoder(Path(file)) if kind == "cl100k" else None
-        self._working = asyncio.Semaphore(_AT_ONCE)
+        self._workers = ThreadPoolExecutor(_AT_ONCE, "whiten-unqueued")  # goes on when a request is cancelled
 
     async def texts(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         """Return the texts of a request. Token ids are turned back into texts in another thread."""
@@ -178,8 +179,8 @@ class Inputs:
 
     async def worked(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Return what a function makes of each item, in another thread; no queue bounds this work."""
-        async with self._working:
-            return await asyncio.to_thread(lambda: [function(item) for item in items])
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._workers, lambda: [function(item) for item in items])
 
     @staticmethod
     def check_total(lengths: Iterable[int], what: str, param: str) -> None:

@@ -25,7 +25,7 @@ class Metrics:
         self.content_type: str = CONTENT_TYPE_LATEST
         route, model = ("route", "model"), ("model",)
         self._requests = Counter(
-            "whiten_requests", "Requests that were answered.", (*route, "status"), registry=registry
+            "whiten_requests", "Requests that were answered.", (*route, "client", "status"), registry=registry
         )
         self._seconds = _histogram(registry, "request_seconds", "Time from a request to its answer.", _SECONDS, route)
         self._tokenize = _histogram(registry, "tokenize_seconds", "Time of tokenising a request.", _SECONDS, model)
@@ -51,9 +51,9 @@ class Metrics:
         self._batch_texts.observe(run.texts)
         self._batch_tokens.observe(run.tokens)
 
-    def count(self, route: str, model: str, status: int, seconds: float) -> None:
+    def count(self, route: str, model: str, client: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose caller has gone."""
-        self._counter(route, model, str(status)).inc()
+        self._counter(route, model, client, str(status)).inc()
         self._of_route(route, model).observe(seconds)
 
     def count_texts(

@@ -71,12 +71,12 @@ class Service:
         self.budget = Budget(settings.max_requests, settings.max_in_flight)
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
         self.inputs = Inputs(settings)
-        self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
+        self.take_keys(settings.api_keys)
 
     def admit(self, endpoint: Endpoint, call: Call) -> None:
         """Check all that can be checked before the body is read."""
         if self._keys and not endpoint.open:
-            self._check_key(call.headers)
+            call.client = self._client(call.headers)
         timeout, given = self.settings.timeout, call.headers.get(b"x-timeout-ms")
         if given is not None:
             if not given.isdigit() or len(given) > 12:
@@ -89,17 +89,24 @@ class Service:
             if endpoint.queues:
                 self.models.scheduler.check_room()
 
-    def _check_key(self, headers: dict[bytes, bytes]) -> None:
-        """Check `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`, in constant time."""
+    def take_keys(self, keys: tuple[str, ...] | dict[str, str]) -> None:
+        """Take keys, which may have their clients' names, in place of those before; none lets everybody in."""
+        named = keys if isinstance(keys, dict) else dict.fromkeys(keys, "")
+        self._keys = [(sha256(key.encode()).digest(), name) for key, name in named.items()]
+
+    def _client(self, headers: dict[bytes, bytes]) -> str:
+        """Return whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, in constant time."""
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         bearer = key.strip() if scheme.lower() == b"bearer" else b""
         given = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
         digest = sha256(given or b"").digest()
-        if not sum([hmac.compare_digest(digest, known) for known in self._keys]):
+        names = [name for known, name in self._keys if hmac.compare_digest(digest, known)]
+        if not names:
             message = "the request's key is not one of this server; check it"
             if not given:
                 message = "the request has no key; send the header 'Authorization: Bearer KEY'"
             raise ApiError("invalid_api_key", message, None, {"www-authenticate": "Bearer"})
+        return names[0]
 
     async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""

@@ -42,10 +42,10 @@ def test_requests_are_counted(app: Any) -> None:
     answer = asked(app, "GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     found, route = read(answer.body), "/v1/embeddings"
-    assert value(found, "whiten_requests_total", route=route, model="tiny", status="200") == 1
-    assert value(found, "whiten_requests_total", route=route, model="", status="400") == 1
-    assert value(found, "whiten_requests_total", route="unknown", model="", status="404") == 1
-    assert value(found, "whiten_requests_total", route="/v1/models/{id}", model="", status="200") == 1
+    assert value(found, "whiten_requests_total", client="", route=route, model="tiny", status="200") == 1
+    assert value(found, "whiten_requests_total", client="", route=route, model="", status="400") == 1
+    assert value(found, "whiten_requests_total", client="", route="unknown", model="", status="404") == 1
+    assert value(found, "whiten_requests_total", client="", route="/v1/models/{id}", model="", status="200") == 1
     assert value(found, "whiten_texts_total", model="tiny") == 3
     assert value(found, "whiten_tokens_total", model="tiny") == tokens
     assert value(found, "whiten_truncated_total", model="tiny") == 1

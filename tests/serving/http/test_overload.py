@@ -131,7 +131,7 @@ def test_callers_that_go_are_not_computed(gated: Any, caplog: pytest.LogCaptureF
     assert gate.texts == 1 + 10 * 2
     assert sum(" 499 " in record.message for record in caplog.records) == 50
     page = app.state.service.metrics.page().decode()
-    assert 'whiten_requests_total{model="bundle-v1",route="/v1/embeddings",status="499"} 50.0' in page
+    assert 'whiten_requests_total{client="",model="bundle-v1",route="/v1/embeddings",status="499"} 50.0' in page
     assert 'whiten_dropped_total{reason="departed"} 50.0' in page
 
 
@@ -290,6 +290,34 @@ def test_so_many_requests_at_once(gated: Any, path: str) -> None:
 
     asyncio.run(run())
     assert 'whiten_rejected_total{reason="requests"} 1.0' in app.state.service.metrics.page().decode()
+
+
+def test_two_requests_at_once_are_tokenised_whatever_their_deadlines(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread goes on when its request is given up, so that the bound must be one of threads."""
+    running, most, go, lock = 0, 0, threading.Event(), threading.Lock()
+    tokens = Encoder.tokens
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        go.wait(20)
+        with lock:
+            running -= 1
+        return tokens(*arguments, **options)
+
+    async def run() -> None:
+        for _ in range(6):
+            late = await ask(app, "POST", "/tokenize", {"inputs": "a"}, {"x-timeout-ms": "30"})
+            assert late.status == 504
+        assert (await ask(app, "POST", "/embed", {"inputs": "a"})).status == 200
+        go.set()
+        assert (await ask(app, "POST", "/tokenize", {"inputs": "a"})).status == 200
+
+    monkeypatch.setattr(Encoder, "tokens", slow)
+    asyncio.run(run())
+    assert most == 2
 
 
 def test_a_caller_that_goes_in_the_turn_of_its_deadline_is_answered_once(
