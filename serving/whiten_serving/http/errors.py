@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from whiten_runtime.errors import TextError, TooLongError, UsageError, WhitenError
+from whiten_runtime.errors import NoVectorError, TextError, TooLongError, UsageError, WhitenError
 from whiten_serving.scheduler import DeadlineExceededError, OverloadedError
 
 Dialect = Literal["openai", "tei", "ollama"]
@@ -46,6 +46,7 @@ PROBLEMS = {
     "text_too_long": Problem(413, _INVALID, "Validation", retry=False),
     "body_too_large": Problem(413, _INVALID, "Validation", retry=False, close=True),
     "unsupported_encoding": Problem(415, _INVALID, "Validation", retry=False, close=True),
+    "no_vector": Problem(400, _INVALID, "Backend", 422, retry=False),
     "invalid_api_key": Problem(401, "authentication_error", "Validation", retry=False, close=True),
     "model_not_found": Problem(404, "not_found_error", "Validation", retry=False),
     "unknown_path": Problem(404, "not_found_error", "Validation", retry=False, close=True),
@@ -111,6 +112,8 @@ def of_answer(error: Exception) -> ApiError:
         return ApiError("queue_full", str(error), None, headers)
     if isinstance(error, DeadlineExceededError):
         return ApiError("deadline", f"{error}; send fewer texts at once, or try again later")
+    if isinstance(error, NoVectorError):  # of one text, whatever others are sent with it
+        return ApiError("no_vector", str(error), f"input[{error.index}]")
     if isinstance(error, WhitenError) and "closed" in str(error):
         return draining("the server is about to stop; try again")
     text = " ".join(str(error).split()) or type(error).__name__

@@ -11,6 +11,7 @@ import pytest
 from support.asgi import ask
 from support.vectors import assert_near
 from whiten import Encoder
+from whiten_runtime.errors import RunError
 from whiten_serving import AsyncEncoder
 
 TEXT = "word " * 40
@@ -180,6 +181,54 @@ def test_a_text_that_fails_fails_its_request_alone(
     assert any("RuntimeError" in str(record.exc_info) for record in caplog.records)
     if path == "/embed":
         assert_near(found[0].json(), reference.encode(["good"], normalize_embeddings=True))
+
+
+class Fails:
+    """A runner's `run` that gives NaN to one text, or on which onnxruntime fails for this text, in any batch."""
+
+    def __init__(self, runner: Any, bad: list[int], how: str) -> None:
+        self._runner, self._run, self._bad, self._how = runner, runner.run, bad, how
+
+    def __call__(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
+        if self._bad in ids and self._how == "fails":
+            error = RunError("onnxruntime failed: a bad gather")
+            raise error if len(ids) > 1 else self._runner._engine.failure(error)
+        vectors = self._run(ids, prompt_tokens, alone=alone)
+        vectors[[row == self._bad for row in ids]] = float("nan")
+        return vectors
+
+
+@pytest.mark.parametrize("how", ["fails", "nan"])
+@pytest.mark.parametrize("texts", [["bad"], ["good", "better", "bad", "best"], ["good"] * 40 + ["bad"]])
+def test_a_text_without_a_vector_is_named(
+    gated: Any, how: str, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, gate = gated
+    gate.open()
+    encoder.batcher.scheduler.max_queue_tokens = 100_000
+    runner, app = encoder.batcher.runner, encoder.asgi_app()
+    bad = encoder.batcher.encoder.tokenized(["bad"]).ids[0]
+    monkeypatch.setattr(runner, "run", Fails(runner, bad, how))
+    place = texts.index("bad")
+
+    async def run() -> list[Any]:
+        paths = [*ROUTES, "/similarity"]
+        bodies: list[Any] = [{ROUTES[path]: texts} for path in ROUTES]
+        bodies.append({"inputs": {"source_sentence": "a", "sentences": texts}})
+        good = [ask(app, "POST", path, {field: ["good", "best"]}) for path, field in ROUTES.items()]
+        asked = [ask(app, "POST", path, body) for path, body in zip(paths, bodies, strict=True)]
+        return await asyncio.gather(*asked, *good)
+
+    openai, tei, ollama, similarity, *good = asyncio.run(run())
+    assert [answer.status for answer in good] == [200] * 3
+    error = openai.json()["error"]
+    assert (openai.status, error["type"], error["code"]) == (400, "invalid_request_error", "no_vector")
+    assert error["param"] == f"input[{place}]"
+    assert error["message"].startswith(f"texts[{place}] ")
+    assert (tei.status, tei.json()["error_type"], ollama.status) == (422, "Backend", 400)
+    assert f"texts[{place}] " in tei.json()["error"]
+    assert f"texts[{place + 1}] " in similarity.json()["error"]
+    assert {answer.headers["x-should-retry"] for answer in (openai, tei, ollama, similarity)} == {"false"}
 
 
 def metric(app: Any, name: str) -> float:
