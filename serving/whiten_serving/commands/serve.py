@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +44,9 @@ SECONDS = Measure("seconds", _TIMES, "30, 2.5, 500ms or 2m", 0.001, LONGEST)
 SECONDS_OR_0 = Measure("seconds", _TIMES, "0, 30, 2.5, 500ms or 2m", 0, LONGEST)
 SIZE = Measure("size", _SIZES, "1000000, 32MB or 16MiB", 1, 2**40)
 COUNT = click.IntRange(min=1)
+
+shown = partial(option, show_default=True)
+"""Adds an option whose help shows its default."""
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -87,8 +91,8 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     help="File of TOML with these options. Their names are the keys; a table holds the models.",
 )
 @heading("Address")
-@option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all of IPv4.")
-@option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 for a free one.")
+@shown("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all of IPv4.")
+@shown("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 for a free one.")
 @option("--uds", metavar="PATH", help="Unix socket to listen on; its owner and group may connect.")
 @option("--fd", type=click.IntRange(min=0), help="Socket that is open already; 3 under systemd's units.")
 @option("--root-path", default="", metavar="PATH", help="Path that a gateway leaves in front of all routes.")
@@ -96,62 +100,25 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @option("--threads", type=COUNT, metavar="N", help="Threads. [default: all usable CPUs]")
 @option("--device", help="Where to compute: cpu, cuda, cuda:N, tensorrt, openvino or openvino:bf16. [default: cpu]")
 @option("--max-batch-tokens", type=COUNT, help="Padded tokens of a batch. [default: as Encoder.encode]")
-@option(
-    "--max-queue-tokens",
-    type=COUNT,
-    default=MAX_QUEUE_TOKENS,
-    show_default=True,
-    help="Tokens that may wait; more is answered with 429.",
-)
-@option(
-    "--max-wait",
-    type=SECONDS,
-    default="10s",
-    show_default=True,
-    help="Work that may wait, in seconds at the measured rate; more is answered with 429.",
-)
+@shown("--max-queue-tokens", type=COUNT, default=MAX_QUEUE_TOKENS, help="Tokens that may wait; more get 429.")
+@shown("--max-wait", type=SECONDS, default="10s", help="Work that may wait, at the measured rate; more gets 429.")
 @heading("Limits")
-@option("--max-texts", type=COUNT, default=2048, show_default=True, help="Texts of a request.")
-@option("--max-body", type=SIZE, default="32MB", show_default=True, help="Bytes of a request's body.")
-@option("--max-requests", type=COUNT, default=2048, show_default=True, help="Requests at once; more get 429.")
-@option(
-    "--max-in-flight",
-    type=SIZE,
-    default="256MB",
-    show_default=True,
-    help="Memory of bodies and what is decoded of them; more is answered with 429.",
-)
-@option("--max-text-chars", type=COUNT, default=10**6, show_default=True, help="Characters of a text.")
-@option(
-    "--timeout",
-    type=SECONDS,
-    default="60s",
-    show_default=True,
-    help="Time until a request is answered with 504; x-timeout-ms shortens it.",
-)
+@shown("--max-texts", type=COUNT, default=2048, help="Texts of a request.")
+@shown("--max-text-chars", type=COUNT, default=10**6, help="Characters of a text.")
+@shown("--max-body", type=SIZE, default="32MB", help="Bytes of a request's body.")
+@shown("--max-in-flight", type=SIZE, default="256MB", help="Memory of bodies and of their texts; more gets 429.")
+@shown("--max-requests", type=COUNT, default=2048, help="Requests at once; more get 429.")
+@shown("--timeout", type=SECONDS, default="60s", help="Time until a request gets 504; x-timeout-ms shortens it.")
 @heading("Texts and vectors")
-@option(
+@shown(
     "--token-ids",
     metavar="reject|own|cl100k=FILE",
     default="reject",
-    show_default=True,
     help="Token ids in place of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
     "tiktoken's file of cl100k_base, whose ids LangChain sends.",
 )
-@option(
-    "--on-long",
-    type=click.Choice(["truncate", "error"]),
-    default="truncate",
-    show_default=True,
-    help="Texts that are too long: truncate and count them, or 400.",
-)
-@option(
-    "--empty",
-    type=click.Choice(["embed", "error"]),
-    default="embed",
-    show_default=True,
-    help="Empty texts: embed them, or 400 as OpenAI does.",
-)
+@shown("--on-long", type=click.Choice(["truncate", "error"]), default="truncate", help="Too long texts: cut, or 400.")
+@shown("--empty", type=click.Choice(["embed", "error"]), default="embed", help="Empty texts: embed, or 400 as OpenAI.")
 @option(
     "--normalize/--no-normalize",
     default=None,
@@ -160,31 +127,15 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @heading("Access")
 @option("--api-key-file", metavar="FILE", help="File of keys, one a line: KEY, NAME KEY or NAME:KEY.")
 @option(
-    "--cors-origin",
-    "cors_origins",
-    metavar="ORIGIN",
-    multiple=True,
-    help="Origin whose pages may call, such as https://a.example; repeatable; * for all.",
+    "--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Origin whose pages may call; * for all."
 )
 @option("--tls-cert", metavar="FILE", help="Certificate chain, PEM; needs --tls-key.")
 @option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
 @heading("Starting and stopping")
 @option("--verify/--no-verify", default=True, help="Prove each bundle's parity on this machine first. [default: on]")
 @option("--drift", is_flag=True, help="Measure how far the texts are from each whitening's corpus.")
-@option(
-    "--drain",
-    type=SECONDS_OR_0,
-    default="5s",
-    show_default=True,
-    help="After SIGTERM, time in which requests are still taken while /ready is 503 already.",
-)
-@option(
-    "--grace",
-    type=SECONDS_OR_0,
-    default="30s",
-    show_default=True,
-    help="After the drain, time in which requests that run may end.",
-)
+@shown("--drain", type=SECONDS_OR_0, default="5s", help="Time of taking requests after SIGTERM; /ready is 503 at once.")
+@shown("--grace", type=SECONDS_OR_0, default="30s", help="Time after the drain in which running requests may end.")
 @heading("Logs")
 @option(
     "--log", type=click.Choice(["text", "json"]), help="Format of the log. [default: text on a terminal, else json]"

@@ -216,7 +216,8 @@ def _observe(service: Service, call: Call, method: str) -> None:
         times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
         service.metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
     if service.settings.access_log != "off" and ACCESS.isEnabledFor(logging.INFO):
-        ACCESS.info("%s", _line(call, method, seconds, service.settings.access_log == "json"))
+        line = _line(call, method, seconds, service.settings.access_log == "json")
+        ACCESS.handle(logging.LogRecord(ACCESS.name, logging.INFO, "", 0, line, None, None))  # `info` costs 5 µs more
 
 
 def _line(call: Call, method: str, seconds: float, as_json: bool) -> str:

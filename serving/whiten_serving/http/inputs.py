@@ -24,14 +24,14 @@ _IDS = msgspec.json.Decoder(list[int | list[int]])
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _WITHOUT_EFFECT = {
-    "stream": b"false",
-    "add_special_tokens": b"true",
-    "modality": b'"text"',
-    "late_chunking": b"false",
-    "truncate_prompt_tokens": b"null",
-    "priority": b"0",
+    "stream": (b"false", b"null"),
+    "add_special_tokens": (b"true", b"null"),
+    "modality": (b'"text"', b"null"),
+    "late_chunking": (b"false", b"null"),
+    "truncate_prompt_tokens": (b"null",),
+    "priority": (b"0", b"null"),
 }
-"""Fields of other servers, and the value besides null with which each changes no vector; another one is refused."""
+"""Fields of other servers, and the values with which each changes no vector; other values are refused."""
 
 _HALF = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F][0-9a-fA-F]{2})", re.S
@@ -66,7 +66,7 @@ async def read_body(
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
     declared = headers.get(b"content-length", b"0")
-    if not declared.isdigit() or int(declared[:18]) > most:
+    if not declared.isdigit() or len(declared) > 18 or int(declared) > most:
         shown = declared[:20].decode("latin-1")
         raise ApiError("body_too_large", f"the body holds {shown} bytes, and {most} may; send fewer texts at once")
     body: bytes | bytearray = b""
@@ -96,14 +96,9 @@ def parsed_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
     except ApiError as error:
         if error.code not in ("invalid_json", "unknown_field"):
             raise
-    fields = parsed(_FIELDS, _mended(body))
-    return parsed(
-        decoder, msgspec.json.encode({name: value for name, value in fields.items() if _matters(name, value)})
-    )
-
-
-def _matters(name: str, value: msgspec.Raw) -> bool:
-    return name not in _WITHOUT_EFFECT or bytes(value) not in (_WITHOUT_EFFECT[name], b"null")
+    fields = parsed(_FIELDS, _mended(body)).items()
+    kept = {name: raw for name, raw in fields if name not in _WITHOUT_EFFECT or bytes(raw) not in _WITHOUT_EFFECT[name]}
+    return parsed(decoder, msgspec.json.encode(kept))
 
 
 def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.errors import UsageError
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.batcher import Batcher
 from whiten_serving.http.errors import ApiError
@@ -48,8 +47,6 @@ class ServedModel:
     retired: bool = False  # another one took its place; it is closed when its last request has ended
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise UsageError("a model has an empty name; name it, as in NAME=BUNDLE")
         self.digest = sha256(self.manifest.to_json()).hexdigest()
 
     @property
@@ -76,14 +73,8 @@ class Models:
     """
 
     def __init__(self, served: Iterable[ServedModel]) -> None:
-        self._served: dict[str, ServedModel] = {}
+        self._served = {one.name: one for one in served}
         self._closing: set[asyncio.Task[None]] = set()
-        for one in served:
-            if one.name in self._served:
-                raise UsageError(f"two models are named '{one.name}'; name them, as in NAME=BUNDLE")
-            self._served[one.name] = one
-        if not self._served:
-            raise UsageError("there is no model to serve; give a bundle")
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(list(self._served.values()))
@@ -126,9 +117,7 @@ class Models:
 
         The old one is closed when its last request has ended.
         """
-        old = self._served.get(served.name)
-        if old is None:
-            raise UsageError(f"model '{served.name}' is not served; those served are {', '.join(self._served)}")
+        old = self._served[served.name]
         self._served[served.name] = served
         old.retired = True
         if not old.uses:

@@ -157,6 +157,12 @@ def test_a_body_without_a_length_is_bounded_too(app_with: Any) -> None:
     assert answer.headers["connection"] == "close"
 
 
+@pytest.mark.parametrize("length", ["1" * 19, "0" * 5000 + "5", "9" * 5000, "-1", "1_0", "5, 5"])
+def test_lengths_that_no_body_has_are_refused(app: Any, length: str) -> None:
+    answer = asked(app, "POST", EMBEDDINGS, b'{"input": "a"}', headers={"content-length": length})
+    assert (answer.status, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
 def test_a_body_that_never_ends_is_504(app_with: Any) -> None:
     async def slow() -> AsyncIterator[bytes]:
         yield b"{"

@@ -10,7 +10,6 @@ import pytest
 from support.asgi import ask, asked
 from support.vectors import assert_near
 from whiten import Encoder
-from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
 from whiten_serving.http.app import make_app
 from whiten_serving.http.errors import ApiError
@@ -80,17 +79,6 @@ def test_models_are_listed(two: Models) -> None:
     assert asked(app, "GET", "/models/org/two/info").json()["model_dtype"] == "int8"
     assert asked(app, "GET", "/info").json()["whiten"]["models"] == ["one", "org/two"]
     assert len(asked(app, "GET", "/api/tags").json()["models"]) == 2
-
-
-def test_names_that_cannot_be_served(served: AsyncEncoder) -> None:
-    with pytest.raises(UsageError, match="no model to serve"):
-        Models([])
-    with pytest.raises(UsageError, match="two models are named 'a'"):
-        Models([ServedModel("a", served), ServedModel("a", served)])
-    with pytest.raises(UsageError, match="empty name"):
-        ServedModel("", served)
-    with pytest.raises(UsageError, match="not served"):
-        Models([ServedModel("a", served)]).replace(ServedModel("b", served))
 
 
 def test_a_single_model_answers_to_any_name_but_is_listed_by_its_own(served: AsyncEncoder) -> None:
