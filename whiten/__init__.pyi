@@ -31,8 +31,8 @@ from whiten_runtime.signing import sign_bundle as sign_bundle
 from whiten_runtime.signing import verify_signature as verify_signature
 from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
 from whiten_serving.batcher import Batcher as Batcher
-from whiten_serving.scheduler import DeadlineExceededError as DeadlineExceededError
-from whiten_serving.scheduler import OverloadedError as OverloadedError
+from whiten_serving.requests import DeadlineExceededError as DeadlineExceededError
+from whiten_serving.requests import OverloadedError as OverloadedError
 from whiten_whitening.codes.coder import Coder as Coder
 from whiten_whitening.codes.io import Codes as Codes
 from whiten_whitening.drift import Drift as Drift

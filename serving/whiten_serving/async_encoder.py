@@ -15,8 +15,8 @@ from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import UsageError, as_iterable, needing
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.batcher import Batcher
-from whiten_serving.queue import MAX_QUEUE_TOKENS, Request, Stats, moment_in
-from whiten_serving.scheduler import DeadlineExceededError, Scheduler
+from whiten_serving.requests import MAX_QUEUE_TOKENS, DeadlineExceededError, Request, Stats, moment_in
+from whiten_serving.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

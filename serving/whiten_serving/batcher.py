@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import UsageError
 from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.queue import MAX_QUEUE_TOKENS, Finish, Request, Stats, moment_in
+from whiten_serving.requests import MAX_QUEUE_TOKENS, Finish, Request, Stats, moment_in
 from whiten_serving.scheduler import Scheduler
 
 _FINISHERS = 256
@@ -57,10 +57,9 @@ class Batcher:
         self.encoder = encoder if isinstance(encoder, Encoder) else Encoder(encoder)
         try:
             self.runner = self.encoder.token_runner()
-            own = self.runner.schedule
             self.scheduler = scheduler or Scheduler(
-                own.workers if lanes is None else lanes,
-                own.budget if max_batch_tokens is None else max_batch_tokens,
+                self.runner.schedule.workers if lanes is None else lanes,
+                max_batch_tokens,
                 max_queue_tokens=max_queue_tokens,
                 max_wait=max_wait,
             )

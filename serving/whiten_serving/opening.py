@@ -26,7 +26,7 @@ from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.async_encoder import AsyncEncoder
 from whiten_serving.http.models import ServedModel
-from whiten_serving.queue import BatchRun
+from whiten_serving.requests import BatchRun
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import ModelChoice, Settings
 
@@ -82,11 +82,10 @@ def _proven(choice: ModelChoice, encoder: Encoder) -> Agreement:
 
 
 def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:
-    """Return the scheduler that all models share, with as many lanes as the model that wants the fewest takes."""
-    schedules = [encoder.token_runner().schedule for encoder in encoders]
+    """Return the scheduler that all models share, with as many lanes as the model that can use the most."""
     return Scheduler(
-        min(schedule.workers for schedule in schedules),
-        settings.max_batch_tokens or max(schedule.budget for schedule in schedules),
+        max(encoder.token_runner().schedule.workers for encoder in encoders),
+        settings.max_batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
         max_wait=settings.max_wait,
     )

@@ -38,7 +38,7 @@ from whiten_serving.opening import (
     refused,
     served,
 )
-from whiten_serving.queue import BatchRun
+from whiten_serving.requests import BatchRun
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import ModelChoice, Settings, read_keys
 

@@ -12,54 +12,51 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import NOT_FINITE, NoVectorError, UsageError, WhitenError, whole_number
+from whiten_runtime.errors import NOT_FINITE, NoVectorError, WhitenError, whole_number
 from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.process import before_exit
 from whiten_runtime.ort.processor import thread_count
-from whiten_serving.queue import MAX_QUEUE_TOKENS, Batch, BatchRun, Counters, Queue, Rate, Request, Stats, is_number
+from whiten_serving.queue import Queue
+from whiten_serving.requests import (
+    MAX_QUEUE_TOKENS,
+    Batch,
+    BatchRun,
+    Counters,
+    DeadlineExceededError,
+    OverloadedError,
+    Rate,
+    Request,
+    Stats,
+    positive,
+)
 
 _log = logging.getLogger("whiten.serving")
-
-
-class OverloadedError(WhitenError):
-    """Raised when a request is refused because too much work waits already.
-
-    Attributes:
-        retry_after: seconds until the work that waits is done, at the rate measured so far.
-    """
-
-    def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-
-class DeadlineExceededError(WhitenError, TimeoutError):
-    """Raised when a request was not computed by its deadline."""
+_CLOSED = "the batcher was closed before this was computed"
 
 
 class Scheduler:
     """Computes requests in lanes, one thread each: oldest first, texts of like length together.
 
     A lane takes a batch as soon as it is free, so no request waits for others to come, and a request that is cancelled
-    costs at most the batches that run already. Several batchers can share one scheduler.
+    costs at most the batches that run already. Batchers of several models can share a scheduler; none runs more batches
+    at once than it has workers, so that one which computes a batch at a time leaves the other lanes to the others.
     """
 
     def __init__(
         self,
         lanes: int,
-        max_batch_tokens: int,
+        max_batch_tokens: int | None = None,
         *,
         max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
         on_batch: Callable[[BatchRun], object] = lambda run: None,
     ) -> None:
         self.lanes = thread_count("lanes", lanes)
-        self.max_batch_tokens = whole_number("max_batch_tokens", max_batch_tokens, 1)
+        tokens = max_batch_tokens
+        self.max_batch_tokens = None if tokens is None else whole_number("max_batch_tokens", tokens, 1)
         self.max_queue_tokens = whole_number("max_queue_tokens", max_queue_tokens, 1)
-        if max_wait is not None and not (is_number(max_wait) and max_wait > 0):
-            raise UsageError(f"max_wait is {max_wait!r}; wanted seconds greater than 0, or None")
-        self.max_wait = max_wait
+        self.max_wait = positive("max_wait", max_wait)
         self.on_batch = on_batch
         self._process = os.getpid()
         lock = RLock()
@@ -119,8 +116,8 @@ class Scheduler:
                 self._wake()
 
     def _wake(self) -> None:
-        """Wake a lane that sleeps, if one does; callers hold the lock."""
-        if self._asleep:
+        """Wake a lane that sleeps, if there is one and something for it; callers hold the lock."""
+        if self._asleep and self._queue.ready:
             self._asleep -= 1
             self._changed.notify()
 
@@ -136,8 +133,8 @@ class Scheduler:
         """Return what waits and runs now, and what was done so far."""
         with self._changed:
             queue, rate, counted = self._queue, self._rate.tokens_per_second * self.lanes, replace(self._counters)
-            seconds = self._rate.seconds_for(queue.tokens) / self.lanes
-            return Stats(self.lanes, self._busy, queue.requests, queue.tokens, seconds, rate, counted)
+            waiting = queue.requests, queue.tokens, self._rate.seconds_for(queue.tokens) / self.lanes
+            return Stats(self.lanes, self._busy, *waiting, rate, counted)
 
     def close(self, wait: bool = True) -> None:
         """Take no more requests, compute what waits, and end the threads. A lane that calls this does not wait."""
@@ -148,10 +145,9 @@ class Scheduler:
             left = list(self._open)
             self._changed.notify_all()
         if not wait:
-            self._abandon(left)
-        for lane in self._threads:
-            if lane is not current_thread():
-                lane.join()
+            self._fail([request for request in left if request.waiting], WhitenError(_CLOSED))
+        for lane in {*self._threads} - {current_thread()}:
+            lane.join()
 
     def end(self, runner: TokenRunner, wait: bool = True) -> None:
         """Take no more requests of a runner, return when none is left, and go on with those of others."""
@@ -159,9 +155,9 @@ class Scheduler:
             self._ended.add(runner)
             left = [request for request in self._open if request.runner is runner]
         if not wait:
-            self._abandon(left)
-        with self._changed:
-            if current_thread() not in self._threads:
+            self._fail([request for request in left if request.waiting], WhitenError(_CLOSED))
+        if current_thread() not in self._threads:
+            with self._changed:
                 self._settled.wait_for(lambda: all(request.over for request in left))
 
     def _work(self) -> None:
@@ -174,40 +170,53 @@ class Scheduler:
             except Exception as error:  # nobody may wait for ever, whatever went wrong
                 _log.exception("a batch failed")
                 self._fail(batch.parts, error)
+            share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
             with self._changed:
                 self._busy -= 1
+                self._queue.end(batch)
                 self._counters.failed += not computed
                 if computed:
-                    self._rate.add(batch.tokens, time.perf_counter() - start)
+                    self._rate.add(batch.tokens, (time.perf_counter() - start) * share)
 
     def _next(self) -> tuple[Batch, bool] | None:
-        """Wait for a batch; return it, and whether it is the only one. Returns None if the scheduler is closed."""
+        """Wait for a batch; return it, and whether it has all threads. Returns None if the scheduler is closed."""
         while True:
+            ended: list[Request] = []
             with self._changed:
-                late = self._drop_late()
-                batch = self._queue.take(self.lanes - self._busy, self.max_batch_tokens)
+                batch = self._take(ended)
                 if batch is not None:
                     self._busy += 1
-                    if self._queue.tokens:
-                        self._wake()
-                    alone = self._busy == 1 and not self._queue.tokens
-                elif not late:
+                    self._wake()
+                    crowd = self.lanes if self._queue.ready else self._busy
+                    alone = 2 * crowd <= batch.runner.schedule.workers  # at least half the threads would be idle
+                elif not ended:
                     if self._closed:
                         return None
                     self._asleep += 1
                     self._changed.wait()
-            _tell(late)
+            _tell(ended)
             if batch is not None:
                 return batch, alone
 
-    def _drop_late(self) -> list[Request]:
-        """Give the oldest requests whose deadlines have passed an error, and return them; callers hold the lock."""
-        late = self._queue.late(time.monotonic())
-        for request in late:
-            self._counters.late += 1
-            request.error = DeadlineExceededError(f"not computed within {request.deadline - request.submitted:.1f} s")
-            self._settle(request)
-        return late
+    def _take(self, ended: list[Request]) -> Batch | None:
+        """Return a batch, if there is one, and note whom to tell that it has ended; callers hold the lock.
+
+        Requests whose deadlines have passed end, and so does the oldest one where no batch can be formed, for want of
+        memory: nobody may wait for ever.
+        """
+        try:
+            for request in self._queue.late(time.monotonic()):
+                error = DeadlineExceededError(f"not computed within {request.deadline - request.submitted:.1f} s")
+                ended.append(request)
+                self._counters.late += 1
+                self._settle(request, error)
+            return self._queue.take(self.lanes - self._busy, self.max_batch_tokens)
+        except Exception as reason:
+            _log.exception("no batch could be formed")
+            if (oldest := self._queue.oldest()) is not None:
+                ended.append(oldest)
+                self._settle(oldest, reason)
+            return None
 
     def _compute(self, batch: Batch, alone: bool) -> bool:
         """Compute a batch, or its texts one by one if it fails; return whether it did not fail."""
@@ -232,41 +241,34 @@ class Scheduler:
     def _give(self, batch: Batch, vectors: NDArray[np.float32]) -> None:
         """Give vectors to their requests, and tell the callers of those that are complete."""
         bad = rows_not_finite(vectors)
-        settled: list[Request] = []
-        end = 0
-        with self._changed:
-            self._counters.add(batch)
-            for request, indices in batch.parts.items():
-                start, end = end, end + len(indices)
-                if request.over:
-                    continue
-                lost = [index for row, index in enumerate(indices, start) if row in bad]
-                if lost:
-                    request.error = NoVectorError(dict.fromkeys(lost, NOT_FINITE))
-                if lost or request.keep(indices, vectors[start:end].copy()):
-                    self._settle(request)
-                    settled.append(request)
-        for request in settled:
-            request.complete()
-        _tell(settled)
+        settled, end = list[Request](), 0
+        try:
+            with self._changed:
+                self._counters.add(batch)
+                for request, indices in batch.parts.items():
+                    start, end = end, end + len(indices)
+                    if request.over:
+                        continue
+                    lost = [index for row, index in enumerate(indices, start) if row in bad]
+                    if lost or request.keep(indices, vectors[start:end].copy()):
+                        settled.append(request)
+                        self._settle(request, NoVectorError(dict.fromkeys(lost, NOT_FINITE)) if lost else None)
+        finally:  # even if memory is short for the others
+            for request in settled:
+                request.complete()
+            _tell(settled)
 
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
         """Give requests that have no outcome an error."""
         with self._changed:
             failed = [request for request in requests if not request.over]
             for request in failed:
-                request.error = error
-                self._settle(request)
+                self._settle(request, error)
         _tell(failed)
 
-    def _abandon(self, requests: Iterable[Request]) -> None:
-        """Fail the requests of which texts wait."""
-        waiting = [request for request in requests if request.waiting]
-        self._fail(waiting, WhitenError("the batcher was closed before this was computed"))
-
-    def _settle(self, request: Request) -> None:
+    def _settle(self, request: Request, error: Exception | None = None) -> None:
         """Note that a request has its outcome, or that its caller has gone; callers hold the lock."""
-        request.over = True
+        request.over, request.error = True, error
         self._queue.drop(request)
         self._open.discard(request)
         self._settled.notify_all()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whiten_runtime.errors import DataError, UsageError, one_of, whole_number
-from whiten_serving.queue import MAX_QUEUE_TOKENS
+from whiten_serving.requests import MAX_QUEUE_TOKENS
 
 KEY_VARIABLE = "WHITEN_API_KEY"
 """Environment variable of keys, separated by commas; they hold besides those of the file."""

@@ -5,7 +5,8 @@ import pytest
 
 from support.runners import FakeRunner
 from whiten_runtime.inference.engine import TokenizedTexts
-from whiten_serving.queue import WINDOW, Queue, Request, companions
+from whiten_serving.queue import WINDOW, Queue, companions
+from whiten_serving.requests import Request
 
 
 def test_a_batch_has_the_first_text_and_no_more_tokens_than_it_may() -> None:
@@ -48,6 +49,7 @@ def test_the_oldest_text_is_always_in_the_next_batch() -> None:
         assert oldest in batch.parts
         for request, indices in batch.parts.items():
             request.left -= len(indices)
+        queue.end(batch)
         taken += batch.texts
     assert (taken, queue.tokens, queue.requests) == (texts, 0, 0)
     assert not any(request.waiting for request in requests)

@@ -14,8 +14,9 @@ from support.runners import LOST, POISON, FakeRunner, vectors_of
 from support.server import until
 from whiten_runtime.errors import BundleError, NoVectorError, UsageError, WhitenError
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
-from whiten_serving.queue import BatchRun, Request
-from whiten_serving.scheduler import OverloadedError, Scheduler
+from whiten_serving import queue
+from whiten_serving.requests import BatchRun, OverloadedError, Request
+from whiten_serving.scheduler import Scheduler
 
 Opened = Callable[..., Scheduler]
 
@@ -93,14 +94,6 @@ def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> No
     assert (stats.queue_tokens, stats.queue_requests, stats.counted.texts) == (0, 0, runner.texts)
     assert stats.counted.tokens == sum(request.tokens for request in requests)
     assert stats.counted.batches == len(runner.batches)
-
-
-def test_a_lone_batch_may_use_all_threads(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened, 2)
-    lanes.submit(request_of(runner, [1], done=ended))
-    assert [alone for _, alone in runner.batches] == [True, False]
-    runner.open.set()
-    ended.wait(3)
 
 
 def test_runners_and_prompts_are_never_mixed(opened: Opened) -> None:
@@ -206,6 +199,56 @@ def test_an_error_after_a_batch_fails_requests_and_no_lane(opened: Opened, monke
     again = request_of(runner, [1], done=ended)
     lanes.submit(again)
     ended.wait(2)
+    assert again.result is not None
+
+
+def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_of_its_batch(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes, runner, ended, _ = held(opened, budget=1000)
+    requests = [request_of(runner, [place], done=ended) for place in range(5)]
+    keep = Request.keep
+
+    def short(self: Request, indices: list[int], vectors: np.ndarray) -> bool:
+        if self is requests[2]:
+            raise MemoryError
+        return keep(self, indices, vectors)
+
+    monkeypatch.setattr(Request, "keep", short)
+    for request in requests:
+        lanes.submit(request)
+    runner.open.set()
+    ended.wait(6)
+    assert [request.result is not None for request in requests] == [True, True, False, False, False]
+    assert all(isinstance(request.error, MemoryError) for request in requests[2:])
+
+
+@pytest.mark.parametrize("where", ["companions", "token_budget"])
+def test_the_oldest_request_fails_where_no_batch_can_be_formed(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """No lane ends of it, and nobody waits for ever: requests before and after it are computed."""
+    lanes, runner, ended, _ = held(opened, budget=20)
+    function = getattr(queue, where)
+
+    def short(lengths: Sequence[int], *arguments: Any) -> object:
+        if lengths[0] == 7:
+            raise MemoryError
+        return function(lengths, *arguments)
+
+    monkeypatch.setattr(queue, where, short)
+    monkeypatch.setattr(queue, "workers_for", lambda *_: 2)
+    requests = [request_of(runner, [1] * length, [2] * length, done=ended) for length in (6, 7, 7, 8)]
+    for request in requests:
+        lanes.submit(request)
+    runner.open.set()
+    ended.wait(5)
+    assert [type(request.error) for request in requests] == [type(None), MemoryError, MemoryError, type(None)]
+    until(lambda: lanes.stats().lanes_busy == 0)
+    assert (lanes.stats().queue_tokens, lanes.stats().queue_requests) == (0, 0)
+    again = request_of(runner, [1], done=ended)
+    lanes.submit(again)
+    ended.wait(6)
     assert again.result is not None
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import NoVectorError, RunError
+from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenRunner
 
 POISON = 666
@@ -20,7 +21,8 @@ LOST = 667
 class FakeRunner(TokenRunner):
     """Gives each text the vector (sum of its ids, number of its ids, tokens left out of the pooling)."""
 
-    def __init__(self, held: bool = False, token_seconds: float = 0.0) -> None:
+    def __init__(self, held: bool = False, token_seconds: float = 0.0, schedule: Schedule | None = None) -> None:
+        self.own = schedule or Schedule(64, 256)  # more workers than any test has lanes
         self.open = threading.Event()  # lets batches run; set at first unless they are held
         self.begun = threading.Semaphore(0)  # released when a batch begins
         self.batches: list[tuple[list[list[int]], bool]] = []  # ids of those that began, and whether each ran alone
@@ -37,6 +39,10 @@ class FakeRunner(TokenRunner):
             error = RunError("onnxruntime failed: poison")
             raise error if len(ids) > 1 else NoVectorError({0: f"has no vector ({error})"})
         return vectors_of(ids, prompt_tokens)
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.own
 
     @property
     def texts(self) -> int:

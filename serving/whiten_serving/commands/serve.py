@@ -15,7 +15,7 @@ import click
 from whiten_runtime.commands.console import one_line_errors, warn
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import needing
-from whiten_serving.queue import MAX_QUEUE_TOKENS
+from whiten_serving.requests import MAX_QUEUE_TOKENS
 from whiten_serving.settings import LONGEST, Settings, model_choices, read_keys
 
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]*)")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whiten_runtime.errors import NoVectorError, TextError, TooLongError, UsageError, WhitenError
-from whiten_serving.scheduler import DeadlineExceededError, OverloadedError
+from whiten_serving.requests import DeadlineExceededError, OverloadedError
 
 Dialect = Literal["openai", "tei", "ollama"]
 

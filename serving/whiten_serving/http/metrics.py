@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from whiten_serving.http.calls import Budget
 from whiten_serving.http.models import Models
-from whiten_serving.queue import BatchRun
+from whiten_serving.requests import BatchRun
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

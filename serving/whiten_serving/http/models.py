@@ -14,7 +14,7 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.batcher import Batcher
 from whiten_serving.http.errors import ApiError
-from whiten_serving.queue import Request
+from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 
 

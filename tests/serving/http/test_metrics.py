@@ -9,7 +9,7 @@ from support.asgi import asked
 from whiten_serving import AsyncEncoder
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
-from whiten_serving.queue import BatchRun
+from whiten_serving.requests import BatchRun
 from whiten_serving.settings import AppSettings
 
 

@@ -1,0 +1,216 @@
+"""Describe requests, batches of their texts, and what a scheduler counts. No threads: callers hold a lock."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
+
+MAX_QUEUE_TOKENS = 131_072
+"""Default for the number of tokens that may wait: some seconds of a small model on two cores."""
+
+_MEMORY = 0.95
+"""Share of the earlier measurements that the rate keeps with each batch: about the last twenty count. With fewer, too
+much is accepted whenever some batches happen to be fast."""
+
+
+class OverloadedError(WhitenError):
+    """Raised when a request is refused because too much work waits already.
+
+    Attributes:
+        retry_after: seconds until the work that waits is done, at the rate measured so far.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceededError(WhitenError, TimeoutError):
+    """Raised when a request was not computed by its deadline."""
+
+
+Finish = Callable[[NDArray[np.float32]], NDArray[Any]]
+"""Function that makes a caller's vectors of those of the graph: cut, normalised, quantised."""
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Holds the texts of one call, and the vectors computed of them so far. The scheduler's lock guards it."""
+
+    runner: TokenRunner
+    texts: TokenizedTexts
+    finish: Finish  # applied to all vectors, float32 [n, k], when the last one is computed
+    done: "Callable[[Request], object]"  # called once, in a lane, when there is a result or an error
+    deadline: float = math.inf  # time of time.monotonic, as the three below
+    submitted: float = 0.0
+    started: float = 0.0  # when a lane took its first text
+    ended: float = 0.0  # when its last text was computed
+    lengths: list[int] = field(init=False)  # tokens of each text; an empty one counts as one
+    tokens: int = field(init=False)
+    waiting: int = field(init=False)  # tokens that no lane has taken
+    left: int = field(init=False)  # texts that are not computed
+    windowed: int = 0  # texts that are or were in the window of the queue
+    over: bool = False  # it has its outcome, or its caller has gone
+    result: NDArray[Any] | None = None
+    error: Exception | None = None
+    vectors: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        self.lengths = [len(row) or 1 for row in self.texts.ids]
+        self.tokens = self.waiting = sum(self.lengths)
+        self.left = len(self.lengths)
+
+    def keep(self, indices: list[int], vectors: NDArray[np.float32]) -> bool:
+        """Take the vectors of some of its texts, and return whether all are there."""
+        if len(indices) == len(self.lengths):
+            self.vectors = vectors
+        else:
+            if self.vectors is None:
+                self.vectors = np.empty((len(self.lengths), vectors.shape[1]), np.float32)
+            self.vectors[indices] = vectors
+        self.left -= len(indices)
+        return self.left == 0
+
+    def complete(self) -> None:
+        """Finish the vectors if all are there, or keep the error that finishing them raises."""
+        self.ended = time.monotonic()
+        try:
+            if self.error is None and self.vectors is not None:
+                self.result = self.finish(self.vectors)
+        except Exception as error:
+            self.error = error
+
+
+Item = tuple[Request, int]
+"""One text: its request, and its index there."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Holds texts that are computed together: those of one graph whose prompts are equally long."""
+
+    parts: dict[Request, list[int]]  # indices of the texts of each request; the rows of the batch are in this order
+    texts: int
+    tokens: int
+    padding: int
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> "Batch":
+        """Return a batch of these texts."""
+        parts: dict[Request, list[int]] = {}
+        for request, index in items:
+            parts.setdefault(request, []).append(index)
+        lengths = [request.lengths[index] for request, indices in parts.items() for index in indices]
+        tokens = sum(lengths)
+        return cls(parts, len(lengths), tokens, len(lengths) * max(lengths, default=0) - tokens)
+
+    @property
+    def runner(self) -> TokenRunner:
+        """Return what computes the batch."""
+        return next(iter(self.parts)).runner
+
+    def run(self, alone: bool) -> NDArray[np.float32]:
+        """Compute the vectors of the texts, float32 [n, k], in their order."""
+        ids = [request.texts.ids[index] for request, indices in self.parts.items() for index in indices]
+        prompt_tokens = next(iter(self.parts)).texts.prompt_tokens
+        vectors = self.runner.run(ids, prompt_tokens, alone=alone)
+        if len(vectors) != len(ids):
+            raise WhitenError(f"the graph gave {len(vectors)} vectors for {len(ids)} texts; export it again")
+        return vectors
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """Describes a batch that was computed, for whoever watches."""
+
+    runner: TokenRunner
+    texts: int
+    tokens: int  # without padding
+    padding: int
+    seconds: float
+    vectors: NDArray[np.float32]
+
+
+@dataclass
+class Counters:
+    """Counts since the scheduler was made."""
+
+    texts: int = 0  # that were computed
+    tokens: int = 0  # of these texts, without padding
+    padding: int = 0  # tokens of padding that were computed
+    batches: int = 0
+    failed: int = 0  # batches that onnxruntime failed on, whose texts were then computed one by one
+    rejected: int = 0  # requests refused because too much waited
+    departed: int = 0  # requests cancelled before they were computed
+    late: int = 0  # requests whose deadline passed before they were computed
+
+    def add(self, batch: Batch) -> None:
+        """Count a batch that was computed."""
+        self.texts += batch.texts
+        self.tokens += batch.tokens
+        self.padding += batch.padding
+        self.batches += 1
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Describes a scheduler at one moment."""
+
+    lanes: int  # batches that can run at once
+    lanes_busy: int
+    queue_requests: int  # requests of which texts wait
+    queue_tokens: int
+    queue_seconds: float  # time that the waiting work takes at the rate of the last batches; 0 before the first one
+    tokens_per_second: float  # that rate, of all lanes
+    counted: Counters = field(default_factory=Counters)
+
+
+@dataclass
+class Rate:
+    """Measures the rate of one lane by its last batches."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Add a batch."""
+        self.tokens = self.tokens * _MEMORY + tokens
+        self.seconds = self.seconds * _MEMORY + seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return the rate; 0 before the first batch."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def seconds_for(self, tokens: int) -> float:
+        """Return the time that tokens take; 0 before the first batch."""
+        return tokens * self.seconds / self.tokens if self.tokens else 0.0
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number, which NaN and bool are not."""
+    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def positive(name: str, seconds: float | None) -> float | None:
+    """Return seconds greater than 0, or None for no bound."""
+    if seconds is not None and not (is_number(seconds) and seconds > 0):
+        raise UsageError(f"{name} is {seconds!r}; wanted seconds greater than 0, or None")
+    return seconds
+
+
+def moment_in(name: str, seconds: float | None) -> float:
+    """Return the time of `time.monotonic` in so many seconds; infinite for None."""
+    if seconds is None:
+        return math.inf
+    if not is_number(seconds):
+        raise UsageError(f"{name} is {seconds!r}; wanted seconds from now, or None")
+    return time.monotonic() + float(seconds)
