@@ -19,7 +19,8 @@ RUN_SHARE = 1 / 24
 with all-MiniLM-L6-v2 in int8."""
 
 _SHORTEST = np.array([[0.0], [0.5], [0.7], [0.85]])
-"""Lengths of the shortest text of a batch, relative to the longest, of which the best one is taken."""
+"""Lengths of the shortest text of a batch, relative to the longest, of which the best one is taken; another is that of
+the first text itself. Of all batches, even the best is hardly better: tests compare them."""
 
 
 class Line:
@@ -153,7 +154,8 @@ def companions(lengths: Sequence[int], budget: int, full: int, pairs: int | None
     place = int(order.argmin())  # of the first text
     ends = np.arange(1, len(tokens) + 1)  # a batch has neighbours in the order of lengths, from a start to an end
     rows = budget // tokens if pairs is None else np.minimum(budget // tokens, pairs // tokens**2)
-    starts = np.maximum(ends - np.maximum(rows, 1), np.searchsorted(tokens, tokens * _SHORTEST))
+    least = np.searchsorted(tokens, tokens * _SHORTEST)
+    starts = np.maximum(ends - np.maximum(rows, 1), np.vstack([least, np.full(len(tokens), place)]))
     sums = np.zeros(len(tokens) + 1, np.intp)
     tokens.cumsum(out=sums[1:])
     useful = (sums[ends] - sums[starts]) / ((ends - starts) * tokens + full * RUN_SHARE)
