@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import select
 import signal
 import socket
 import sys
@@ -16,27 +15,27 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import prometheus_client
 import uvicorn
 
 from whiten_runtime.errors import WhitenError
 from whiten_serving.http.app import make_app, traced
+from whiten_serving.http.metrics import DriftWatch
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.protocol import Protocol
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
-    DriftWatch,
     bind,
     described,
     is_replaced,
     locked,
     make_scheduler,
     open_encoder,
-    refuse_connections,
+    refresh,
     refused,
     served,
+    written,
 )
 from whiten_serving.requests import BatchRun
 from whiten_serving.scheduler import Scheduler
@@ -50,9 +49,6 @@ batches that requests for layer 0, whose network costs nothing, take a fifth mor
 _KEEP_ALIVE = 75
 """Seconds that a connection may be idle: more than proxies keep theirs, or they would send requests to closed ones."""
 
-_SETTLING = 3
-"""Seconds, at most, in which connections that were made before the end of the drain are accepted and answered."""
-
 _LOG = logging.getLogger("whiten.serving")
 
 
@@ -60,13 +56,14 @@ def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
     """Serve bundles until SIGTERM or SIGINT has been obeyed."""
     set_up_logs(settings.log)
     with locked(settings.uds):
-        listener, address = bind(settings)
+        listeners = bind(settings)
         try:
             process = opened(settings, choices)
             with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
-                runner.run(process.run(listener, address))
+                runner.run(process.run(listeners))
         finally:
-            listener.close()
+            for listener in listeners:
+                listener.close()
             if settings.uds is not None:
                 Path(settings.uds).unlink(missing_ok=True)
 
@@ -82,9 +79,9 @@ class Process:
     drift: DriftWatch | None
     _stopping: bool = False
 
-    async def run(self, listener: socket.socket, address: str) -> None:
+    async def run(self, listeners: list[socket.socket]) -> None:
         """Serve until a signal has been obeyed."""
-        settings = self.settings
+        settings, address = self.settings, written(listeners)
         config = uvicorn.Config(
             traced(make_app(self.service)),
             http=Protocol,
@@ -103,10 +100,10 @@ class Process:
             config.load()
         except OSError as error:
             raise WhitenError(f"{settings.tls_cert}, {settings.tls_key}: cannot be used for TLS: {error}") from None
-        self._server, self._listener = uvicorn.Server(config), listener
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._server, self._hung_up = uvicorn.Server(config), asyncio.Event()
+        self._tasks = {asyncio.create_task(self._reload_when_asked())}
         self._terminal = sys.stderr.isatty()
-        serving = asyncio.create_task(self._server.serve([listener]))
+        serving = asyncio.create_task(self._server.serve(listeners))
         try:
             while not self._server.started and not serving.done():
                 await asyncio.sleep(0.01)
@@ -153,25 +150,20 @@ class Process:
                     lambda caught, _, action=action: loop.call_soon_threadsafe(action, caught),  # type: ignore[misc]
                 )
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _terminate(self, number: int) -> None:
         """Begin to drain; end at once if that has begun already."""
         if self._stopping:
             _LOG.warning(f"stopped at once by a second {signal.Signals(number).name}")
             os._exit(128 + number)
         self._stopping = True
-        self._start(self._drain())
+        self._tasks.add(asyncio.get_running_loop().create_task(self._drain()))
 
     def _hang_up(self, number: int) -> None:
         """Reload; or stop, if the signal says that the terminal is gone."""
         if self._terminal and not sys.stderr.isatty():
             self._terminate(number)
-        elif not self._stopping and not self._tasks:
-            self._start(self._reload())
+        else:
+            self._hung_up.set()
 
     async def _drain(self) -> None:
         drain, grace = self.settings.drain, self.settings.grace
@@ -182,15 +174,14 @@ class Process:
             "a second signal ends at once"
         )
         await asyncio.sleep(drain)
-        refuse_connections(self._listener, self.settings)
-        end = time.monotonic() + _SETTLING
-        while select.select([self._listener], [], [], 0)[0] and time.monotonic() < end:
-            await asyncio.sleep(0)  # the kernel would reset connections that wait to be accepted
-        self._server.servers[0].close()
-        await asyncio.sleep(_SETTLING / 10)  # until uvicorn knows the last connections
-        while self._server.server_state.connections and time.monotonic() < end:
-            await asyncio.sleep(0.05)  # uvicorn would close connections whose requests it has not read yet
         self._server.should_exit = True
+
+    async def _reload_when_asked(self) -> None:
+        """Reload for each SIGHUP; those that come during a reload have one more when it ends."""
+        while await self._hung_up.wait():
+            self._hung_up.clear()
+            if not self._stopping:
+                await self._reload()
 
     async def _reload(self) -> None:
         """Put bundles that were replaced on the disk in the place of the old ones, each when it is proven."""
@@ -217,7 +208,11 @@ class Process:
                 _LOG.info(f"keys: reloaded, {len(keys)}")
 
     async def _reload_one(self, choice: ModelChoice, old: ServedModel) -> str:
-        if not await asyncio.to_thread(is_replaced, choice, old.digest):
+        stale = await asyncio.to_thread(refresh, choice)
+        replaced = await asyncio.to_thread(is_replaced, choice, old.digest)
+        if stale is not None:
+            _LOG.warning(f"{choice.name}: the hub's cache answers: {stale}")
+        if not replaced:
             return "unchanged"
         encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
         try:

@@ -13,9 +13,9 @@ from support.server import RunningServer, run, until
 from whiten import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
-from whiten_serving import opening as module
+from whiten_serving.http import metrics as module
+from whiten_serving.http.metrics import DriftWatch, _Traffic
 from whiten_serving.http.models import ServedModel
-from whiten_serving.opening import DriftWatch, _Traffic
 from whiten_whitening import drift
 
 

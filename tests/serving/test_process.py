@@ -1,12 +1,12 @@
 """The process of `whiten serve`: where it listens, what it says, how it drains and ends."""
 
+import errno
 import json
 import os
 import shutil
 import signal
 import socket
 import stat
-import sys
 import time
 from functools import partial
 from importlib.util import find_spec
@@ -138,6 +138,84 @@ def test_the_second_of_two_on_one_socket_is_refused_while_the_first_opens(
     assert not place.exists()
 
 
+def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let a name have these addresses."""
+    families = {address: socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses}
+    found = [
+        (family, socket.SOCK_STREAM, 6, "", (address, 0, 0, 0) if family == socket.AF_INET6 else (address, 0))
+        for address, family in families.items()
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("addresses", "bound"),
+    [
+        (["127.0.0.1", "127.0.0.2"], ["127.0.0.1", "127.0.0.2"]),
+        (["192.0.2.1", "127.0.0.1"], ["127.0.0.1"]),
+        (["127.0.0.1", "192.0.2.1"], ["127.0.0.1"]),
+        (["2001:db8::1", "127.0.0.1"], ["127.0.0.1"]),
+        pytest.param(["::1", "127.0.0.1"], ["[::1]", "127.0.0.1"], marks=pytest.mark.skipif(not has_ipv6(), reason="")),
+        pytest.param(["::", "0.0.0.0"], ["[::]", "0.0.0.0"], marks=pytest.mark.skipif(not has_ipv6(), reason="")),
+    ],
+)
+def test_every_address_of_a_name_that_this_machine_has_is_bound(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], bound: list[str]
+) -> None:
+    resolving(monkeypatch, *addresses)
+    sockets = opening.bind(Settings(host="name", port=0))
+    try:
+        port = sockets[0].getsockname()[1]
+        assert opening.written(sockets) == ", ".join(f"{address}:{port}" for address in bound)
+        for sock in sockets:
+            sock.listen()
+            with socket.socket(sock.family) as client:
+                client.connect(sock.getsockname())
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def test_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, "::1", "127.0.0.1")
+    real = socket.socket
+
+    def made(family: int, kind: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, kind)
+
+    monkeypatch.setattr(socket, "socket", made)
+    (sock,) = opening.bind(Settings(host="localhost", port=0))
+    with sock:
+        assert sock.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_in_use_at_one_address_is_refused_and_none_stays_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, "127.0.0.1", "127.0.0.2")
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(WhitenError, match=f"name:{port} cannot be used: Address already in use"):
+            opening.bind(Settings(host="name", port=port))
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+
+
+def test_no_address_of_a_name_is_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, "192.0.2.1", "2001:db8::1")
+    with pytest.raises(WhitenError, match="name:8080 cannot be used: Cannot assign requested address"):
+        opening.bind(Settings(host="name"))
+
+
 @pytest.mark.slow
 def test_a_unix_socket(tiny_bundle: Path, tmp_path: Path) -> None:
     place = tmp_path / "s"
@@ -219,48 +297,21 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_while_it_drains(tiny_bundle: Path) -> None:
-    with RunningServer(tiny_bundle, "--drain", "2s", "--no-access-log") as server:
+def test_nothing_is_lost_if_clients_leave_during_the_drain(tiny_bundle: Path) -> None:
+    """So does a balancer that asks for /ready: until it knows, requests are answered, on new connections too."""
+    with RunningServer(tiny_bundle, "--drain", "3s", "--no-access-log") as server:
         load = Load(server.address, 24, {"input": ["Sentence that is not long."]})
         until(lambda: len(load.answers) > 24)
         server.signal(signal.SIGTERM)
-        assert server.wait() == 0
-        until(lambda: load.refused)
+        until(lambda: server.call("GET", "/ready").status_code == 503)
+        answered = len(load.answers)
+        until(lambda: len(load.answers) > answered + 100)
         load.stop()
-    assert load.lost == []
+        assert server.wait() == 0
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(server.address, 60)
+    assert (load.lost, load.refused) == ([], 0)
     assert {answer.status_code for answer in load.answers} == {200}
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the filter is one of Linux")
-def test_connections_that_wait_stay_when_no_more_are_taken() -> None:
-    listener, _ = opening.bind(Settings(port=0))
-    with listener, socket.socket(listener.family) as late:
-        listener.listen()
-        with socket.create_connection(listener.getsockname()) as early:
-            early.sendall(b"first")
-            opening.refuse_connections(listener, Settings())
-            late.settimeout(0.1)
-            with pytest.raises(TimeoutError):
-                late.connect(listener.getsockname())
-            with listener.accept()[0] as accepted:
-                early.sendall(b", second")
-                early.shutdown(socket.SHUT_WR)
-                assert received(accepted) == b"first, second"
-            listener.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                listener.accept()
-
-
-def test_no_path_leads_to_a_unix_socket_that_takes_no_more(tmp_path: Path) -> None:
-    settings = Settings(uds=str(tmp_path / "s"))
-    listener, _ = opening.bind(settings)
-    with listener, socket.socket(socket.AF_UNIX) as early, socket.socket(socket.AF_UNIX) as late:
-        listener.listen()
-        early.connect(settings.uds)
-        opening.refuse_connections(listener, settings)
-        with pytest.raises(FileNotFoundError):
-            late.connect(settings.uds)
-        listener.accept()[0].close()
 
 
 @pytest.mark.slow

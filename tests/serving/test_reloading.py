@@ -1,16 +1,26 @@
 """SIGHUP: bundles that were replaced are opened, proven and swapped, and no request sees two."""
 
+import asyncio
+import gc
+import os
 import shutil
 import signal
+import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.bundles import edit_manifest
+from support.bundles import contents, edit_manifest
+from support.hub import Hub
 from support.server import Load, RunningServer, until
 from whiten import Encoder
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_serving import process
+from whiten_serving.process import Process
+from whiten_serving.settings import ModelChoice, Settings
 
 pytestmark = pytest.mark.slow
 
@@ -22,6 +32,17 @@ def place(golden: Path, tmp_path: Path) -> Path:
     """A bundle of its own, to be replaced."""
     shutil.copytree(golden / "bundle-v1", tmp_path / "model")
     return tmp_path / "model"
+
+
+@pytest.fixture
+def hub_variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    """Variables of a process that asks the hub of this test."""
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",
+    }
 
 
 def swap(place: Path, other: Path) -> None:
@@ -62,6 +83,91 @@ def test_every_answer_is_of_one_bundle(place: Path, golden: Path) -> None:
             used.add(expected.shape)
         assert used == {first.shape, second.shape}
         assert np.allclose(of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json()), second, atol=1e-5)
+
+
+def test_a_signal_during_a_reload_has_one_more(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was replaced before the last SIGHUP is served."""
+    begun, go, signals, looks = threading.Semaphore(0), threading.Event(), threading.Semaphore(0), []
+    ready, hang_up = threading.Event(), Process._hang_up
+
+    def is_replaced(*_: object) -> bool:
+        looks.append(len(looks))
+        begun.release()
+        return not go.wait(60)
+
+    def counted(self: Process, number: int) -> None:
+        hang_up(self, number)
+        signals.release()
+
+    def operator() -> None:
+        try:
+            assert ready.wait(60)
+            for _ in range(3):  # one that begins a reload, and two during it
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert signals.acquire(timeout=60)
+                if len(looks) == 0:
+                    assert begun.acquire(timeout=60)
+            go.set()
+            assert begun.acquire(timeout=60)
+        finally:
+            go.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(process, "is_replaced", is_replaced)
+    monkeypatch.setattr(process, "notify", lambda *_: ready.set())
+    monkeypatch.setattr(Process, "_hang_up", counted)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    settings, choices = Settings(port=0, drain=0), [ModelChoice("model", str(place))]
+    thread = threading.Thread(target=operator)
+    thread.start()
+    asyncio.run(process.opened(settings, choices).run(process.bind(settings)))
+    thread.join()
+    assert looks == [0, 1]
+
+
+def test_a_repository_of_the_hub_is_asked_for_its_newest_revision(
+    hub: Hub, golden: Path, hub_variables: dict[str, str]
+) -> None:
+    first, second = vectors(golden / "bundle-v1"), vectors(golden / "bundle-v1-int8")
+    hub.repositories["org/model"] = contents(golden / "bundle-v1")
+    with RunningServer("hf://org/model", "--drain", 0, variables=hub_variables) as server:
+
+        def served() -> np.ndarray:
+            return of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json())
+
+        def hang_up(said: str) -> dict:
+            seen = len(server.lines)
+            server.signal(signal.SIGHUP)
+            return server.message(said, after=seen)
+
+        assert np.allclose(served(), first, atol=1e-5)
+        hang_up("model: unchanged")
+        hub.repositories["org/model"] = contents(golden / "bundle-v1-int8")
+        hang_up("model: reloaded")
+        assert np.allclose(served(), second, atol=1e-5)
+        hub.gated.add("org/model")
+        hub.repositories["org/model"] = contents(golden / "bundle-v1")
+        assert hang_up("model: the hub's cache answers: 'org/model' is gated")["level"] == "warning"
+        server.message("model: unchanged")
+        assert np.allclose(served(), second, atol=1e-5)
+
+
+def test_a_hub_that_is_out_of_reach_leaves_what_is_in_its_cache(
+    hub: Hub, golden: Path, hub_variables: dict[str, str]
+) -> None:
+    hub.repositories["org/model"] = contents(golden / "bundle-v1")
+    locate_bundle("hf://org/model")
+    with RunningServer("org/model", "--drain", 0, variables=hub_variables | {"HF_HUB_OFFLINE": "1"}) as server:
+        server.signal(signal.SIGHUP)
+        server.message("model: the hub's cache answers: 'org/model' was not asked for: HF_HUB_OFFLINE is set")
+        server.message("model: unchanged")
+        hub.repositories["org/model"] = contents(golden / "bundle-v1-int8")
+        locate_bundle("hf://org/model", refresh=True)  # as a machine that fills a shared cache
+        server.signal(signal.SIGHUP)
+        server.message("model: reloaded")
+        found = of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json())
+        assert np.allclose(found, vectors(golden / "bundle-v1-int8"), atol=1e-5)
 
 
 def test_a_reload_that_fails_keeps_the_old_bundle_and_says_so(place: Path, golden: Path) -> None:

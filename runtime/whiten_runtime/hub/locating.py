@@ -64,14 +64,15 @@ def check_revision(revision: str) -> None:
 _OFFLINE, _UNREACHED = "HF_HUB_OFFLINE is set", "the hub is out of reach"
 
 
-def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
+def locate_bundle(path: str | Path, revision: str | None = None, *, refresh: bool = False) -> Path:
     """Return the directory of a bundle, downloaded if it names a repository of the hub that is not in the cache.
 
     A directory that exists is taken as it is, whatever its name, and so is every `Path`: neither uses the network. Nor
-    does ORG/NAME where there is a directory ORG: that is a path in which NAME is missing.
+    does ORG/NAME where there is a directory ORG: that is a path in which NAME is missing. With `refresh`, the hub is
+    asked for what its branch has now, whatever the cache has.
     """
     if isinstance(path, str) and path.startswith(SCHEME):
-        return fetch_bundle(parse_repository(path, revision))
+        return fetch_bundle(parse_repository(path, revision), refresh)
     here = path_of("bundle", path)
     if isinstance(path, str) and not here.exists():
         if is_repository_id(path):
@@ -80,7 +81,7 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
                     f"bundle '{path}' does not exist in the directory '{here.parent}'; make one with whiten-export, "
                     f"check the path, or write {SCHEME}{path} for the repository of the hub"
                 )
-            return fetch_bundle(parse_repository(path, revision))
+            return fetch_bundle(parse_repository(path, revision), refresh)
         raise BundleError(
             f"bundle '{path}' does not exist; make one with whiten-export, check the path, or name a repository of the "
             "hub (ORG/NAME)"
@@ -90,29 +91,31 @@ def locate_bundle(path: str | Path, revision: str | None = None) -> Path:
     return here
 
 
-def fetch_bundle(repository: Repository) -> Path:
+def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
     """Return the directory of a repository's bundle in the hub's cache; what is missing there is downloaded.
 
     Only the manifest, the files that it lists and a signature are downloaded. The hub is asked for nothing if the
-    manifest and its files are in the cache.
+    manifest and its files are in the cache, unless `refresh` wants what the hub has now.
     """
     with needing("hub"):
-        from huggingface_hub import constants, snapshot_download
+        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
     hub_id = repository.id
+    why = _OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED
     absent = (
-        f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and "
-        f"{_OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED}; check the path, or copy the cache (HF_HOME) from a "
-        "machine that has it"
+        f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the path, "
+        "or copy the cache (HF_HOME) from a machine that has it"
     )
     with hub_errors(hub_id, repository.revision, absent):
         with suppress(LocalEntryNotFoundError):
-            folder = _fetch_manifest(repository, local_files_only=True)
-            if not _missing(folder):
+            folder = None if refresh else _fetch_manifest(repository, local_files_only=True)
+            if folder is not None and not _missing(folder):
                 return folder
         if not hub_answers():
-            raise WhitenError(absent)
+            raise WhitenError(f"'{hub_id}' was not asked for: {why}" if refresh else absent)
+        if refresh:  # the client would take what the cache has, whatever the hub answers
+            get_hf_file_metadata(hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision))
         folder = _fetch_manifest(repository)
         names = [MANIFEST_FILE, SIGNATURE_FILE, *read_manifest(folder).files]
         patterns = list(map(glob.escape, names))

@@ -24,7 +24,7 @@ from whiten_serving.http.calls import Call, Guarded
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
 from whiten_serving.http.metrics import version
 from whiten_serving.http.service import Endpoint, Service, json_of
-from whiten_serving.scheduler import OverloadedError
+from whiten_serving.requests import OverloadedError
 
 LOGGER = logging.getLogger("whiten.serving")
 ACCESS = logging.getLogger("whiten.access")

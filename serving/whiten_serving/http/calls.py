@@ -12,7 +12,7 @@ from typing import NoReturn
 from starlette.types import Receive, Scope
 
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
-from whiten_serving.scheduler import OverloadedError
+from whiten_serving.requests import OverloadedError
 
 PATIENCE = 0.2
 """Seconds that a request runs before anybody watches whether its caller has gone: most are answered before, and a

@@ -19,7 +19,7 @@ from whiten_runtime.bundle.files import with_own_hash
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub import locating
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub.locating import SCHEME, locate_bundle
 from whiten_runtime.opened.tuned import choice_path
 
 ID = "org/tiny"
@@ -241,6 +241,37 @@ def test_commands_take_repositories(hub: Hub, content: Mapping[str, bytes], tiny
     assert f"{ID}: equal to torch" in ok("verify", ID).stderr
     assert ok("info", f"hf://{ID}").stdout == ok("info", tiny_bundle).stdout
     assert ok("embed", ID, "x").stdout == ok("embed", tiny_bundle, "x").stdout
+
+
+def test_what_is_in_the_cache_is_fetched_anew(
+    hub: Hub, content: Mapping[str, bytes], golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    hub.repositories[ID] = content
+    old = locate_bundle(ID)
+    hub.fetched.clear()
+    assert locate_bundle(ID, refresh=True) == old
+    assert hub.fetched == []
+    hub.branches[ID, "v1"] = content
+    other = hub.repositories[ID] = contents(golden / "bundle-v1-int8")
+    assert locate_bundle(ID) == old
+    assert locate_bundle(f"{SCHEME}{ID}@{commit_of(content)}", refresh=True) == old
+    new = locate_bundle(ID, refresh=True)
+    assert new.name == commit_of(other)
+    assert locate_bundle(ID) == new
+    assert locate_bundle(new, refresh=True) == new  # a directory is taken as it is
+    hub.repositories[ID] = content
+    hub.gated.add(ID)
+    with pytest.raises(WhitenError, match="is gated"):
+        locate_bundle(ID, refresh=True)
+    del hub.repositories[ID]
+    with pytest.raises(UsageError, match="does not exist on the hub"):
+        locate_bundle(ID, refresh=True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(WhitenError, match=f"'{ID}' was not asked for: HF_HUB_OFFLINE is set"):
+        locate_bundle(ID, refresh=True)
+    assert locate_bundle(ID) == new
 
 
 def test_a_choice_of_tune_leaves_the_cache_whole(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:
