@@ -11,14 +11,14 @@
 \timing off
 CREATE EXTENSION IF NOT EXISTS vector;
 
-DROP TABLE IF EXISTS lines, queries, floats, halves;
-CREATE TABLE lines (id bigserial PRIMARY KEY, line jsonb);
-CREATE TABLE queries (line jsonb);
+-- Temporary tables: they hide yours of the same names, which stay as they are, and are gone when psql ends.
+CREATE TEMPORARY TABLE lines (id bigserial PRIMARY KEY, line jsonb);
+CREATE TEMPORARY TABLE queries (line jsonb);
 \copy lines (line) from 'vectors.jsonl' with (format csv, delimiter e'\x01', quote e'\x02')
 \copy queries (line) from 'query.jsonl' with (format csv, delimiter e'\x01', quote e'\x02')
 
-CREATE TABLE floats (id bigint PRIMARY KEY, text text, embedding vector(:dim));
-CREATE TABLE halves (id bigint PRIMARY KEY, text text, embedding halfvec(:dim));
+CREATE TEMPORARY TABLE floats (id bigint PRIMARY KEY, text text, embedding vector(:dim));
+CREATE TEMPORARY TABLE halves (id bigint PRIMARY KEY, text text, embedding halfvec(:dim));
 INSERT INTO floats SELECT id, line->>'text', (line->>'embedding')::vector FROM lines;
 INSERT INTO halves SELECT id, line->>'text', (line->>'embedding')::halfvec FROM lines;
 

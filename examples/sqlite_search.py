@@ -29,8 +29,7 @@ def as_int8(vectors: np.ndarray) -> np.ndarray:
 
 
 def store(path: Path, kind: str, texts: list[str], vectors: np.ndarray) -> apsw.Connection:
-    """Write a database with the sentences and their vectors."""
-    path.unlink(missing_ok=True)
+    """Write a new database with the sentences and their vectors."""
     database = apsw.Connection(str(path))
     database.enable_load_extension(True)
     sqlite_vec.load(database)
@@ -56,6 +55,9 @@ def main() -> None:
     parser.add_argument("--texts", default="builtin:english-1", help="a file of sentences [default: %(default)s]")
     parser.add_argument("--folder", type=Path, default=Path(), help="for the databases [default: here]")
     options = parser.parse_args()
+    paths = {kind: options.folder / f"sentences-{kind}.db" for kind in VALUE}
+    if there := next(filter(Path.exists, paths.values()), None):
+        parser.error(f"{there} exists; move it away, or name another --folder")
     texts = list(Corpus((options.texts,), None, None))
     with Encoder(options.bundle) as encoder:
         start = time.perf_counter()
@@ -64,7 +66,7 @@ def main() -> None:
         queries = encoder.encode([options.query, *texts[:20]])
     nearest = []
     for kind, rows, asked in (("float", vectors, queries), ("int8", as_int8(vectors), as_int8(queries))):
-        path = options.folder / f"sentences-{kind}.db"
+        path = paths[kind]
         database, times, found = store(path, kind, texts, rows), [], []
         for vector in asked:
             start = time.perf_counter()

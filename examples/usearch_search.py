@@ -32,6 +32,9 @@ def main() -> None:
     parser.add_argument("--texts", default="builtin:english-1", help="a file of sentences [default: %(default)s]")
     parser.add_argument("--folder", type=Path, default=Path(), help="where to write the indexes [default: here]")
     options = parser.parse_args()
+    paths = {kind: options.folder / f"sentences-{kind}.usearch" for kind in ("f32", "i8")}
+    if there := next(filter(Path.exists, paths.values()), None):
+        parser.error(f"{there} exists; move it away, or name another --folder")
     texts = list(Corpus((options.texts,), None, None))
     with Encoder(options.bundle) as encoder:
         start = time.perf_counter()
@@ -45,7 +48,7 @@ def main() -> None:
         start = time.perf_counter()
         index.add(np.arange(len(rows)), rows)
         built = time.perf_counter() - start
-        path = options.folder / f"sentences-{kind}.usearch"
+        path = paths[kind]
         index.save(path)
         times, found = [], []
         for vector in asked:

@@ -1,5 +1,6 @@
 """Run the example of pgvector, where psql reaches a server (PGHOST, PGUSER and others of psql's own variables)."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pgvector.sql"
 QUERY = sentences(400)[123]
+TABLES = re.findall(r"CREATE \w* ?TABLE (\w+)", EXAMPLE.read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +33,34 @@ def psql() -> list[str]:
     return command
 
 
+def test_tables_of_the_reader_are_never_touched() -> None:
+    """Where there is no server, too: all tables are temporary, and no statement changes what it has not made."""
+    lines = [line for line in EXAMPLE.read_text("utf-8").splitlines() if not line.startswith("--")]
+    first = {" ".join(line.split()[:3]) for line in lines if line[:1].isupper()}
+    assert len(TABLES) == 4
+    assert first == {
+        "CREATE EXTENSION IF",
+        "CREATE TEMPORARY TABLE",
+        "CREATE INDEX ON",
+        "INSERT INTO floats",
+        "INSERT INTO halves",
+        "ANALYZE floats, halves;",
+        *(line for line in first if line.startswith(("SELECT ", "FROM "))),
+    }
+
+
 def test_a_sentence_finds_itself_as_vector_and_as_halfvec(
     psql: list[str], tiny_bundle: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
     ok("embed", tiny_bundle, "--input", corpus_file, "--out", tmp_path / "vectors.jsonl")
     ok("embed", tiny_bundle, QUERY, "--out", tmp_path / "query.jsonl")
-    (tmp_path / "undone.sql").write_text(f"BEGIN;\n\\i {EXAMPLE}\nROLLBACK;\n")
+    mine = "".join(f"CREATE TABLE public.{table} AS SELECT 7 AS mine;\n" for table in TABLES)
+    kept = "".join(f"SELECT '{table} kept ' || mine FROM public.{table};\n" for table in TABLES)
+    (tmp_path / "undone.sql").write_text(f"BEGIN;\n{mine}\\i {EXAMPLE}\n{kept}ROLLBACK;\n")
     command = [*psql, "-v", "dim=32", "-f", "undone.sql"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert [f"{table} kept 7" in done.stdout for table in TABLES] == [True] * len(TABLES)
     hits = [line.strip() for line in done.stdout.splitlines() if QUERY in line]
     assert len(hits) == 2
     assert all(hit.startswith("1.000 |") for hit in hits)

@@ -38,3 +38,8 @@ def test_a_sentence_finds_itself_in_stores_of_both_types(
     shares = [float(share) for share in re.findall(r"([\d.]+)% (?:of the ten|are among)", printed)]
     assert min(shares) > 90
     assert len(list(tmp_path.iterdir())) == 2
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"mine")
+    with pytest.raises(AssertionError, match=r"exists; move it away, or name another --folder"):
+        run_example(example, tiny_bundle, "--texts", corpus_file, "--folder", tmp_path, QUERY)
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"mine"}

@@ -41,6 +41,15 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "tests").mkdir(parents=True)
+    (tmp_path / "mine" / "tests" / "test_mine.py").touch()
+    command = ["sh", str(EDGE / "install.sh"), str(tmp_path / "mine"), str(ROOT), "false"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "is not empty" in done.stderr) == (2, True), done
+    assert (tmp_path / "mine" / "tests" / "test_mine.py").is_file()
+
+
 def embed(packages: Path, *arguments: object, given: str = "") -> subprocess.CompletedProcess[str]:
     """Run the image's program with its packages alone: -S leaves out those of this environment."""
     return subprocess.run(
