@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.graph import OUTPUT, unwhitened_output
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.inference.embedder import Prompts
+from whiten_runtime.inference.embedder import Prompts, leading_width
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.session import SessionOptions
@@ -131,7 +131,7 @@ def check_bundles(
         except UsageError as error:
             raise UsageError(f"{bundle}: {error}") from None
         if whitening.source == "bundle":
-            _kept(bundle, manifest, whitening.dimension)
+            _width(bundle, manifest, whitening.dimension)
         if whitening.source == "task":
             if manifest.pooling == "sif":
                 check_for_sif(whitening.spec.shrinkage)
@@ -155,7 +155,7 @@ def embed_texts(
     """Embed each distinct text once: before whitening, unless the bundle's own whitening is evaluated."""
     manifest = read_manifest(bundle)
     own = whitening.source == "bundle"
-    width = _kept(bundle, manifest, whitening.dimension) if own else None
+    width = _width(bundle, manifest, whitening.dimension) if own else None
     value = OUTPUT if own else unwhitened_output(manifest)
     distinct = list(dict.fromkeys(texts))
     _, embedder = load_bundle(bundle, options, value=value)
@@ -171,18 +171,11 @@ def embed_texts(
     return TextVectors(rows, vectors, common=not own and manifest.pooling == "sif")
 
 
-def _kept(bundle: Path, manifest: Manifest, dimension: int | None) -> int | None:
+def _width(bundle: Path, manifest: Manifest, dimension: int | None) -> int | None:
+    """Return how many leading coordinates are kept of a bundle's vectors; None for all."""
     if dimension is None or dimension == manifest.dimension:
         return None
-    if not 1 <= dimension <= manifest.dimension:
-        raise UsageError(f"dim is {dimension}, but {bundle} has {manifest.dimension}; wanted 1 to {manifest.dimension}")
-    if not manifest.nested and dimension not in manifest.matryoshka_dimensions:
-        if manifest.matryoshka_dimensions:
-            allowed = ", ".join(map(str, manifest.matryoshka_dimensions))
-            raise UsageError(f"dim is {dimension}; the model of {bundle} was trained for vectors cut to {allowed}")
-        method = manifest.whitening.method if manifest.whitening else "none"
-        raise UsageError(
-            f"dim {dimension} cannot be kept of {bundle}, whose whitening is {method}: its first coordinates mean no "
-            "more than the others; use a bundle whitened with pca or pca-cor, or leave it out"
-        )
-    return dimension
+    try:
+        return leading_width(manifest, dimension, "dim")
+    except UsageError as error:
+        raise UsageError(f"{bundle}: {error}") from None

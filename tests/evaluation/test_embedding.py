@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -58,8 +59,40 @@ def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(
     assert worst(embed_texts(bundle, TEXTS, CUT).of(TEXTS), want) < ROUNDING
     with pytest.raises(UsageError, match="trained for vectors cut to 16, 8"):
         check_bundles([bundle], WhiteningSource("bundle", dimension=4), {})
-    with pytest.raises(UsageError, match="whose whitening is none: its first coordinates mean no more than the others"):
+    with pytest.raises(UsageError, match="there is no whitening, whose first coordinates mean no more than the others"):
         check_bundles([changed(whitening=None)], CUT, {})
+
+
+@pytest.mark.parametrize("dimension", [0, 8, 16, 31, 32, 33])
+@pytest.mark.parametrize("case", ["pca", "zca", "none", "matryoshka", "aligned"])
+def test_the_same_dimensions_are_kept_as_by_encode_and_refused_in_the_same_words(
+    changed: Callable[..., Path], tiny: Encoder, case: str, dimension: int
+) -> None:
+    own = msgspec.to_builtins(tiny.manifest.whitening)
+    aligned = {"space": "0" * 16, "median_cosine": 0.95, "self_recall": 1.0, "sentences": 6000}
+    whitening = {"zca": own | {"method": "zca"}, "aligned": own | {"alignment": aligned}, "pca": own}.get(case)
+    bundle = changed(whitening=whitening, matryoshka_dimensions=[16, 8] if case == "matryoshka" else [])
+    source = WhiteningSource("bundle", dimension=dimension)
+    with Encoder(bundle) as encoder:
+        try:
+            want = encoder.encode(TEXTS, truncate_dim=dimension)
+        except UsageError as error:
+            for call in (lambda: check_bundles([bundle], source, {}), lambda: embed_texts(bundle, TEXTS, source)):
+                with pytest.raises(UsageError) as caught:
+                    call()
+                assert str(caught.value) == f"{bundle}: {str(error).replace('truncate_dim', 'dim')}"
+            return
+    check_bundles([bundle], source, {})
+    assert worst(embed_texts(bundle, TEXTS, source).of(TEXTS), want) < ROUNDING
+
+
+def test_of_an_aligned_bundle_the_way_out_is_to_leave_the_alignment_out(
+    changed: Callable[..., Path], tiny: Encoder
+) -> None:
+    aligned = {"space": "0" * 16, "median_cosine": 0.95, "self_recall": 1.0, "sentences": 6000}
+    bundle = changed(whitening=msgspec.to_builtins(tiny.manifest.whitening) | {"alignment": aligned})
+    with pytest.raises(UsageError, match="dim is 8, but the whitening is turned onto that of space 0{16}, which mixes"):
+        check_bundles([bundle], CUT, {})
 
 
 def test_whitening_that_is_fitted_is_named_in_full() -> None:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,8 +113,7 @@ class EncodeOptions:
         """Check a caller's options against a bundle."""
         width = manifest.dimension
         if truncate_dim is not None:
-            width = whole_number("truncate_dim", truncate_dim, 1, width, ", the bundle's dimension")
-            _check_nested(manifest, width)
+            width = leading_width(manifest, truncate_dim)
             normalize = normalize or manifest.normalize
         rows = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         longest = None if max_characters is None else whole_number("max_characters", max_characters, 1)
@@ -299,14 +299,20 @@ class Embedder:
         return [text[part] if index in too_long else text for index, text in enumerate(texts)], too_long
 
 
-def _check_nested(manifest: Manifest, width: int) -> None:
+def leading_width(manifest: Manifest, value: SupportsIndex, name: str = "truncate_dim") -> int:
+    """Return how many leading coordinates are kept of a bundle's vectors.
+
+    Raises:
+        UsageError: the vectors have fewer coordinates, or their first ones mean no more than the others.
+    """
+    width = whole_number(name, value, 1, manifest.dimension, ", the bundle's dimension")
     if width < manifest.dimension and not manifest.nested and width not in manifest.matryoshka_dimensions:
         if manifest.matryoshka_dimensions:
             allowed = ", ".join(map(str, manifest.matryoshka_dimensions))
-            raise UsageError(f"truncate_dim is {width}; the model was trained for vectors cut to {allowed}")
+            raise UsageError(f"{name} is {width}; the model was trained for vectors cut to {allowed}")
         if (alignment := manifest.whitening.alignment if manifest.whitening else None) is not None:
             raise UsageError(
-                f"truncate_dim is {width}, but the whitening is turned onto that of space {alignment.space}, which "
+                f"{name} is {width}, but the whitening is turned onto that of space {alignment.space}, which "
                 "mixes the coordinates; use a bundle that was fitted with pca or pca-cor and without "
                 "--align-to, or leave it out"
             )
@@ -314,9 +320,10 @@ def _check_nested(manifest: Manifest, width: int) -> None:
         why = "there is no whitening" if method == "none" else f"the whitening is {method}"
         declared = f"--matryoshka {width} if the model was trained for it, or with " if not manifest.whitening else ""
         raise UsageError(
-            f"truncate_dim is {width}, but {why}, whose first coordinates mean no more than the others; export with "
-            f"{declared}--whitening pca or pca-cor, or leave truncate_dim out"
+            f"{name} is {width}, but {why}, whose first coordinates mean no more than the others; export with "
+            f"{declared}--whitening pca or pca-cor, or leave {name} out"
         )
+    return width
 
 
 @contextmanager

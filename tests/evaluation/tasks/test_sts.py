@@ -121,7 +121,7 @@ def test_truncate_bundle_to_leading_dimensions(tiny_bundle: Path, data_folder: P
     vectors = embed_texts(tiny_bundle, data.texts, whitening)
     with Encoder(tiny_bundle) as encoder:
         np.testing.assert_array_equal(vectors.vectors, encoder.encode(data.texts, truncate_dim=8))
-    for dimension, message in ((33, "wanted 1 to 32"), (0, "wanted 1 to 32")):
+    for dimension, message in ((33, "wanted a whole number from 1 to 32"), (0, "from 1 to 32")):
         with pytest.raises(UsageError, match=message):
             embed_texts(tiny_bundle, data.texts, WhiteningSource.parse("bundle", dimension))
 
@@ -152,7 +152,7 @@ def test_command_prints_table_json_and_csv(tiny_bundle: Path, data_folder: Path)
         (["--beta", "0.5"], "beta 0.5 is for --fit-on task"),
         (["--fit-on", "none", "--whitening", "zca"], "whitening zca is for --fit-on task"),
         (["--shrinkage", "0.5"], "shrinkage 0.5 is for --fit-on task"),
-        (["--dim", "33"], "wanted 1 to 32"),
+        (["--dim", "33"], "wanted a whole number from 1 to 32"),
         (["--fit-on", "task", "--dim", "33"], "dim is 33"),
         (["--fit-on", "task", "--shrinkage", "much"], "shrinkage is 'much'; wanted none, ledoit-wolf, oas"),
         (["--fit-on", "task", "--whitening", "zca", "--dim", "8"], "dim 8 cannot be kept of zca"),
