@@ -73,7 +73,7 @@ def read_rows(path: str | Path, column: str | None = None) -> Iterator[tuple[int
 
 
 def _read_txt(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
-    if column is not None:
+    if column not in (None, USUAL_COLUMNS[0]):
         raise UsageError(f"'{name}' is plain text and has no column '{column}'; leave the column out")
     return each(records_of(stream, name, kind), name, lambda row, lines: decoded(lines[0], row))
 
