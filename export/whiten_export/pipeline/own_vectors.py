@@ -39,9 +39,9 @@ def check_own_vectors(plan: Plan, source: SourceChoice, tokenizer: Tokenizer, re
         UsageError: the graph's own vectors are others.
     """
     top = (plan.model.record.num_hidden_layers,)
-    named = source.pooling is not None or (source.layers is not None and plan.layers != top)
+    overrides = source.pooling is not None or (source.layers is not None and plan.layers != top)
     for output in plan.model.own_outputs:
-        if named or not _SENTENCE_VECTOR.search(output) or not set(top) <= set(plan.model.layers):
+        if overrides or not _SENTENCE_VECTOR.search(output) or not set(top) <= set(plan.model.layers):
             report.stage(f"the graph's own output {output} is not used: its token states are pooled ({plan.pooling})")
         else:
             _check(plan, output, _rows(plan, tokenizer), report)
@@ -55,26 +55,28 @@ def _rows(plan: Plan, tokenizer: Tokenizer) -> list[list[int]]:
 
 def _check(plan: Plan, output: str, rows: Sequence[Sequence[int]], report: Reporter) -> None:
     theirs = plan.model.own_vectors(output, rows)
+    subject = f"'{plan.checkpoint.model}': the graph's own output {output}"
+    keep = f"--pooling {plan.pooling} takes the pooled token states all the same"
+    if not np.isfinite(theirs).all():
+        raise UsageError(f"{subject} is NaN or infinite for some texts; {keep}")
     ours = _pooled(plan, plan.pooling, rows)
     if _equal(ours, theirs):
         unit = np.abs(np.linalg.norm(theirs, axis=1) - 1).max() < _UNIT
         if unit and plan.own is None and not plan.whitens and not plan.normalize:
             report.stage(f"the graph's own output {output} is this vector divided by its norm, as with --normalize")
         return
-    said = f"'{plan.checkpoint.model}': the graph's own output {output}"
-    keep = f"--pooling {plan.pooling} takes the pooled token states all the same"
     if theirs.shape != ours.shape:
         raise UsageError(
-            f"{said} has {theirs.shape[1]} numbers, but {plan.pooling} pooling of its token states gives "
+            f"{subject} has {theirs.shape[1]} numbers, but {plan.pooling} pooling of its token states gives "
             f"{ours.shape[1]}, so its last steps would be left out; export it with its token states alone and the "
             f"modules of sentence-transformers beside it; {keep}"
         )
     poolings = (mode for mode, row in POOLINGS.items() if row.weights is not None and mode != plan.pooling)
     if (equal := next((mode for mode in poolings if _equal(_pooled(plan, mode, rows), theirs)), None)) is not None:
-        raise UsageError(f"{said} is {equal} pooling of its token states: pass --pooling {equal}; {keep}")
+        raise UsageError(f"{subject} is {equal} pooling of its token states: pass --pooling {equal}; {keep}")
     worst = compare(_unit(ours), _unit(theirs)).min_cosine
-    given = f"{plan.pooling} pooling of its token states gives"
-    raise UsageError(f"{said} is another vector than {given} (cosine {worst:.3f} at worst); {keep}")
+    pooled = f"{plan.pooling} pooling of its token states gives"
+    raise UsageError(f"{subject} is another vector than {pooled} (cosine {worst:.3f} at worst); {keep}")
 
 
 def _pooled(plan: Plan, pooling: Pooling, rows: Sequence[Sequence[int]]) -> Float64Array:

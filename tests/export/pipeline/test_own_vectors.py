@@ -21,7 +21,9 @@ WEIGHT = np.random.default_rng(5).normal(size=(WIDTH, 8)).astype(np.float32)
 Change = Callable[[ir.Model], object]
 
 
-def own(name: str, pooling: str = "mean", *, dense: bool = False, unit: bool = False, top: int = -1) -> Change:
+def own(
+    name: str, pooling: str = "mean", *, dense: bool = False, unit: bool = False, nan: bool = False, top: int = -1
+) -> Change:
     """Add an output of one vector a text."""
 
     def change(model: ir.Model) -> None:
@@ -40,6 +42,8 @@ def own(name: str, pooling: str = "mean", *, dense: bool = False, unit: bool = F
             value = tape.op("Gather", [state, constant(graph, f"{name}.first", np.int64(0))], {"axis": 1})
         if dense:
             value = tape.op("MatMul", [value, constant(graph, f"{name}.weight", WEIGHT)])
+        if nan:
+            value = tape.op("Div", [value, constant(graph, f"{name}.zero", np.float32(0))])
         if unit:
             value = tape.op("LpNormalization", [value], {"axis": 1, "p": 2})
         value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
@@ -113,6 +117,7 @@ def test_modules_beside_the_graph_are_compared_with_its_own_vector(write: Callab
         (own("embeddings", dense=True, unit=True), "has 8 numbers, but mean pooling of its token states gives 32"),
         (own("sentence_embedding", "cls"), "is cls pooling of its token states: pass --pooling cls"),
         (own("sentence_embedding", "cls", unit=True), "is cls pooling of its token states: pass --pooling cls"),
+        (own("sentence_embedding", nan=True), "is NaN or infinite for some texts"),
         (own("sentence_embedding", top=0), "is another vector than mean pooling of its token states gives (cosine "),
     ],
 )

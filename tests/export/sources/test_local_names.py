@@ -163,6 +163,12 @@ def test_a_base_of_the_catalogue_is_not_looked_for_beside_the_adapter(adapter: P
     assert resolve(str(adapter)).directory != here / "both" / "minilm"
 
 
+def test_a_base_in_the_home_directory_is_found(adapter: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here / "both"))
+    name_base(adapter, "~/own-base")
+    assert (resolve(str(adapter)).directory, resolve(str(adapter)).notes) == (here / "both" / "own-base", ())
+
+
 @pytest.mark.parametrize("base", [7, ["a"], "", None])
 def test_a_base_that_is_no_name_is_refused(adapter: Path, base: object) -> None:
     name_base(adapter, base)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from support.published import save, transformer
 from whiten_export.proof.gate import Request
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.networks.network import load_config, load_network
-from whiten_export.sources.networks.sentence_transformers import encode_published
+from whiten_export.sources.networks.sentence_transformers import _attention, encode_published
 
 FLASH = "flash_attention_2"
 SETTINGS = "sentence_bert_config.json"
@@ -53,4 +53,13 @@ def test_vectors_are_those_of_the_same_folder_without_it(
     content = json.loads((folder / name).read_text("utf-8"))
     settings = {key: value for key, value in content.items() if key not in ("model_kwargs", "config_kwargs")}
     write_json(folder / name, settings | changes)
-    np.testing.assert_allclose(vectors(folder), vectors(plain), atol=1e-6)
+    np.testing.assert_allclose(vectors(folder), vectors(plain), atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"model_args": {"attn_implementation": "sdpa"}}, {"model_args": None}])
+def test_other_folders_are_loaded_as_they_were(plain: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+    """The proof in the bundle then stays the same, to the last digit."""
+    folder = Path(shutil.copytree(plain, tmp_path / "copy"))
+    content = json.loads((folder / SETTINGS).read_text("utf-8"))
+    write_json(folder / SETTINGS, content | changes)
+    assert _attention(resolve(str(folder))) == {}

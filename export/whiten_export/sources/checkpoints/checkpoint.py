@@ -208,16 +208,16 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
             "peft's save_pretrained"
         )
     beside = _beside(base, adapter)
-    place = Path(base) if beside is None else beside
-    said = f"{adapter / ADAPTER_CONFIG}: base_model_name_or_path is '{base}', which"
+    name_of_base = str(beside or base)
+    place = Path(os.path.expanduser(name_of_base))  # noqa: PTH111 -- as in resolve
+    subject = f"{adapter / ADAPTER_CONFIG}: base_model_name_or_path is '{base}', which"
     if not place.exists() and find(base) is None and not is_hub_id(base):
-        raise UsageError(f"{said} is no directory here or beside the adapter, and no hub id; correct it there")
+        raise UsageError(f"{subject} is no directory here or beside the adapter, and no hub id; correct it there")
     try:
         is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
-        named = base if beside is None else str(beside)
-        found = None if is_adapter else resolve(named, None if place.exists() else revision, remote_code)
+        found = None if is_adapter else resolve(name_of_base, None if place.exists() else revision, remote_code)
     except WhitenError as error:
-        raise type(error)(f"{said} cannot be had: {error}") from None
+        raise type(error)(f"{subject} cannot be had: {error}") from None
     if found is None or found.kind != "transformers" or found.adapter is not None:
         raise UsageError(
             f"adapter '{model}' belongs to '{base}', which has no PyTorch weights of its own to merge into"

@@ -14,7 +14,7 @@ from whiten_runtime.inference.embedder import TEXT
 
 MODULES_FILE = "modules.json"
 
-_CONFIGS = tuple(
+CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
@@ -162,7 +162,7 @@ def _first(path: Path, step: _Step) -> Published:
         return Published(step.folder, static=True, files=(module_weights(step.folder),))
     if step.kind != "Transformer":
         raise WhitenError(f"{path}: the first module is {step.kind}; wanted Transformer or StaticEmbedding")
-    config = next((step.folder / name for name in _CONFIGS if (step.folder / name).is_file()), None)
+    config = next((step.folder / name for name in CONFIGS if (step.folder / name).is_file()), None)
     if config is None:
         return Published(step.folder)
     settings = read_settings(config)

@@ -32,8 +32,8 @@ def network_weights(folder: Path, config: Mapping[str, Any]) -> tuple[Path, ...]
         UsageError: a part that an index names is not there.
         WhitenError: an index cannot be read, or leads out of the folder.
     """
-    named = config.get("transformers_weights")  # a name in place of the usual ones
-    candidates = [name for whole in NETWORK_WEIGHTS for name in (whole, whole + INDEX)] if named is None else [named]
+    other = config.get("transformers_weights")  # a name in place of the usual ones
+    candidates = [name for whole in NETWORK_WEIGHTS for name in (whole, whole + INDEX)] if other is None else [other]
     for name in candidates:
         if (path := _beside(folder, name, folder / "config.json")).is_file():
             return _parts(path) if name.endswith(INDEX) else (path,)
@@ -41,10 +41,10 @@ def network_weights(folder: Path, config: Mapping[str, Any]) -> tuple[Path, ...]
 
 
 def _parts(index: Path) -> tuple[Path, ...]:
-    placed = read_settings(index).get("weight_map")
-    if not isinstance(placed, dict) or not placed:
+    weight_map = read_settings(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise WhitenError(f"{index}: has no weight_map, which says where each weight is; copy the model again")
-    parts = tuple(_beside(index.parent, name, index) for name in sorted(set(map(str, placed.values()))))
+    parts = tuple(_beside(index.parent, name, index) for name in sorted(set(map(str, weight_map.values()))))
     for part in parts:
         if not part.is_file():
             raise UsageError(f"{index}: weights are in '{part.name}', which is not there; copy the model again")

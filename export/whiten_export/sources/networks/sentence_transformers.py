@@ -18,6 +18,7 @@ from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.checkpoints.published import CONFIGS
 from whiten_export.sources.checkpoints.record import source_record
 from whiten_export.sources.checkpoints.settings import read_settings
 from whiten_export.sources.checkpoints.weights import module_weights
@@ -116,7 +117,7 @@ def encode_published(
                 device=device,
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
-                model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},  # whatever its files ask for
+                model_kwargs={"dtype": torch.float32} | _attention(checkpoint),
             )
             model.float().eval()
             for module in model.modules():
@@ -140,6 +141,23 @@ def encode_published(
                     "against it"
                 )
     return PublishedVectors(name, tuple(np.asarray(part, np.float64) for part in vectors))
+
+
+def _attention(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the argument that puts plain attention in place of a kernel that a model's files ask for, if they do."""
+    folders = {checkpoint.directory, checkpoint.adapter or checkpoint.directory}
+    files = (path for folder in folders for name in ("config.json", *CONFIGS) if (path := folder / name).is_file())
+    return {"attn_implementation": "eager"} if any(_names_kernel(read_settings(path)) for path in files) else {}
+
+
+def _names_kernel(settings: object) -> bool:
+    """Return whether settings name another attention than PyTorch's own, such as flash_attention_2, at any depth."""
+    if not isinstance(settings, dict):
+        return False
+    return any(
+        _names_kernel(value) or (name.endswith("attn_implementation") and value not in (None, "eager", "sdpa"))
+        for name, value in settings.items()
+    )
 
 
 @contextmanager
