@@ -191,10 +191,11 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
 
 def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:
     try:
-        from whiten_export.sources.networks.network import load_tokenizer
+        from whiten_export.sources.networks.network import load_tokenizer, quiet
     except ImportError as error:
         raise WhitenError(
             f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it "
             f"{from_clone('export')}"
         ) from error
-    return describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=False))
+    with quiet():
+        return describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=False))

@@ -82,15 +82,15 @@ def _header(line: str) -> tuple[int, int] | None:
 
 def _usual_width(lines: list[str], path: Path) -> int:
     """Return how many numbers most lines have: the first may be damaged, or its word may contain blanks."""
-    widths = Counter(line.count(" ") for line in lines)
+    widths = [line.count(" ") for line in lines]
     if not widths:
         raise DataError(f"{path}: holds no word; {_FORMAT}")
-    ((width, times), *_) = widths.most_common(1)
+    ((width, times),) = Counter(widths).most_common(1)
     if 2 * times <= len(lines):
-        other = next(number for number, line in enumerate(lines, 1) if line.count(" ") != lines[0].count(" "))
+        other = next(number for number, count in enumerate(widths) if count != widths[0])
         raise DataError(
-            f"{path}: line 1 has {lines[0].count(' ')} numbers and line {other} has {lines[other - 1].count(' ')}; "
-            'wanted as many in each, or a first line "WORDS NUMBERS" that says how many'
+            f"{path}: the number of values is {widths[0]} in line 1 and {widths[other]} in line {other + 1}; wanted as "
+            'many in each, or a first line "WORDS NUMBERS" that says how many'
         )
     return width
 

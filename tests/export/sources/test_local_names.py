@@ -1,15 +1,23 @@
 """Test which model a name stands for: a folder here goes before the catalogue and the hub, for exports and bundles."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import transformers
 
-from support.checkpoints import change_config, save_adapter, write_json
+from support.checkpoints import change_config, save_adapter, write_json, write_modules
 from support.cli import ok
+from support.families import WIDTH
 from whiten import Encoder, UsageError, WhitenError
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.proof.gate import Request
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
+from whiten_export.sources.networks.sentence_transformers import encode_published
 from whiten_models.catalogue import near_matches
 from whiten_runtime.hub.locating import locate_bundle
 
@@ -174,3 +182,23 @@ def test_a_base_that_is_no_name_is_refused(adapter: Path, base: object) -> None:
     name_base(adapter, base)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no base_model_name_or_path in it"):
         resolve(str(adapter))
+
+
+def test_an_embedding_model_whose_base_lies_beside_it_is_compared_from_any_directory(
+    adapter: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There sentence-transformers itself does not find the base."""
+    transformers.AutoTokenizer.from_pretrained(here / "both" / "own-base").save_pretrained(adapter)
+    write_modules(adapter, "Transformer", "Pooling")
+    pooling = {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
+    write_json(adapter / "1_Pooling" / "config.json", pooling)
+    write_json(adapter / "sentence_bert_config.json", {"max_seq_length": 20})
+    vectors = []
+    for folder in (here, here / "both"):
+        monkeypatch.chdir(folder)
+        found = resolve(str(adapter))
+        vectors.append(encode_published(found, [Request("", ("the cat sat", "a"))], 20, False, "cpu").vectors[0])
+        assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == "own-base"
+    np.testing.assert_array_equal(*vectors)
+    with Encoder(export_bundle(Recipe.of(str(adapter)), here / "b").path) as encoder:
+        np.testing.assert_allclose(encoder.encode(["the cat sat", "a"]), vectors[0], atol=1e-5)

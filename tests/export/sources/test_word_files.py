@@ -78,7 +78,7 @@ MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
     [
         ("the 1 2\nof 3 x\n", "line 2 is not a word with 2 numbers"),
         ("the 1 2\nof 3 4\nof 3\n", "line 3 is not a word with 2 numbers"),
-        ("the 1 2\nof 3\n", "line 1 has 2 numbers and line 2 has 1; wanted as many in each"),
+        ("the 1 2\nof 3\n", "the number of values is 2 in line 1 and 1 in line 2; wanted as many in each"),
         ("the 1 nan\n", "line 1 is not a word"),
         ("the\n", "line 1 is not a word"),
         ("the\t1 2\n", "line 1 is not a word"),
@@ -91,7 +91,7 @@ MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
         ("cat 1 2 3 x\n" + MANY, "line 1 is not a word with 4 numbers"),
         ("1 2 3 4\n" + MANY, "line 1 is not a word with 4 numbers"),
         (MANY + "cat 1 2\n", "line 301 is not a word with 4 numbers"),
-        ("cat 1\ndog 4 3 2 1\n", "line 1 has 1 numbers and line 2 has 4"),
+        ("cat 1\ndog 4 3 2 1\n", "the number of values is 1 in line 1 and 4 in line 2"),
         ("3 5\n" + BODY, "line 2 is not a word with 5 numbers, as line 1 says"),
         ("3 0\n" + BODY, "line 2 is not a word with 0 numbers, as line 1 says"),
         ("3 4\n3 4\n" + BODY, "line 2 is not a word with 4 numbers, as line 1 says"),

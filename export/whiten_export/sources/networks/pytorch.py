@@ -56,7 +56,8 @@ class PyTorchModel(TokenModel):
                 'random; set "attention_type": "original_full" in its config.json, and whole texts attend to each other'
             )
         count: int = self._config.num_hidden_layers
-        self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
+        with quiet():  # conversions of older tokenizers warn
+            self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
         runs = ("AutoConfig", "AutoTokenizer", network_class(checkpoint, self._config)) if trust_remote_code else ()
         self.record = source_record(
             checkpoint, self._config.model_type, count, self._config.hidden_size, ignored_code(checkpoint, runs)
