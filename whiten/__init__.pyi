@@ -15,6 +15,7 @@ from whiten_runtime.errors import BundleError as BundleError
 from whiten_runtime.errors import DataError as DataError
 from whiten_runtime.errors import IntegrityError as IntegrityError
 from whiten_runtime.errors import MissingPackageError as MissingPackageError
+from whiten_runtime.errors import NoVectorError as NoVectorError
 from whiten_runtime.errors import ParityError as ParityError
 from whiten_runtime.errors import ProviderError as ProviderError
 from whiten_runtime.errors import SignatureError as SignatureError
