@@ -249,7 +249,7 @@ class Embedder:
         self, ids: list[list[int]], options: EncodeOptions, advance: Callable[[int], object]
     ) -> NDArray[np.float32]:
         left_out = self._left_out(options)
-        if len(ids) > 1:
+        if len(ids) != 1:
             vectors = np.empty((len(ids), options.width), np.float32)
             for group, rows in self.engine.run(ids, options.batch_size, options.values, left_out):
                 vectors[group] = rows[:, : options.width]

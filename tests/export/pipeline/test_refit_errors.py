@@ -45,7 +45,7 @@ def test_nothing_is_embedded_for_a_place_or_a_bundle_that_does_not_fit(golden: P
 def test_a_tune_that_could_not_write_its_choice(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = copy_bundle(golden / "bundle-v1", tmp_path)
 
-    def refuse(target: Path) -> None:
+    def refuse(target: Path, *place: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
 
     monkeypatch.setattr("whiten_runtime.files.replacing._open", refuse)
