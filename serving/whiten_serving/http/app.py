@@ -96,7 +96,7 @@ def make_app(service: Service) -> Starlette:
     placed += [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
     root = service.settings.root_path
     if root:
-        if clash := {root + path for path, _ in placed} & {path for path, _ in placed}:
+        if clash := {root, *(root + path for path, _ in placed)} & {path for path, _ in placed}:
             raise UsageError(f"root_path is {root!r}, below which {min(clash)!r} would be two routes; choose another")
         ends = [("", endpoint) for path, endpoint in placed if path == "/"]
         placed += [(root + path, endpoint) for path, endpoint in placed + ends]

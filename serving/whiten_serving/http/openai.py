@@ -12,7 +12,7 @@ from whiten_runtime.bundle.records import VectorPrecision
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.models import ServedModel
-from whiten_serving.http.service import Service, Task, Wanted, answer, base64_of, json_of, rows_of
+from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, rows_of
 
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -32,13 +32,6 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
-_TASKS: dict[str, Task] = {
-    "query": "query",
-    "search_query": "query",
-    "document": "document",
-    "passage": "document",
-    "search_document": "document",
-}
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:
@@ -63,13 +56,13 @@ def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:
             'give encoding_format="float", which openai-python must be told, or leave the precision out'
         )
         raise ApiError("unsupported_value", message, "encoding_format")
-    cut = asked.truncate
+    cut, kind = asked.truncate, asked.input_type
     return Wanted(
         texts=texts,
         dimensions=asked.dimensions,
         normalize=asked.normalize,
         prompt_name=asked.prompt_name,
-        task=None if asked.input_type is None else _TASKS[asked.input_type],
+        task=None if kind is None else "query" if kind.endswith("query") else "document",
         truncate=None if cut is None else cut if isinstance(cut, bool) else cut != "NONE",
         side="left" if cut == "START" else "right" if cut == "END" else None,
         precision=precision,

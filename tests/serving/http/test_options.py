@@ -36,6 +36,8 @@ from whiten_serving.settings import AppSettings
         {"root_path": None},
         {"root_path": "/api"},
         {"root_path": "/v1"},
+        {"root_path": "/embeddings"},
+        {"root_path": "/models"},
     ],
 )
 def test_options_that_cannot_be_used(served: AsyncEncoder, bad: dict[str, Any]) -> None:
