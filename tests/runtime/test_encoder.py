@@ -48,6 +48,13 @@ def test_shapes_and_types(tiny: Encoder) -> None:
     np.testing.assert_array_equal(tiny.encode(np.array(["a text", ""])), several)
 
 
+@pytest.mark.parametrize("name", ["bundle-v1", "bundle-v1-int8"])
+def test_no_text_has_no_vector(golden: Path, name: str) -> None:
+    with Encoder(golden / name) as encoder:
+        for options in ({}, {"normalize_embeddings": True}, {"truncate_dim": 3}):
+            assert encoder.encode([], **options).shape == (0, options.get("truncate_dim", encoder.dimension))
+
+
 def test_order_and_batch_composition_do_not_matter(tiny: Encoder) -> None:
     texts = sentences(300)
     together = tiny.encode(texts)
