@@ -84,16 +84,12 @@ class Batcher:
     ) -> "Future[NDArray[Any]]":
         """Tokenise texts in the caller's thread, queue them, and return a future of their vectors.
 
+        All arguments but `timeout` are those of `Encoder.encode`.
+
         Args:
             texts: one text, or several, as in `Encoder.encode`.
             timeout: seconds from now after which the texts are not computed any more; None for no end. A batch that
                 runs already is not interrupted. The future ends when a lane comes to the texts, not before.
-            prompt_name: name of a prompt, as in `Encoder.encode`.
-            prompt: the prompt itself, as in `Encoder.encode`.
-            truncate: truncate long texts instead of raising.
-            truncate_dim: number of leading coordinates to keep, as in `Encoder.encode`.
-            normalize_embeddings: divide each vector by its L2 norm.
-            precision: precision of the numbers, as in `Encoder.encode`.
 
         Returns:
             A future of what `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it raises

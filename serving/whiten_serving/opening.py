@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,21 +35,16 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     """
     encoder = Encoder(choice.bundle, threads=settings.threads, device=settings.device)
     try:
-        agreement = _proven(choice, encoder) if settings.verify else None
-        if agreement is None:
+        if settings.verify:
+            proof = encoder._proof()
+            proof.check(choice.bundle, "; --no-verify serves it all the same")
+        else:
             encoder.warmup()
         encoder.token_runner().trim()
     except BaseException:
         encoder.close()
         raise
-    return encoder, agreement
-
-
-def _proven(choice: ModelChoice, encoder: Encoder) -> Agreement:
-    """Embed the bundle's probes on this machine, and return their distance to the reference's vectors."""
-    proof = encoder._proof()
-    proof.check(choice.bundle, "; --no-verify serves it all the same")
-    return proof.agreement
+    return encoder, proof.agreement if settings.verify else None
 
 
 def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:
@@ -124,71 +119,59 @@ def bind(settings: Settings) -> list[socket.socket]:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise UsageError(f"--host is '{settings.host}', which has no address; wanted a name or an address") from None
-    places = list(dict.fromkeys((family, place) for family, _, _, _, place in found))
+    places = dict.fromkeys((family, place) for family, _, _, _, place in found)
     bound: list[socket.socket] = []
-    port, reason = settings.port, None
-    try:
+    port, absent = settings.port, None
+    with ExitStack() as stack:
         for family, place in places:
             try:
-                bound.append(_bound(family, (place[0], port, *place[2:]), alone=len(places) == 1))
+                bound.append(stack.enter_context(_bound(family, (place[0], port, *place[2:]), len(places) > 1)))
                 port = bound[0].getsockname()[1]  # of a free one that the system chose, the other addresses' too
             except OSError as error:
+                absent = refused(error, f"{settings.host}:{settings.port}")
                 if error.errno not in _ABSENT:
-                    raise
-                reason = error
-        if reason is not None and not bound:
-            raise reason
-    except OSError as error:
-        for sock in bound:
-            sock.close()
-        raise refused(error, f"{settings.host}:{settings.port}") from None
+                    raise absent from None
+        if absent is not None and not bound:
+            raise absent
+        stack.pop_all()
     return bound
 
 
-def _bound(family: int, place: tuple[Any, ...], alone: bool) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
+def _bound(family: int, place: tuple[Any, ...], several: bool) -> socket.socket:
+    with ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
         if os.name == "posix":  # on Windows it would let two processes share the port
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and not alone:  # or it would take the port of IPv4 too
+        if family == socket.AF_INET6 and several:  # or it would take the port of IPv4 too
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(place)
-    except OSError:
-        sock.close()
-        raise
+        stack.pop_all()
     return sock
 
 
 def written(sockets: Iterable[socket.socket]) -> str:
     """Return the addresses of sockets, such as 127.0.0.1:8080, [::1]:8080 or unix:PATH, with commas in between."""
-    return ", ".join(map(_written, sockets))
-
-
-def _written(sock: socket.socket) -> str:
-    name = sock.getsockname()
-    if isinstance(name, str):
-        return f"unix:{name}"
-    return f"[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"{name[0]}:{name[1]}"
+    names = [sock.getsockname() for sock in sockets]
+    forms = {str: "unix:{}", 2: "{0[0]}:{0[1]}", 4: "[{0[0]}]:{0[1]}"}  # a path, IPv4, IPv6
+    return ", ".join(forms[str if isinstance(name, str) else len(name)].format(name) for name in names)
 
 
 def _unix(path: Path) -> socket.socket:
     """Return a Unix socket, in the place of one whose process has ended."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if path.exists():
-            if not stat.S_ISSOCK(path.stat().st_mode):
-                raise WhitenError(f"{path}: exists and is no socket; choose another path (--uds)")
-            if sock.connect_ex(str(path)) == 0:
-                raise _taken(path)
-            path.unlink()
-        sock.bind(str(path))
-        path.chmod(_OWNER_AND_GROUP)
+        with ExitStack() as stack:
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            if path.exists():
+                if not stat.S_ISSOCK(path.stat().st_mode):
+                    raise WhitenError(f"{path}: exists and is no socket; choose another path (--uds)")
+                if sock.connect_ex(str(path)) == 0:
+                    raise _taken(path)
+                path.unlink()
+            sock.bind(str(path))
+            path.chmod(_OWNER_AND_GROUP)
+            stack.pop_all()
     except OSError as error:
-        sock.close()
         raise _no_socket(path, error) from None
-    except WhitenError:
-        sock.close()
-        raise
     return sock
 
 

@@ -37,7 +37,6 @@ from whiten_serving.opening import (
     served,
     written,
 )
-from whiten_serving.requests import BatchRun
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import ModelChoice, Settings, read_keys
 
@@ -238,18 +237,14 @@ def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
         models = [served(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
         service = Service(Models(models), settings)
         metrics, drift = service.metrics, DriftWatch() if settings.drift else None
-        scheduler.on_batch = metrics.on_batch
+        scheduler.on_batch = (metrics.on_batch,)
         if drift is not None:
             for model in models:
                 drift.watch(model)
             metrics.registry.register(drift)
-            scheduler.on_batch = _both(metrics.on_batch, drift.on_batch)
+            scheduler.on_batch = (metrics.on_batch, drift.on_batch)
         opening.pop_all()
     return Process(settings, choices, service, scheduler, drift)
-
-
-def _both(first: Callable[[BatchRun], object], second: Callable[[BatchRun], object]) -> Callable[[BatchRun], object]:
-    return lambda run: (first(run), second(run))
 
 
 def set_up_logs(form: str) -> None:

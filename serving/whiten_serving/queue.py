@@ -38,8 +38,8 @@ class Line:
         """Return whether texts wait of which a batch may be taken now."""
         return self.tokens > 0 and self.running < self.schedule.workers
 
-    def fill(self) -> None:
-        """Fill the window with the oldest texts that somebody still waits for."""
+    def fill(self) -> list[Item]:
+        """Fill the window with the oldest texts that somebody still waits for, and return it."""
         self.window = [item for item in self.window if not item[0].over]
         while self.rest and len(self.window) < WINDOW:
             request = self.rest[0]
@@ -49,6 +49,7 @@ class Line:
                 request.windowed = end
             if request.over or end == len(request.lengths):
                 self.rest.popleft()
+        return self.window
 
     def form(self, idle: int, budget: int | None) -> tuple[Batch, list[Item]]:
         """Return a batch of the oldest text and others of the window, and what is left there."""
@@ -97,10 +98,8 @@ class Queue:
 
     def late(self, now: float) -> list[Request]:
         """Return requests of the windows whose deadline has passed."""
-        lines = list(self._lines.values())
-        for line in lines:
-            line.fill()
-        return list({request: None for line in lines for request, _ in line.window if now >= request.deadline})
+        windows = [line.fill() for line in self._lines.values()]
+        return list({request: None for window in windows for request, _ in window if now >= request.deadline})
 
     @property
     def ready(self) -> bool:
@@ -109,10 +108,8 @@ class Queue:
 
     def oldest(self) -> Request | None:
         """Return the request whose text is in the next batch; None if none may be taken."""
-        lines = [line for line in self._lines.values() if line.ready]
-        for line in lines:
-            line.fill()
-        return min((line.window[0][0] for line in lines), key=lambda request: request.submitted, default=None)
+        first = (line.fill()[0][0] for line in self._lines.values() if line.ready)
+        return min(first, key=lambda request: request.submitted, default=None)
 
     def take(self, idle: int, budget: int | None = None) -> Batch | None:
         """Take the next batch, of at most `budget` tokens or what its model likes; None if no text may be taken.

@@ -134,8 +134,6 @@ class BatchRun:
     runner: TokenRunner
     texts: int
     tokens: int  # without padding
-    padding: int
-    seconds: float
     vectors: NDArray[np.float32]
 
 
@@ -147,7 +145,6 @@ class Counters:
     tokens: int = 0  # of these texts, without padding
     padding: int = 0  # tokens of padding that were computed
     batches: int = 0
-    failed: int = 0  # batches that onnxruntime failed on, whose texts were then computed one by one
     rejected: int = 0  # requests refused because too much waited
     departed: int = 0  # requests cancelled before they were computed
     late: int = 0  # requests whose deadline passed before they were computed
@@ -169,7 +166,6 @@ class Stats:
     queue_requests: int  # requests of which texts wait
     queue_tokens: int
     queue_seconds: float  # time that the waiting work takes at the rate of the last batches; 0 before the first one
-    tokens_per_second: float  # that rate, of all lanes
     counted: Counters = field(default_factory=Counters)
 
 
@@ -184,11 +180,6 @@ class Rate:
         """Add a batch."""
         self.tokens = self.tokens * _MEMORY + tokens
         self.seconds = self.seconds * _MEMORY + seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Return the rate; 0 before the first batch."""
-        return self.tokens / self.seconds if self.seconds else 0.0
 
     def seconds_for(self, tokens: int) -> float:
         """Return the time that tokens take; 0 before the first batch."""

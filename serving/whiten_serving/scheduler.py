@@ -50,7 +50,7 @@ class Scheduler:
         *,
         max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
-        on_batch: Callable[[BatchRun], object] = lambda run: None,
+        on_batch: Iterable[Callable[[BatchRun], object]] = (),
     ) -> None:
         self.lanes = thread_count("lanes", lanes)
         tokens = max_batch_tokens
@@ -132,9 +132,9 @@ class Scheduler:
     def stats(self) -> Stats:
         """Return what waits and runs now, and what was done so far."""
         with self._changed:
-            queue, rate, counted = self._queue, self._rate.tokens_per_second * self.lanes, replace(self._counters)
-            waiting = queue.requests, queue.tokens, self._rate.seconds_for(queue.tokens) / self.lanes
-            return Stats(self.lanes, self._busy, *waiting, rate, counted)
+            queue, counted = self._queue, replace(self._counters)
+            seconds = self._rate.seconds_for(queue.tokens) / self.lanes
+            return Stats(self.lanes, self._busy, queue.requests, queue.tokens, seconds, counted)
 
     def close(self, wait: bool = True) -> None:
         """Take no more requests, compute what waits, and end the threads. A lane that calls this does not wait."""
@@ -174,7 +174,6 @@ class Scheduler:
             with self._changed:
                 self._busy -= 1
                 self._queue.end(batch)
-                self._counters.failed += not computed
                 if computed:
                     self._rate.add(batch.tokens, (time.perf_counter() - start) * share)
 
@@ -220,7 +219,6 @@ class Scheduler:
 
     def _compute(self, batch: Batch, alone: bool) -> bool:
         """Compute a batch, or its texts one by one if it fails; return whether it did not fail."""
-        start = time.perf_counter()
         try:
             vectors = batch.run(alone)
         except Exception as error:
@@ -233,9 +231,9 @@ class Scheduler:
                     if not request.over:
                         self._compute(Batch.of([(request, index)]), alone)
             return False
-        seconds = time.perf_counter() - start
         self._give(batch, vectors)
-        _call(self.on_batch, BatchRun(batch.runner, batch.texts, batch.tokens, batch.padding, seconds, vectors))
+        for watch in self.on_batch:
+            _call(watch, BatchRun(batch.runner, batch.texts, batch.tokens, vectors))
         return True
 
     def _give(self, batch: Batch, vectors: NDArray[np.float32]) -> None:

@@ -310,7 +310,6 @@ def test_stats_tell_what_waits(held: tuple[Batcher, FakeRunner, "Future[Any]"]) 
     runner.open.set()
     wait(waiting, timeout=60)
     until(lambda: batcher.stats().lanes_busy == 0)
-    assert batcher.stats().tokens_per_second > 0
 
 
 def test_a_forked_child_is_told_to_make_its_own(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:

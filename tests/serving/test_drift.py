@@ -30,7 +30,7 @@ def test_the_report_is_that_of_the_monitor(tiny_bundle: Path, tiny: Encoder) -> 
     watch = DriftWatch()
     watch.watch(model)
     scheduler = model.embeds.batcher.scheduler
-    scheduler.on_batch = watch.on_batch
+    scheduler.on_batch = [watch.on_batch]
     model.embeds.batcher.submit(texts).result()
     scheduler.close()
     expected = drift.DriftMonitor(tiny_bundle).update(tiny.encode(texts)).report()

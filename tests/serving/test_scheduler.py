@@ -151,7 +151,7 @@ def test_a_text_that_fails_fails_its_request_alone(opened: Opened) -> None:
             assert str(request.error).startswith("texts[1] has no vector (onnxruntime failed: poison); ")
         else:
             np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids))
-    until(lambda: lanes.stats().counted.failed == 1)
+    until(lambda: not lanes.stats().lanes_busy)
     assert lanes.stats().counted.texts == 1 + 15
 
 
@@ -259,7 +259,7 @@ def test_what_a_callers_function_raises_ends_no_lane(
     def fail(given: object) -> None:
         raise error
 
-    lanes, runner, ended = opened(on_batch=fail), FakeRunner(), Ended()
+    lanes, runner, ended = opened(on_batch=[fail]), FakeRunner(), Ended()
     with caplog.at_level(logging.ERROR, "whiten.serving"):
         for _ in range(3):
             request = request_of(runner, [1])
@@ -381,8 +381,7 @@ def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) ->
 
 def test_batches_are_told_to_whoever_watches(opened: Opened) -> None:
     seen: list[BatchRun] = []
-    lanes, runner, ended = opened(budget=1000, on_batch=seen.append), FakeRunner(), Ended()
+    lanes, runner, ended = opened(budget=1000, on_batch=[seen.append]), FakeRunner(), Ended()
     lanes.submit(request_of(runner, [1, 2], [1, 2, 3], done=ended))
     lanes.close()
-    assert [(run.texts, run.tokens, run.padding) for run in seen] == [(2, 5, 1)]
-    assert seen[0].seconds > 0
+    assert [(run.texts, run.tokens, run.vectors.shape) for run in seen] == [(2, 5, (2, 3))]

@@ -25,7 +25,7 @@ def value(samples: Any, name: str, **labels: str) -> float:
 def test_buckets_hold_what_is_up_to_their_bounds(app: Any) -> None:
     metrics = app.state.service.metrics
     for tokens in (1, 16, 17, 20_000):
-        metrics.on_batch(BatchRun(None, 2, tokens, 0, 0.25, np.zeros((0, 3))))
+        metrics.on_batch(BatchRun(None, 2, tokens, np.zeros((0, 3))))
     found = read(metrics.page())
     for bound, count in {"16.0": 2, "32.0": 3, "16384.0": 3, "+Inf": 4}.items():
         assert value(found, "whiten_batch_tokens_bucket", le=bound) == count
