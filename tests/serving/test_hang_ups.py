@@ -18,7 +18,7 @@ from whiten import Encoder
 pytestmark = pytest.mark.slow
 
 REQUESTS = 20_000
-"""Requests of all clients: half a minute. With 200,000 it takes about five minutes."""
+"""Requests of all clients, which take some 20 s. With 200,000 it is three minutes, and the same is found."""
 
 CLIENTS = 64
 WORDS = ["a", "the", "man", "plays", "guitar", "river", "17", "under", "Über", "naïve", "東京", "😀", ",", "end"]
