@@ -16,8 +16,8 @@ import whiten
 PUBLIC = """
 Agreement AsyncEncoder Batcher BundleError Coder Codes Corpus DataError DeadlineExceededError Drift DriftMonitor
 Encoder GraphChoice IntegrityError Manifest MissingPackageError NoVectorError OverloadedError ParityError ProviderError
-Recipe Signature SignatureError SourceChoice TextError TooLongError UnsafeModelError UsageError VectorRecipe VectorWhitener
-WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
+Recipe Signature SignatureError SourceChoice TextError TooLongError UnsafeModelError UsageError VectorRecipe
+VectorWhitener WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 sign_bundle verify_signature
 """
 
