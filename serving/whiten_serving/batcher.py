@@ -31,12 +31,13 @@ class Batcher:
 
     Args:
         encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.
-        lanes: number of batches that run at once; None for the encoder's own number, as many as it has threads.
+        lanes: number of batches that run at once; None for the encoder's own number, as many as it has threads, or one
+            for layer 0 and for a graph of more than 1 GiB. More than that number has no effect.
         max_batch_tokens: number of padded tokens of a batch at most; None for the encoder's own number.
         max_queue_tokens: number of tokens that may wait.
         max_wait: seconds of work that may wait, at the rate measured so far; None for no bound but that of tokens.
         scheduler: scheduler of another batcher, in place of one of its own: several models then share the processor,
-            the queue and its bounds. The other options are left out, and those of the other batcher hold.
+            the queue and its bounds. Of these batchers, make that with the most lanes first. The other options are left out, and those of the other batcher hold.
 
     Raises:
         UsageError: a number is out of range.

@@ -63,15 +63,6 @@ def served(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, s
     return ServedModel(choice.name, AsyncEncoder(encoder, scheduler=scheduler), parity, owns=True)
 
 
-def refresh(choice: ModelChoice) -> str | None:
-    """Have what the hub has now in its cache, of a bundle that is there; return why it was not asked, if so."""
-    try:
-        locate_bundle(choice.bundle, refresh=True)
-    except WhitenError as error:
-        return str(error)
-    return None
-
-
 def is_replaced(choice: ModelChoice, digest: str) -> bool:
     """Return whether a bundle on the disk is another than the one with this hash of its manifest."""
     return sha256(read_manifest(locate_bundle(choice.bundle)).to_json()).hexdigest() != digest

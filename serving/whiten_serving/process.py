@@ -20,6 +20,7 @@ import prometheus_client
 import uvicorn
 
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_serving.http.app import make_app, traced
 from whiten_serving.http.metrics import DriftWatch
 from whiten_serving.http.models import Models, ServedModel
@@ -32,7 +33,6 @@ from whiten_serving.opening import (
     locked,
     make_scheduler,
     open_encoder,
-    refresh,
     refused,
     served,
     written,
@@ -207,10 +207,14 @@ class Process:
                 _LOG.info(f"keys: reloaded, {len(keys)}")
 
     async def _reload_one(self, choice: ModelChoice, old: ServedModel) -> str:
-        stale = await asyncio.to_thread(refresh, choice)
+        unasked = None
+        try:
+            await asyncio.to_thread(locate_bundle, choice.bundle, refresh=True)
+        except WhitenError as error:
+            unasked = error
         replaced = await asyncio.to_thread(is_replaced, choice, old.digest)
-        if stale is not None:
-            _LOG.warning(f"{choice.name}: the hub's cache answers: {stale}")
+        if unasked is not None:
+            _LOG.warning(f"{choice.name}: the hub's cache answers: {unasked}")
         if not replaced:
             return "unchanged"
         encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
@@ -269,21 +273,15 @@ class TextLines(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         cause = f": {type(error).__name__}: {error}" if error is not None else ""
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        values = "".join(f"; {name}: {value}" for name, value in self.values(record).items())
+        values = "".join(f"; {name}: {value}" for name, value in getattr(record, "values", {}).items())
         return level + " ".join(f"{record.getMessage()}{cause}{values}".split())
-
-    @staticmethod
-    def values(record: logging.LogRecord) -> dict[str, object]:
-        """Return what a message has besides its words."""
-        found: dict[str, object] = getattr(record, "values", {})
-        return found
 
 
 class JsonLines(TextLines):
     """Writes it as an object of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        values, record.values = self.values(record), {}
+        values, record.values = getattr(record, "values", {}), {}
         written = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -17,8 +17,8 @@ PUBLIC = """
 Agreement AsyncEncoder Batcher BundleError Coder Codes Corpus DataError DeadlineExceededError Drift DriftMonitor
 Encoder GraphChoice IntegrityError Manifest MissingPackageError NoVectorError OverloadedError ParityError ProviderError
 Recipe Signature SignatureError SourceChoice TextError TooLongError UnsafeModelError UsageError VectorRecipe
-VectorWhitener WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
-sign_bundle verify_signature
+VectorWhitener WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle export_vectors fit_bundle
+refit_bundle sign_bundle verify_signature
 """
 
 HEAVY = (
