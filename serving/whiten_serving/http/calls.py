@@ -88,9 +88,7 @@ class Budget:
         if total <= SMALL or more <= 0:
             return
         if self.bytes > call.reserved and self.bytes + more > self._most_bytes:
-            self._refuse(
-                "bytes", f"their bodies take {self.bytes} bytes of memory, and {self._most_bytes} may be taken"
-            )
+            self._refuse("bytes", f"their bodies take {self.bytes} bytes of memory, and {self._most_bytes} may")
         self.bytes += more
         call.reserved = total
 
