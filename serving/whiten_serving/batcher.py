@@ -37,7 +37,8 @@ class Batcher:
         max_queue_tokens: number of tokens that may wait.
         max_wait: seconds of work that may wait, at the rate measured so far; None for no bound but that of tokens.
         scheduler: scheduler of another batcher, in place of one of its own: several models then share the processor,
-            the queue and its bounds. Of these batchers, make that with the most lanes first. The other options are left out, and those of the other batcher hold.
+            the queue and its bounds. Of these batchers, make that with the most lanes first. The other options are left
+            out, and those of the other batcher hold.
 
     Raises:
         UsageError: a number is out of range.

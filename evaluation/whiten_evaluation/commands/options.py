@@ -17,6 +17,7 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     ConsoleReporter,
     device_option,
+    echo,
     given_text,
     json_option,
     quiet_option,
@@ -182,9 +183,9 @@ class Run:
         elif self.as_csv:
             stream = io.StringIO(newline="")
             csv.writer(stream, lineterminator="\n").writerows([header, *rows])
-            click.echo(stream.getvalue(), nl=False)
+            echo(stream.getvalue(), nl=False)
         else:
-            click.echo(table_text(header, rows) + (f"\n\n{more}" if more else ""))
+            echo(table_text(header, rows) + (f"\n\n{more}" if more else ""))
 
 
 def table_text(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

@@ -10,7 +10,7 @@ import click
 
 from whiten_models.catalogue import Entry, TokenizerFacts, catalogue, find, near_matches
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import json_option, one_line_errors, quiet_option, table
+from whiten_runtime.commands.console import echo, json_option, one_line_errors, quiet_option, table
 from whiten_runtime.commands.help import command, heading
 from whiten_runtime.errors import WhitenError
 
@@ -49,9 +49,9 @@ def models(text: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         console.print_json([_record(entry) for entry in entries])
     elif exact:
-        click.echo(details(exact))
+        echo(details(exact))
     else:
-        click.echo(table(HEADER, [_row(entry) for entry in entries]))
+        echo(table(HEADER, [_row(entry) for entry in entries]))
         console.say(LEGEND)
 
 

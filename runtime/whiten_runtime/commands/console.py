@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from whiten_runtime.commands.help import OTHER, heading, option
-from whiten_runtime.errors import CANNOT_WRITE, UsageError, WhitenError, one_line
+from whiten_runtime.errors import UsageError, WhitenError, one_line
 from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 from whiten_runtime.reporter import Bar, Reporter
@@ -73,9 +73,25 @@ def shows_progress() -> bool:
     return sys.stderr is not None and sys.stderr.isatty() and not _is_dumb() and not _Messages.quiet
 
 
+class _StdoutError(Exception):
+    """Raised in place of an error of the system while stdout is written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def echo(message: str | bytes, nl: bool = True) -> None:
+    """Print a result on stdout."""
+    try:
+        click.echo(message, nl=nl)
+    except OSError as error:
+        raise _StdoutError(error) from error
+
+
 def print_json(value: object) -> None:
     """Print one JSON document for a program, on stdout."""
-    click.echo(shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+    echo(shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def human_size(count: int) -> str:
@@ -152,8 +168,10 @@ def one_line_errors(command: Command) -> Command:
             _fail(str(error), error.exit_code)
         except MemoryError:
             _fail("out of memory; use a smaller model or batch, or a machine with more memory", 1)
+        except _StdoutError as lost:
+            _end_without_stdout(lost.error)
         except OSError as error:
-            _fail_of_system(error)
+            _fail(f"{error.filename}: {error.strerror}" if error.filename else one_line(error), 1)
         except click.exceptions.ClickException:
             raise
         except Exception as error:
@@ -176,7 +194,7 @@ def run(command: click.Command, name: str | None = None) -> None:
     try:
         command.main(prog_name=name or command.name)
     except OSError as error:  # of --help and --version
-        _fail_of_system(error)
+        _end_without_stdout(error)
     except SystemExit as end:
         if end.code == _CTRL_C:
             end_by_ctrl_c()
@@ -222,10 +240,8 @@ def _is_dumb() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 
-def _fail_of_system(error: OSError) -> NoReturn:
-    """End with an error of the system in one line; quietly where the reader of stdout has closed it."""
-    if error.filename or not (isinstance(error, BrokenPipeError) or error.errno in CANNOT_WRITE):
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
+def _end_without_stdout(error: OSError) -> NoReturn:
+    """End because stdout cannot be written: in one line, or quietly where its reader has closed it."""
     with contextlib.suppress(OSError, ValueError):  # what is still to be written would fail again at the end
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

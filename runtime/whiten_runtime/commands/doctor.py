@@ -2,10 +2,9 @@
 
 import sys
 
-import click
-
 from whiten_runtime.commands.console import (
     device_option,
+    echo,
     fail_line,
     human_size,
     json_option,
@@ -43,7 +42,7 @@ def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo("\n".join(_lines(found)))
+        echo("\n".join(_lines(found)))
     for problem in found.problems:
         fail_line(problem)
     sys.exit(1 if found.problems else 0)

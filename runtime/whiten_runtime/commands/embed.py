@@ -14,6 +14,7 @@ from whiten_runtime.commands.console import (
     counted,
     device_option,
     drawn_bar,
+    echo,
     force_option,
     given_text,
     header_option,
@@ -206,10 +207,10 @@ def _print(windows: "Windows", metadata: "VectorMetadata", header: bool) -> int:
 
     count = 0
     if header or metadata.coded:
-        click.echo(shown_json(metadata.to_json().decode()).encode())
+        echo(shown_json(metadata.to_json().decode()).encode())
     for texts, rows in windows:
         for text, row in zip(texts, rows, strict=True):
-            click.echo(shown_json(json_row(text, row).decode()).encode())
+            echo(shown_json(json_row(text, row).decode()).encode())
         count += len(texts)
     return count
 

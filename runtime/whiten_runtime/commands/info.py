@@ -1,6 +1,5 @@
 """Implement `whiten info`: describe a manifest as text."""
 
-import click
 import msgspec
 
 from whiten_runtime.bundle.bundle import open_bundle
@@ -9,6 +8,7 @@ from whiten_runtime.bundle.parity import in_words
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands.console import (
     bundle_argument,
+    echo,
     human_size,
     json_option,
     one_line_errors,
@@ -41,7 +41,7 @@ def info(bundle: str, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.structs.replace(manifest, space=space_of(manifest)))
     else:
-        click.echo(describe(manifest))
+        echo(describe(manifest))
 
 
 def describe(manifest: Manifest) -> str:

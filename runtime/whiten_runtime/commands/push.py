@@ -4,7 +4,15 @@ from pathlib import Path
 
 import click
 
-from whiten_runtime.commands.console import human_size, json_option, one_line_errors, print_json, quiet_option, say
+from whiten_runtime.commands.console import (
+    echo,
+    human_size,
+    json_option,
+    one_line_errors,
+    print_json,
+    quiet_option,
+    say,
+)
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.hub.locating import parse_repository
 from whiten_runtime.hub.uploading import Destination, push_bundle
@@ -50,4 +58,4 @@ def push(
     if as_json:
         print_json(done)
     else:
-        click.echo(done.url)
+        echo(done.url)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import AlignmentRecord
-from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, warn
+from whiten_runtime.commands.console import echo, json_option, one_line_errors, print_json, quiet_option, warn
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.read_vectors import read_vectors
@@ -61,7 +61,7 @@ def similarity(
         if as_json:
             print_json({"spaces": spaces, "cosines": json_numbers(cosines)})
         else:
-            click.echo("\n".join(f"{cosine:.6f}" for cosine in cosines))
+            echo("\n".join(f"{cosine:.6f}" for cosine in cosines))
         return
     lists = (
         list(zip(rows.tolist(), json_numbers(cosines), strict=True))
@@ -73,7 +73,7 @@ def similarity(
         print_json({"spaces": spaces, "nearest": near})
     else:
         for number, found in enumerate(lists):
-            click.echo("\n".join(f"{number}\t{row}\t{cosine:.6f}" for row, cosine in found))
+            echo("\n".join(f"{number}\t{row}\t{cosine:.6f}" for row, cosine in found))
 
 
 def _check_spaces(a: Path, b: Path, allowed: bool) -> list[str | None]:

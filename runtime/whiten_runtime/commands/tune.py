@@ -17,6 +17,7 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.commands.console import (
     ConsoleReporter,
+    echo,
     json_option,
     one_line_errors,
     print_json,
@@ -101,7 +102,7 @@ def tune(bundles: tuple[str, ...], seconds: float, bf16: bool, as_json: bool) ->
     if as_json:
         print_json({"bundles": {str(path): choice for path, choice in choices.items()}})
     else:
-        click.echo(_table(choices))
+        echo(_table(choices))
     for path, choice in choices.items():
         setting = choice.setting
         say(

@@ -1,5 +1,6 @@
 """Test what becomes of arguments and results where the system makes it hard: locales, closed and full outputs."""
 
+import errno
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.cli import refused
 from whiten import Encoder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs descriptors and locales of POSIX")
@@ -89,3 +91,19 @@ def test_reader_that_closes_the_output_ends_the_command_quietly(tiny_bundle: Pat
     done = whiten("embed", tiny_bundle, "-", redirect="| head -1; echo ${PIPESTATUS[0]}", stdin=lines)
     *_, code = done.stdout.split()
     assert (code, done.stderr) == (b"141", b"")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), BrokenPipeError(errno.EPIPE, "Broken pipe")]
+)
+def test_error_of_something_else_than_stdout_does_not_name_it(
+    error: OSError, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a socket, or of a library that names no file."""
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("whiten_runtime.opened.encoder.Encoder.__init__", fail)
+    line = refused("embed", tiny_bundle, "a text", code=1)
+    assert line.startswith(f"error: [Errno {error.errno}] {error.strerror}")
