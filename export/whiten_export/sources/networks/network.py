@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def empty_positions(config: Any, trust_remote_code: bool) -> int:
     """Return the number of positions before that of the first token: those up to the padding id, where there is one."""
     try:
         with quiet(), torch.device("meta"):
-            network = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+            network = transformers.AutoModel.from_config(deepcopy(config), trust_remote_code=trust_remote_code)
     except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
         return positions_before(config)
     tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
