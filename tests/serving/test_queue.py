@@ -1,5 +1,7 @@
 """Test how batches are formed of what waits."""
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
@@ -94,3 +96,22 @@ def test_the_oldest_text_is_always_in_the_next_batch() -> None:
         taken += batch.texts
     assert (taken, queue.tokens, queue.requests) == (texts, 0, 0)
     assert not any(request.waiting for request in requests)
+
+
+def test_a_model_whose_requests_have_ended_is_not_kept() -> None:
+    """The sessions of a bundle that was replaced are freed."""
+    queue, runner = Queue(), FakeRunner()
+    for length in (3, 4):
+        queue.add(Request(runner, TokenizedTexts([[1] * length]), np.asarray, print))
+    batch = queue.take(1, 3)
+    assert batch is not None
+    queue.end(batch)
+    (left,) = queue.late(np.inf) or [None]
+    assert left is not None
+    left.over = True
+    queue.drop(left)
+    kept = weakref.ref(runner)
+    assert queue.late(0.0) == []
+    del batch, left, runner
+    gc.collect()
+    assert kept() is None
