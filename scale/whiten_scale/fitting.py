@@ -52,7 +52,7 @@ class RangeFitter:
         sentences, digest = (text for text, _ in _sentences(job, shards)), SentenceDigest()
 
         def place_of(sentence: str) -> str:
-            return next(place for text, place in _sentences(job, shards) if text == sentence)
+            return next((place for text, place in _sentences(job, shards) if text == sentence), "the input")
 
         statistics = Statistics.empty(self._embedder.engine.width_of(self._value))
         with threadpool_limits(1, "blas"):

@@ -32,6 +32,8 @@ from whiten_serving.requests import (
 )
 
 _log = logging.getLogger("whiten.serving")
+_PAUSE = 0.05
+"""Seconds after which a lane that could not take a batch tries again."""
 _CLOSED = "the batcher was closed before this was computed"
 
 
@@ -162,7 +164,18 @@ class Scheduler:
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
-        while (taken := self._next()) is not None:
+        while True:
+            try:
+                taken = self._next()
+            except Exception as error:  # such as a second lack of memory: nothing was taken, so another try is safe
+                _log.exception("no batch could be taken")
+                if self._closed:
+                    self._fail(list(self._open), error)
+                    return
+                time.sleep(_PAUSE)
+                continue
+            if taken is None:
+                return
             batch, alone = taken
             start, computed = time.perf_counter(), False
             try:

@@ -198,7 +198,7 @@ def _in_file(path: Path, warn: Callable[[str], object]) -> dict[str, str]:
             continue
         match = _KEY.fullmatch(line.strip())
         name, key = (match[1] or "", match[2] or match[3]) if match else ("", "")
-        if not key or keys.setdefault(key, name) != name:
+        if not key or key.startswith("#") or keys.setdefault(key, name) != name:
             wanted = "wanted KEY, NAME KEY or NAME:KEY, one name of letters, digits and ._@- for each key"
             raise DataError(f"{path}, line {number}: {wanted}")
     if not keys:

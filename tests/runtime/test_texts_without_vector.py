@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from support.bundles import add_token_without_row, copy_bundle
 from support.cli import invoke, refused
 from whiten import Encoder
+from whiten_runtime.bundle.bundle import MODEL_FILE
+from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT, with_output
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import NoVectorError, RunError
 from whiten_runtime.inference.engine import Engine, TokenRunner
+from whiten_runtime.ort.session import SessionOptions
 
 BAD = "see <image> here"
 GOOD = ("a dog", "the cat", "the fox runs", "a bird in the sky, and nothing else")
@@ -92,6 +96,43 @@ def test_failure_of_the_engine_names_no_text(broken: Path, monkeypatch: pytest.M
         assert runs == 2  # the batch, and a text of one token
         with pytest.raises(RunError, match=r"^onnxruntime failed: the device was lost$"):
             encoder.encode(GOOD[0])
+
+
+@pytest.mark.parametrize("text", [[BAD], [*GOOD, BAD]])
+def test_text_is_found_by_an_engine_of_another_output(golden: Path, tmp_path: Path, text: list[str]) -> None:
+    """As a whitening is fitted on: the graph's own output is not among those of such an engine's session."""
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    add_token_without_row(bundle, "<image>")
+    graph = tmp_path / "bare.onnx"
+    strip_outputs(bundle / MODEL_FILE, graph, UNWHITENED_OUTPUT)
+    ids = Encoder(bundle)._tokenizer.tokenize(text)
+    engine = Engine(graph, 0, SessionOptions(threads=2), UNWHITENED_OUTPUT)
+    with pytest.raises(NoVectorError) as error:
+        deque(engine.run(ids, values=(UNWHITENED_OUTPUT,)), 0)
+    assert set(error.value.failures) == {len(text) - 1}
+
+
+def strip_outputs(source: Path, target: Path, kept: str) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load_from_string(with_output(source, kept))
+    outputs = [value for value in model.graph.output if value.name == kept]
+    del model.graph.output[:]
+    model.graph.output.extend(outputs)
+    onnx.save(model, target)
+
+
+def test_want_of_memory_is_no_fault_of_a_text(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Encoder(broken, threads=1) as encoder:
+        whole = Engine.run_batch
+
+        def fail(self: Engine, feed: dict[str, NDArray[np.int64]], *values: object) -> NDArray[np.float32]:
+            if feed["input_ids"].shape[1] > 8:
+                raise RunError("onnxruntime failed: std::bad_alloc")
+            return whole(self, feed, *values)
+
+        monkeypatch.setattr(Engine, "run_batch", fail)
+        with pytest.raises(RunError, match="bad_alloc"):
+            encoder.encode(["a dog", "a dog " * 20])
 
 
 def test_batch_that_fails_only_as_a_whole_is_halved(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,6 +223,27 @@ def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_
     assert all(isinstance(request.error, MemoryError) for request in requests[2:])
 
 
+def test_a_lane_goes_on_where_taking_fails_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, runner, ended = opened(budget=20), FakeRunner(), Ended()
+    failures = [MemoryError()] * 4
+    late, oldest = queue.Queue.late, queue.Queue.oldest
+
+    def short_at_first(function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(queue.Queue, "late", short_at_first(late))
+    monkeypatch.setattr(queue.Queue, "oldest", short_at_first(oldest))
+    request = request_of(runner, [1, 2], done=ended)
+    lanes.submit(request)
+    ended.wait(1)
+    assert request.result is not None
+
+
 @pytest.mark.parametrize("where", ["companions", "token_budget"])
 def test_the_oldest_request_fails_where_no_batch_can_be_formed(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, where: str

@@ -17,7 +17,7 @@ from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision, SettledRecord
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
-from whiten_runtime.files.corpus import PART, Corpus, builtin_sentences
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, PART, Corpus, builtin_sentences
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
@@ -201,7 +201,9 @@ def _next(
     except NoVectorError as error:
         text = error.text or ""
         reason = error.failures[error.index]
-        raise DataError(f"{place_of(text)} {reason}: {text[:80]!r}; leave it out, or check the model") from None
+        place = place_of(text)
+        remedy = "pass a smaller --max-length" if place == BUILTIN_CORPUS else "leave it out"
+        raise DataError(f"{place} {reason}: {text[:80]!r}; {remedy}, or check the model") from None
 
 
 def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:

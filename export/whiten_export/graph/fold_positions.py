@@ -12,6 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant
+from whiten_runtime.errors import RunError, one_line
 from whiten_runtime.files.replacing import written_as
 from whiten_runtime.ort.session import SessionOptions, create_session
 
@@ -35,9 +36,12 @@ class PartialRun:
 
     def __call__(self, feed: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Return the value for token ids and a mask, int64 [batch_size, sequence_length]."""
-        found: NDArray[np.float32]
-        (found,) = self._session.run(None, {value.name: feed[value.name] for value in self._session.get_inputs()})
-        return found
+        try:
+            (found,) = self._session.run(None, {value.name: feed[value.name] for value in self._session.get_inputs()})
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise RunError(one_line(error)) from error
+        result: NDArray[np.float32] = found
+        return result
 
 
 PREFIX = "whiten_positions"
@@ -129,7 +133,10 @@ def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) ->
     random = np.random.default_rng(0)
     table: NDArray[np.float32] | None = None
     for batch in _batches(longest, vocabulary, random):
-        found = part(batch)
+        try:
+            found = part(batch)
+        except RunError:  # of a length that the network does not take: the gate finds it, and names it
+            return None
         found = found if found.ndim == 3 else found[None]
         if found.ndim != 3 or found.shape[1] != batch["input_ids"].shape[1]:
             return None

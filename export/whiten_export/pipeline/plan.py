@@ -244,11 +244,10 @@ def _length(plan: Plan, report: Reporter) -> int:
     """Return the maximum number of tokens of a text; warn where it is not what the model's users expect."""
     model, checkpoint, asked = plan.model, plan.checkpoint, plan.recipe.source.max_length
     length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, asked)
-    if (scaling := model.scaling) is not None and length > scaling.unscaled:
+    if (limit := model.batch_limit) is not None and length > limit.tokens:
         raise UsageError(
-            f"max-length is {length}, but the rope scaling of {checkpoint.name}, {scaling.kind}, gives all texts of a "
-            f"batch other positions where one has more than {scaling.unscaled} tokens: a text's vector would depend on "
-            f"its neighbours; pass --max-length {scaling.unscaled}, or less"
+            f"max-length is {length}, but a text of more than {limit.tokens} tokens would change the vectors of the "
+            f"others of its batch, by {checkpoint.name}'s {limit.why}; pass --max-length {limit.tokens}, or less"
         )
     cut = model.positions is not None and model.positions > length >= USUAL_LENGTH
     if asked is None and checkpoint.published is None and cut:

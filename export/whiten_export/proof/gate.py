@@ -159,9 +159,11 @@ def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -
     def compute(row: Row) -> Float64Array:
         try:
             return definition.unwhitened(*row)
-        except (WhitenError, MemoryError):
+        except MemoryError:
             raise
-        except Exception as error:  # of a network's own code
+        except Exception as error:  # of a network's own code, or of onnxruntime
+            if isinstance(error, WhitenError) and not isinstance(error, RunError):
+                raise
             raise _reference_failure(definition, row, error) from error
 
     found: dict[Row, Float64Array] = {}

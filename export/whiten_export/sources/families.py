@@ -62,11 +62,22 @@ def family_of(model_type: str) -> Family:
 
 _AFTER_PAD = frozenset(
     (
-        *("camembert", "data2vec-text", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta"),
+        *(
+            "camembert",
+            "data2vec-text",
+            "ibert",
+            "layoutlmv3",
+            "lilt",
+            "longformer",
+            "luke",
+            "markuplm",
+            "mpnet",
+            "roberta",
+        ),
         *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
     )
 )
-"""Architectures whose position ids start behind the id of the padding token; all that transformers has."""
+"""Architectures of transformers whose position ids start behind the id of the padding token."""
 
 
 def positions_before(config: Any) -> int:
@@ -81,11 +92,11 @@ def usable_positions(config: Any, before: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class RotaryScaling:
-    """Describes rotary embeddings whose frequencies depend on the longest text of a batch."""
+class BatchLimit:
+    """Describes a network that computes the texts of a batch in another way where one is longer than a limit."""
 
-    kind: str  # name of the scaling in transformers
-    unscaled: int  # number of tokens up to which the frequencies are always the same
+    why: str  # what does it, for messages
+    tokens: int  # number of tokens up to which texts are always computed in the same way
 
 
 _ORIGINAL = "original_max_position_embeddings"
@@ -95,8 +106,14 @@ SCALED_BY_LENGTH = ("dynamic", "longrope", "su")
 name. Those of the others ("linear", "yarn", "llama3", "proportional") never change."""
 
 
-def rotary_scaling(config: Any) -> RotaryScaling | None:
-    """Return the scaling of a config's rotary embeddings that depends on the length of a batch; None for no such."""
+_BLOCKS = 'block-sparse attention (with "attention_type": "original_full" in its config.json it has no such limit)'
+
+
+def batch_limit(config: Any) -> BatchLimit | None:
+    """Return the limit of a config's rotary embeddings or block-sparse attention; None for no such."""
+    if getattr(config, "attention_type", None) == "block_sparse":  # up to so many blocks, each token sees all others
+        blocks = 5 + 2 * config.num_random_blocks
+        return BatchLimit(_BLOCKS, blocks * config.block_size)
     settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     positions = getattr(config, "max_position_embeddings", None)
     for each in (settings, *settings.values()):  # some architectures have one for each type of layer
@@ -105,5 +122,5 @@ def rotary_scaling(config: Any) -> RotaryScaling | None:
             continue
         stated = (getattr(config, _ORIGINAL, None), each.get(_ORIGINAL))
         unscaled = next((length for length in stated if length and kind != "dynamic"), positions)
-        return None if unscaled is None else RotaryScaling(kind, int(unscaled))
+        return None if unscaled is None else BatchLimit(f"rope scaling ({kind})", int(unscaled))
     return None

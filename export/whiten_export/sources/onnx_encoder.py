@@ -19,7 +19,7 @@ from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.own_code import ignored_code
 from whiten_export.sources.checkpoints.record import recommended_layers, source_record
 from whiten_export.sources.checkpoints.settings import read_settings
-from whiten_export.sources.families import family_of, positions_before, rotary_scaling, usable_positions
+from whiten_export.sources.families import batch_limit, family_of, positions_before, usable_positions
 from whiten_export.sources.opening import TokenModel
 from whiten_export.sources.tokenizers import file_tokenizer
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
@@ -211,7 +211,7 @@ class OnnxEncoder(TokenModel):
         recommended = recommended_layers(checkpoint, count)
         self.default_layers = tuple(layer for layer in recommended if layer in self.layers) or self.layers[-1:]
         self.positions = usable_positions(config, positions_before(config))
-        self.scaling = rotary_scaling(config)
+        self.batch_limit = batch_limit(config)
         self.vocab_size: int = config.vocab_size
         self.client_config: Mapping[str, Any] = content | {
             "hidden_size": config.hidden_size,
@@ -240,8 +240,8 @@ class OnnxEncoder(TokenModel):
 
     def own_vectors(self, output: str, rows: Sequence[Sequence[int]]) -> Float64Array:
         """Return the vectors of an output of the original graph, [n, k], each text computed alone."""
-        session = create_session(self._path, SessionOptions())
-        inputs = [value.name for value in session.get_inputs()]
+        session = ForkSafeSession(lambda: create_session(self._path, SessionOptions()))
+        inputs = [value.name for value in session.get().get_inputs()]
         ids = (np.asarray([row], np.int64) for row in rows)
         found = [session.run([output], feed_of(inputs, row, np.ones_like(row)))[0] for row in ids]
         return np.concatenate(found).astype(np.float64)

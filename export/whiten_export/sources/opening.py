@@ -10,7 +10,7 @@ from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.own_code import code_notes
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.families import RotaryScaling
+from whiten_export.sources.families import BatchLimit
 from whiten_export.sources.tokenizers import SourceTokenizer, check_tokenizer, specials_without_row, without_tokens
 from whiten_runtime.bundle.records import Pooling, Source, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
@@ -25,7 +25,7 @@ class TokenModel:
     layers: tuple[int, ...] = (0,)  # indices of the available hidden states, ascending
     default_layers: tuple[int, ...] = (0,)  # hidden states to average by default
     positions: int | None = None  # maximum number of tokens that it has positions for; None for any number
-    scaling: RotaryScaling | None = None  # rotary embeddings that depend on the length of a batch; None for no such
+    batch_limit: BatchLimit | None = None  # length from which a text changes the vectors of its batch, if any
     vocab_size: int  # number of token ids
     client_config: Mapping[str, Any]  # content of `config.json` for other programs
     supported: bool = True  # whether its family is in the registry

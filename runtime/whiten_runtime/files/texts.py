@@ -38,8 +38,10 @@ def place_of(path: str | Path, column: str | None, index: int) -> str:
     """Return the file and line, or row of a Parquet file, of a text that `read_texts` yields as number `index`."""
     if str(path) == "-":
         return f"standard input: line {index + 1}"
-    row, _ = next(islice(read_rows(path, column), index, None))
-    return f"{path}: {'row' if '.parquet' in Path(path).suffixes else 'line'} {row}"
+    if Path(path).is_file():  # another kind of file cannot be read twice
+        for row, _ in islice(read_rows(path, column), index, None):
+            return f"{path}: {'row' if '.parquet' in Path(path).suffixes else 'line'} {row}"
+    return f"{path}: text {index + 1}"
 
 
 def read_rows(path: str | Path, column: str | None = None) -> Iterator[tuple[int, str]]:

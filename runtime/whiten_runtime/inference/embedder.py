@@ -258,7 +258,7 @@ class Embedder:
         try:
             rows = self.engine.run_batch(self.engine.feed(ids, left_out), options.values)
         except RunError as error:
-            raise self.engine.failure(error) from None
+            raise self.engine.failure(error, self.engine.run_batch, options.values) from None
         advance(1)
         return np.array(rows[:, : options.width])
 

@@ -15,7 +15,7 @@ from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import NoVectorError, RunError, UsageError
 from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.cpu import CpuRunner
-from whiten_runtime.inference.gpu import GpuRunner, check_padding, enables_cuda_graph
+from whiten_runtime.inference.gpu import GpuRunner, check_padding, enables_cuda_graph, is_out_of_memory
 from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, Runner
 from whiten_runtime.ort.providers import NVIDIA, provider_name
 from whiten_runtime.ort.session import SessionOptions, placement_of
@@ -106,20 +106,26 @@ class Engine:
             return [(group, run(self._feed(ids, group, prompt_tokens), values))]
         except RunError as error:
             if len(group) == 1:
-                failures[int(group[0])] = self.failure(error).failures[0]
+                failures[int(group[0])] = self.failure(error, run, values).failures[0]
                 return []
-            self.check_runs()
+            self._check_runs(run, values)
         halves = np.array_split(group, 2)
         return [part for half in halves for part in self._parts(run, ids, half, values, prompt_tokens, failures)]
 
-    def failure(self, error: RunError) -> NoVectorError:
-        """Return the error of a call of one text that a run of this text raised."""
-        self.check_runs()
+    def failure(self, error: RunError, run: RunBatch, values: Sequence[str]) -> NoVectorError:
+        """Return the error of a call of one text that a run of this text raised, if the text is at fault.
+
+        Raises:
+            RunError: memory was short, or the run fails on any text.
+        """
+        if is_out_of_memory(error):
+            raise error
+        self._check_runs(run, values)
         return NoVectorError({0: f"has no vector ({error})"})
 
-    def check_runs(self) -> None:
-        """Raise RunError if onnxruntime fails on a text of one token: then no text is at fault."""
-        self.run_batch(self.feed([[self._pad_token_id]]))
+    def _check_runs(self, run: RunBatch, values: Sequence[str]) -> None:
+        """Raise RunError if a run fails on a text of one token too: then no text is at fault."""
+        run(self.feed([[self._pad_token_id]]), values)
 
     def vectors(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> NDArray[np.float32]:
         """Return the finished vectors of texts in order, float32 [n, k]."""
@@ -202,12 +208,13 @@ class TokenRunner:
         if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
             self._process, self._run_concurrent = os.getpid(), self._engine.concurrent()
         feed = self._engine.feed(ids, prompt_tokens)
+        run = self._engine.run_batch if alone else self._run_concurrent
         try:
-            return self._engine.run_batch(feed) if alone else self._run_concurrent(feed, (OUTPUT,))
+            return run(feed, (OUTPUT,))
         except RunError as error:
             if len(ids) > 1:
                 raise
-            raise self._engine.failure(error) from error
+            raise self._engine.failure(error, run, (OUTPUT,)) from error
 
     def trim(self) -> None:
         """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.

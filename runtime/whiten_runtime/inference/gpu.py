@@ -138,9 +138,9 @@ up to 512 gave at most 9e-7 in float32 and 1.2e-3 in float16; a kernel that read
 
 _OUT_OF_MEMORY = (
     *("Available memory of", "Failed to allocate memory", "out of memory", "CUDA failure 2:"),
-    *("ALLOC_FAILED", "ALLOCATION_FAILED"),
+    *("ALLOC_FAILED", "ALLOCATION_FAILED", "bad_alloc", "bad allocation", "too little memory"),
 )
-"""What onnxruntime's messages say when the GPU has too little memory for a run."""
+"""What messages of onnxruntime, and of this module, say where a run has too little memory."""
 
 
 class GpuRunner:
@@ -242,7 +242,7 @@ class Turns:
 
 
 def is_out_of_memory(error: WhitenError) -> bool:
-    """Return whether onnxruntime says that the GPU had too little memory for a run."""
+    """Return whether an error says that a run had too little memory."""
     return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 

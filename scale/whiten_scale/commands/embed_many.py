@@ -138,7 +138,10 @@ def embed_many(
     wrong = write_errors(folder, found) if whole else 0
     rows = sum(record.rows for record in found.values())
     if wrong:
-        warn(f"left out, as they hold no text: {counted(wrong, 'row')}, listed in {folder.place(ERRORS_FILE)}")
+        warn(
+            f"left out, as they hold no text or get no vector: {counted(wrong, 'row')}, "
+            f"listed in {folder.place(ERRORS_FILE)}"
+        )
     shards = counted(len(everything), "shard")
     of = "" if len(found) == len(everything) else f"{len(found):,} of "
     say(f"{counted(rows, 'row')} in {of}{shards} in {folder.url}")

@@ -96,8 +96,10 @@ def make_app(service: Service) -> Starlette:
     placed += [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
     root = service.settings.root_path
     if root:
-        if clash := {root, *(root + path for path, _ in placed)} & {path for path, _ in placed}:
-            raise UsageError(f"root_path is {root!r}, below which {min(clash)!r} would be two routes; choose another")
+        plain = [_route(service, endpoint, path) for path, endpoint in placed]
+        for path in (root, *(root + path for path, _ in placed)):
+            if any(route.path_regex.match(path) for route in plain):
+                raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
         ends = [("", endpoint) for path, endpoint in placed if path == "/"]
         placed += [(root + path, endpoint) for path, endpoint in placed + ends]
     routes = [_route(service, endpoint, path) for path, endpoint in placed]

@@ -4,15 +4,18 @@ import asyncio
 import math
 import re
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from starlette.types import Receive, Scope
 
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
 from whiten_serving.requests import OverloadedError
+
+T = TypeVar("T")
 
 PATIENCE = 0.2
 """Seconds that a request runs before anybody watches whether its caller has gone: most are answered before, and a
@@ -50,6 +53,7 @@ class Call:
     code: str | None = None  # of its error
     received: bool = False  # whether its body was read
     reserved: int = 0  # bytes of the budget
+    work: asyncio.Future[Any] | None = None  # what a thread does with its texts, whoever waits for it
 
     @classmethod
     def of(cls, scope: Scope, route: str = "unknown", dialect: Dialect = "openai") -> "Call":
@@ -58,6 +62,14 @@ class Call:
         given = headers.get(b"x-request-id", b"")
         name = given.decode("ascii") if _ID.fullmatch(given) else f"{_PREFIX}-{next(_NUMBERS):x}"
         return cls(headers, name, time.monotonic(), route, dialect)
+
+    async def outlived(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what work gives that goes on in a thread when the request is cancelled, and holds its memory."""
+        if not self.reserved:
+            return await work
+        self.work = asyncio.ensure_future(work)
+        self.work.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
+        return await asyncio.shield(self.work)
 
     @property
     def remaining(self) -> float:
@@ -93,9 +105,15 @@ class Budget:
         call.reserved = total
 
     def end(self, call: Call) -> None:
-        """Forget a request, and what it has reserved."""
+        """Forget a request, and what it has reserved once no thread works on it."""
         self.requests -= 1
-        self.bytes -= call.reserved
+        if call.work is None or call.work.done():
+            self.bytes -= call.reserved
+        else:
+            call.work.add_done_callback(lambda done: self._release(call.reserved))
+
+    def _release(self, count: int) -> None:
+        self.bytes -= count
 
     def _refuse(self, reason: str, why: str) -> NoReturn:
         self.refused[reason] += 1

@@ -62,7 +62,7 @@ def decoded_bytes(body: bytes | bytearray) -> int:
 async def read_body(
     receive: Callable[[], Any], headers: dict[bytes, bytes], most: int, reserve: Callable[[int], object]
 ) -> bytes | bytearray:
-    """Return the body of a request. `reserve` takes its length before it is read, or as it grows."""
+    """Return the body of a request. `reserve` takes its length with its first byte, or as it grows."""
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
     declared = headers.get(b"content-length", b"0")
@@ -71,7 +71,6 @@ async def read_body(
         raise ApiError("body_too_large", f"the body holds {shown} bytes, and {most} may; send fewer texts at once")
     body: bytes | bytearray = b""
     more = True
-    reserve(int(declared))
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -80,7 +79,8 @@ async def read_body(
         if len(body) + len(part) > most:
             message = f"the body holds more than {most} bytes; send fewer texts at once"
             raise ApiError("body_too_large", message)
-        reserve(len(body) + len(part))
+        if part:
+            reserve(max(int(declared), len(body) + len(part)))
         if not body:
             body = part
         elif part:
@@ -94,7 +94,7 @@ def parsed_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
     try:
         return parsed(decoder, body)
     except ApiError as error:
-        if error.code not in ("invalid_json", "unknown_field"):
+        if error.code != "invalid_json" and (error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT):
             raise
     fields = parsed(_FIELDS, _mended(body)).items()
     kept = {name: raw for name, raw in fields if name not in _WITHOUT_EFFECT or bytes(raw) not in _WITHOUT_EFFECT[name]}

@@ -16,9 +16,18 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         super().__init__(*arguments, **options)
         self.parser = _Parser(self)
         self.pending = 0
+        self.in_head = True
+
+    def on_message_begin(self) -> None:
+        self.in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.in_head:  # trailers are no headers (RFC 9110, 6.5.1)
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self.pending = 0
+        self.pending, self.in_head = 0, False
         if not self.parser.offers_upgrade():
             super().on_headers_complete()
 

@@ -140,7 +140,7 @@ class Service:
 async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
     begun = time.monotonic()
     try:
-        request = await served.embeds.request(wanted.texts, **options)
+        request = await call.outlived(served.embeds.request(wanted.texts, **options))
     except WhitenError as error:
         raise of_request(error) from error
     request.deadline = call.deadline

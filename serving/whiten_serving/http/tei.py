@@ -167,7 +167,8 @@ async def tokenize(service: Service, request: Request, call: Call) -> Response:
     call.model, call.texts = served.name, len(texts)
     prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
     with service.models.using(served):
-        found = await service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts)
+        work = service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts)
+        found = await call.outlived(work)
     call.tokens = sum(map(len, found))
     return answer(json_of(found))
 

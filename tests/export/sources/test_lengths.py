@@ -17,7 +17,7 @@ from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
 from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.families import RotaryScaling, positions_before, rotary_scaling
+from whiten_export.sources.families import BatchLimit, batch_limit, positions_before
 from whiten_export.sources.networks.network import empty_positions, fix_frequencies, load_config, quiet
 from whiten_export.sources.opening import TokenModel, open_model
 from whiten_runtime.bundle.parity import GATES, compare
@@ -115,21 +115,21 @@ LONG = {"short_factor": [1.0] * 4, "long_factor": [2.0, 3.0, 4.0, 5.0]}
         (config_of(), None),
         (config_of(rope_parameters=rope("linear")), None),
         (config_of(rope_parameters=rope("yarn", original_max_position_embeddings=32)), None),
-        (config_of(rope_parameters=rope("dynamic")), RotaryScaling("dynamic", 128)),
+        (config_of(rope_parameters=rope("dynamic")), BatchLimit("rope scaling (dynamic)", 128)),
         (
             config_of(rope_parameters=rope("dynamic", original_max_position_embeddings=32)),
-            RotaryScaling("dynamic", 128),
+            BatchLimit("rope scaling (dynamic)", 128),
         ),
-        (config_of(rope_scaling={"type": "dynamic", "factor": 2.0}), RotaryScaling("dynamic", 128)),
+        (config_of(rope_scaling={"type": "dynamic", "factor": 2.0}), BatchLimit("rope scaling (dynamic)", 128)),
         (
             config_of(rope_parameters=rope("longrope", original_max_position_embeddings=32, **LONG)),
-            RotaryScaling("longrope", 32),
+            BatchLimit("rope scaling (longrope)", 32),
         ),
         (config_of("bert"), None),
     ],
 )
-def test_scaling_that_depends_on_the_length_of_a_batch(config: Any, wanted: RotaryScaling | None) -> None:
-    assert rotary_scaling(config) == wanted
+def test_scaling_that_depends_on_the_length_of_a_batch(config: Any, wanted: BatchLimit | None) -> None:
+    assert batch_limit(config) == wanted
 
 
 def test_every_scaling_of_transformers_is_known() -> None:
@@ -148,7 +148,7 @@ def test_frequencies_depend_on_the_length_only_where_a_limit_says_so(kind: str) 
     config = config_of(rope_parameters=rope(kind, original_max_position_embeddings=32, **more), **sizes)
     with quiet():
         rotary = transformers.AutoModel.from_config(config).rotary_emb
-    scaling = rotary_scaling(config)
+    scaling = batch_limit(config)
 
     def first(length: int) -> torch.Tensor:
         cosines: torch.Tensor = rotary(torch.zeros(1, length, 32), torch.arange(length)[None])[0][:, :8]
@@ -158,12 +158,12 @@ def test_frequencies_depend_on_the_length_only_where_a_limit_says_so(kind: str) 
     if scaling is None:
         assert torch.equal(first(500), short)
         return
-    assert torch.equal(first(scaling.unscaled), short)
-    assert not torch.equal(first(scaling.unscaled + 1), short)
+    assert torch.equal(first(scaling.tokens), short)
+    assert not torch.equal(first(scaling.tokens + 1), short)
     assert torch.equal(first(8), short)
     rotary.__dict__["rope_type"] = kind
     fix_frequencies(rotary)
-    assert torch.equal(first(scaling.unscaled + 1), short)
+    assert torch.equal(first(scaling.tokens + 1), short)
 
 
 def scaled(folder: Path, kind: str) -> Path:
@@ -178,7 +178,7 @@ def test_length_beyond_which_neighbours_would_matter_is_refused(kind: str, tmp_p
     limit = {"dynamic": 96, "longrope": 32}[kind]
     if kind == "longrope":
         line = refused("export", folder, "--max-length", limit + 1, *NONE)
-        assert "rope scaling of model, longrope" in line
+        assert "model's rope scaling (longrope)" in line
         assert "--max-length 32" in line
     ok("export", folder, "--max-length", limit, *NONE, "--out", tmp_path / "b")
     texts = ["a cat", "the dog and the fox run over the field " * 20, "x"]

@@ -8,7 +8,7 @@ import pytest
 
 from support.asgi import asked
 from support.vectors import assert_near
-from whiten import Encoder
+from whiten import Encoder, UsageError
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -118,6 +118,12 @@ def test_a_path_in_front_of_all_routes(app_with: Any, strips: bool, caplog: pyte
     assert wrong == f"there is no '{front}/api//embed' here; did you mean POST '{front}/api/embed'?"
     assert asked(app, "GET", front + "/embed").status == 405
     assert asked(app, "POST", "/other/embed", {"inputs": "a"}).status == 404
+
+
+@pytest.mark.parametrize("path", ["/models/foo", "/v1/models/foo", "/openai/deployments/x", "/embed", "/models"])
+def test_a_path_that_a_route_takes_is_not_in_front(app_with: Any, path: str) -> None:
+    with pytest.raises(UsageError, match="would be two routes; choose another"):
+        app_with(root_path=path)
 
 
 def test_nothing_of_opentelemetry_is_imported_by_the_package() -> None:

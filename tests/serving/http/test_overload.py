@@ -192,7 +192,8 @@ class Fails:
     def __call__(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
         if self._bad in ids and self._how == "fails":
             error = RunError("onnxruntime failed: a bad gather")
-            raise error if len(ids) > 1 else self._runner._engine.failure(error)
+            engine = self._runner._engine
+            raise error if len(ids) > 1 else engine.failure(error, engine.run_batch, ("sentence_embedding",))
         vectors = self._run(ids, prompt_tokens, alone=alone)
         vectors[[row == self._bad for row in ids]] = float("nan")
         return vectors
@@ -367,6 +368,26 @@ def test_two_requests_at_once_are_tokenised_whatever_their_deadlines(app: Any, m
     monkeypatch.setattr(Encoder, "tokens", slow)
     asyncio.run(run())
     assert most == 2
+
+
+def test_texts_that_a_thread_still_tokenises_hold_their_memory(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelling a request at its deadline does not end the thread that has its texts."""
+    go, tokenized = threading.Event(), Encoder.tokenized
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        assert go.wait(20)
+        return tokenized(*arguments, **options)
+
+    async def run() -> None:
+        budget = app.state.service.budget
+        late = await ask(app, "POST", "/embed", {"inputs": ["word " * 40_000]}, {"x-timeout-ms": "100"})
+        assert late.status == 504
+        assert (budget.requests, budget.bytes > 500_000) == (0, True)
+        go.set()
+        await until(lambda: budget.bytes == 0)
+
+    monkeypatch.setattr(Encoder, "tokenized", slow)
+    asyncio.run(run())
 
 
 def test_a_caller_that_goes_in_the_turn_of_its_deadline_is_answered_once(

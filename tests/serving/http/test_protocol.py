@@ -90,6 +90,24 @@ def test_an_offer_without_a_body_and_one_that_closes() -> None:
         assert answers.count("HTTP/1.1 200") == 1
 
 
+async def names(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the names of the headers, once the body is there."""
+    while (await receive()).get("more_body"):
+        pass
+    content = b",".join(name for name, _ in scope["headers"])
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(content))]})
+    await send({"type": "http.response.body", "body": content})
+
+
+@pytest.mark.parametrize("offer", [b"", H2C])
+def test_trailers_are_no_headers(offer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "echo", names)
+    rest = b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-api-key: secret\r\n\r\n"
+    answers = asyncio.run(exchange([POST + offer + rest]))
+    assert "transfer-encoding" in answers
+    assert "x-api-key" not in answers
+
+
 heads = st.sampled_from([b"", H2C, WEBSOCKET])
 requests = st.tuples(heads, st.booleans(), st.binary(max_size=20).map(lambda body: body.hex().encode()))
 

@@ -54,4 +54,4 @@ def _codes(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def _reference(place: Any) -> str | None:
     """Return a class such as "modeling.Model"; that of a fast tokenizer goes before a slow one's, which comes first."""
     places = place if isinstance(place, list) else [place]
-    return next((one for one in reversed(places) if isinstance(one, str)), None)
+    return next((one for one in reversed(places) if isinstance(one, str) and "." in one), None)

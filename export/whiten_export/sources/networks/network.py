@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.checkpoints.settings import read_settings
 from whiten_export.sources.checkpoints.weights import adapter_weights
-from whiten_export.sources.families import SCALED_BY_LENGTH, family_of, positions_before, rotary_scaling
+from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family_of, positions_before
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
@@ -91,7 +91,7 @@ def empty_positions(config: Any, trust_remote_code: bool) -> int:
     except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
         return positions_before(config)
     tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
-    paddings = [table.padding_idx for table in tables if isinstance(table, nn.Embedding)]
+    paddings = (getattr(table, "padding_idx", None) for table in tables)
     return max((padding + 1 for padding in paddings if padding is not None), default=0)
 
 
@@ -127,7 +127,7 @@ def one_thread() -> Iterator[int]:
 def keeps_nothing(network: nn.Module) -> bool:
     """Return whether a network of a known architecture keeps nothing between calls, so that threads can share it."""
     known = family_of(str(getattr(getattr(network, "config", None), "model_type", ""))).supported
-    return _SAFE and known and rotary_scaling(getattr(network, "config", None)) is None
+    return _SAFE and known and batch_limit(getattr(network, "config", None)) is None
 
 
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")

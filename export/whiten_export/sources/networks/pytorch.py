@@ -19,7 +19,7 @@ from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.checkpoints.checkpoint import Checkpoint
 from whiten_export.sources.checkpoints.own_code import ignored_code
 from whiten_export.sources.checkpoints.record import recommended_layers, source_record
-from whiten_export.sources.families import family_of, rotary_scaling, usable_positions
+from whiten_export.sources.families import batch_limit, family_of, usable_positions
 from whiten_export.sources.networks.network import (
     empty_positions,
     fix_frequencies,
@@ -50,11 +50,6 @@ class PyTorchModel(TokenModel):
             if not isinstance(getattr(self._config, name, None), int):
                 kind = self._config.model_type
                 raise UsageError(f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder")
-        if getattr(self._config, "attention_type", None) == "block_sparse":
-            raise UsageError(
-                f"'{checkpoint.model}' has block-sparse attention, which pads texts to blocks and chooses some at "
-                'random; set "attention_type": "original_full" in its config.json, and whole texts attend to each other'
-            )
         count: int = self._config.num_hidden_layers
         with quiet():  # conversions of older tokenizers warn
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
@@ -65,7 +60,7 @@ class PyTorchModel(TokenModel):
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
         self.positions = usable_positions(self._config, empty_positions(self._config, trust_remote_code))
-        self.scaling = rotary_scaling(self._config)
+        self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
         self.supported = family_of(self._config.model_type).supported
