@@ -75,8 +75,11 @@ _TARGETS = {"llama": ["q_proj", "v_proj"], "bert": ["query", "value"]}
 
 def save_adapter(base: Path, folder: Path, model_class: str, task: str | None, **options: Any) -> Path:
     """Save a LoRA adapter, by peft, with noise in both of its factors: a new one changes nothing."""
+    import pytest
     import torch
     import transformers
+
+    pytest.importorskip("peft", reason="needs the extra test-all")
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(2)

@@ -137,6 +137,7 @@ def name_base(adapter: Path, base: str) -> None:
     change_config(adapter, base_model_name_or_path=base)
 
 
+@pytest.mark.slow
 def test_a_relative_base_is_looked_for_here_and_then_beside_the_adapter(adapter: Path, here: Path) -> None:
     found = resolve(str(adapter))
     assert (found.directory, found.merged_into) == (here / "both" / "own-base", "own-base")
@@ -147,6 +148,7 @@ def test_a_relative_base_is_looked_for_here_and_then_beside_the_adapter(adapter:
     assert (nearer.weights_sha256, nearer.merged_into) == (found.weights_sha256, found.merged_into)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "reason"),
     [
@@ -165,18 +167,21 @@ def test_a_base_that_is_gone_is_told_with_the_key_to_correct(adapter: Path, base
     assert "did you mean" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_base_of_the_catalogue_is_not_looked_for_beside_the_adapter(adapter: Path, here: Path) -> None:
     place(here / "both" / "own-base", here / "both" / "minilm")
     name_base(adapter, "minilm")
     assert resolve(str(adapter)).directory != here / "both" / "minilm"
 
 
+@pytest.mark.slow
 def test_a_base_in_the_home_directory_is_found(adapter: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here / "both"))
     name_base(adapter, "~/own-base")
     assert (resolve(str(adapter)).directory, resolve(str(adapter)).notes) == (here / "both" / "own-base", ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [7, ["a"], "", None])
 def test_a_base_that_is_no_name_is_refused(adapter: Path, base: object) -> None:
     name_base(adapter, base)  # type: ignore[arg-type]
@@ -184,6 +189,7 @@ def test_a_base_that_is_no_name_is_refused(adapter: Path, base: object) -> None:
         resolve(str(adapter))
 
 
+@pytest.mark.slow
 def test_an_embedding_model_whose_base_lies_beside_it_is_compared_from_any_directory(
     adapter: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_code_of_a_network_that_is_loaded_by_another_class_is_not_run_even_if_it
     assert PyTorchModel(found, trust_remote_code=True, device="cpu").record.ignored_code == ("own.py",)
 
 
+@pytest.mark.slow
 def test_code_of_the_model_that_an_adapter_changes_is_named(folder: Path, tmp_path: Path) -> None:
     adapter = save_adapter(folder, tmp_path / "adapter", "AutoModel", None)
     change_config(adapter, base_model_name_or_path=str(folder))

@@ -129,6 +129,7 @@ def test_a_folder_with_nothing_but_strays_has_no_weights(folder: Path, name: str
         resolve(str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
 def test_only_the_file_that_peft_loads_counts_of_an_adapter(
     checkpoint: Callable[[str], Path], tmp_path: Path, weights: str
