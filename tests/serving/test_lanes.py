@@ -155,9 +155,9 @@ def test_a_call_is_divided_only_where_the_model_divides_it(
     made: Made, runner_of: Held, split: bool, sizes: set[int]
 ) -> None:
     runner = runner_of(2, 10**6, split=split)
-    runner.open.set()
     submit(made(2), runner, *[20] * 10)
-    until(lambda: runner.texts == 10)
+    until(lambda: runner.texts == 10)  # before any of them ends
+    runner.open.set()
     assert {len(ids) for ids, _ in runner.batches} == sizes
 
 
