@@ -59,7 +59,8 @@ def test_error_for_a_nonfinite_vector_names_its_sentence(
     (tmp_path / "c.txt").write_text("\n".join(texts) + "\n", "utf-8")
     command = ("export", tmp_path / "model", "--layers", "0", "--corpus", tmp_path / "c.txt", "--out", tmp_path / "b")
     error = refused(*command, code=1)
-    assert "sentence 42 of the corpus has a vector that is not finite: 'please return 7 rows'" in error
+    wanted = "c.txt: line 42 gets a vector from this bundle that is not finite: 'please return 7 rows'; leave it out"
+    assert wanted in error
     assert not (tmp_path / "b").exists()
 
 

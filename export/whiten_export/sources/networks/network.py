@@ -91,7 +91,8 @@ def empty_positions(config: Any, trust_remote_code: bool) -> int:
     except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
         return positions_before(config)
     tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
-    paddings = (getattr(table, "padding_idx", None) for table in tables)
+    learned = (table for table in tables if isinstance(getattr(table, "weight", None), nn.Parameter))
+    paddings = (getattr(table, "padding_idx", None) for table in learned)
     return max((padding + 1 for padding in paddings if padding is not None), default=0)
 
 
