@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import LAYERS_OUTPUT, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
+from whiten_export.proof.reference import text_alone
 from whiten_export.sources.opening import TokenModel
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
@@ -150,10 +151,7 @@ def check_layers(
 def _alone(pooled: Callable[..., np.ndarray], ids: Sequence[int], left_out: int, graph: LayerGraph) -> np.ndarray:
     if not ids:
         return np.zeros((len(graph.layers), graph.width))
-    row = np.asarray([ids], np.int64)
-    mask = np.ones_like(row)
-    mask[:, :left_out] = 2
-    return pooled(row, mask)[:, 0]
+    return pooled(*text_alone(ids, left_out))[:, 0]
 
 
 def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOptions, report: Reporter) -> LayerVectors:

@@ -183,8 +183,7 @@ def embed_windows(
     `place_of` returns the file and line of a sentence, for the error of one that gets no vector.
     """
     windows = embedder.windows(sentences, replace(embedder.whole(value), finite=True), advance, WINDOW)
-    while (window := _next(windows, place_of)) is not None:
-        texts, vectors = window
+    for texts, vectors in _placed(windows, place_of):
         if digest is not None:
             for text in texts:
                 digest.add(text)
@@ -193,16 +192,17 @@ def embed_windows(
         yield keys, vectors
 
 
-def _next(
+def _placed(
     windows: Iterator[tuple[list[str], NDArray[np.float32]]], place_of: Callable[[str], str]
-) -> tuple[list[str], NDArray[np.float32]] | None:
+) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+    """Yield windows of a corpus; name the line of a sentence that gets no vector."""
     try:
-        return next(windows, None)
+        yield from windows
     except NoVectorError as error:
         text = error.text or ""
-        reason = error.failures[error.index]
         place = place_of(text)
         remedy = "pass a smaller --max-length" if place == BUILTIN_CORPUS else "leave it out"
+        reason = error.failures[error.index]
         raise DataError(f"{place} {reason}: {text[:80]!r}; {remedy}, or check the model") from None
 
 

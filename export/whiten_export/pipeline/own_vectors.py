@@ -9,7 +9,7 @@ import numpy as np
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.plan import Plan
 from whiten_export.proof.probe_texts import LONGEST_PROBE, probe_texts
-from whiten_export.proof.reference import Composition, Float64Array, Head
+from whiten_export.proof.reference import Composition, Float64Array, Head, text_alone
 from whiten_export.sources.choice import SourceChoice
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling
@@ -87,8 +87,7 @@ def _pooled(plan: Plan, pooling: Pooling, rows: Sequence[Sequence[int]]) -> Floa
     if composition is None:
         composition = Composition((plan.model.record.num_hidden_layers,), pooling)
     reference = plan.model.reference(composition.layers, pooling)
-    ids = (np.asarray([row], np.int64) for row in rows)
-    return np.concatenate([composition(reference.pooled(row, np.ones_like(row))) for row in ids])
+    return np.concatenate([composition(reference.pooled(*text_alone(row))) for row in rows])
 
 
 def _equal(ours: Float64Array, theirs: Float64Array) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.proof.reference import Composition, Float64Array, Head, Reference
+from whiten_export.proof.reference import Composition, Float64Array, Head, Reference, text_alone
 from whiten_runtime.bundle.parity import (
     GATES,
     ROUNDING,
@@ -84,10 +84,7 @@ class Definition:
         if not ids:
             zeros = np.zeros((len(self.composition.layers), 1, self.composition.pooled_width(self.hidden_size)))
             return self.composition(zeros)
-        row = np.asarray([ids], np.int64)
-        mask = np.ones_like(row)
-        mask[:, :left_out] = 2
-        return self.composition(self.reference.pooled(row, mask))
+        return self.composition(self.reference.pooled(*text_alone(ids, left_out)))
 
 
 @dataclass(frozen=True)

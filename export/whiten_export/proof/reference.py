@@ -162,6 +162,14 @@ class Reference:
         return nullcontext(1)
 
 
+def text_alone(ids: Sequence[int], left_out: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the token ids and the mask of one text, int64 [1, n] each, as `Reference.pooled` takes them."""
+    row = np.asarray([ids], np.int64)
+    mask = np.ones_like(row)
+    mask[:, :left_out] = 2
+    return row, mask
+
+
 @dataclass(frozen=True)
 class Head:
     """Computes the head, which follows the composition: whitening and normalisation."""

@@ -189,16 +189,11 @@ def _placed(windows: "Windows", source: str, column: str | None) -> "Windows":
     """Yield windows of the texts of a file; name the line of a text that gets no vector."""
     from whiten_runtime.files.texts import place_of
 
-    iterator = iter(windows)
-    while True:
-        try:
-            window = next(iterator, None)
-        except NoVectorError as error:
-            where = place_of(source, column, error.index)
-            raise DataError(f"{where} {error.failures[error.index]}; leave it out, or run whiten verify") from None
-        if window is None:
-            return
-        yield window
+    try:
+        yield from windows
+    except NoVectorError as error:
+        where = place_of(source, column, error.index)
+        raise DataError(f"{where} {error.failures[error.index]}; leave it out, or run whiten verify") from None
 
 
 def _print(windows: "Windows", metadata: "VectorMetadata", header: bool) -> int:

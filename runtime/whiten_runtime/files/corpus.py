@@ -9,7 +9,7 @@ from pathlib import Path
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.texts import place_of, read_texts
+from whiten_runtime.files.texts import place_name, read_rows, read_texts
 
 BUILTIN_CORPUS = "builtin:english-1"
 """Name of the built-in corpus. Its sentences never change: a better one gets a new name."""
@@ -134,9 +134,9 @@ class Corpus:
         for source in self._sources:
             if is_builtin(source):
                 continue
-            for index, text in enumerate(read_texts(source, self._column)):
+            for row, text in read_rows(source, self._column):
                 if text == sentence:
-                    return place_of(source, self._column, index)
+                    return place_name(source, row)
         return BUILTIN_CORPUS
 
     def _taken(

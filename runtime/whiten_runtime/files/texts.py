@@ -40,8 +40,13 @@ def place_of(path: str | Path, column: str | None, index: int) -> str:
         return f"standard input: line {index + 1}"
     if Path(path).is_file():  # another kind of file cannot be read twice
         for row, _ in islice(read_rows(path, column), index, None):
-            return f"{path}: {'row' if '.parquet' in Path(path).suffixes else 'line'} {row}"
+            return place_name(path, row)
     return f"{path}: text {index + 1}"
+
+
+def place_name(path: str | Path, row: int) -> str:
+    """Return the name of a line of a file, or of a row of a Parquet file."""
+    return f"{path}: {'row' if '.parquet' in Path(path).suffixes else 'line'} {row}"
 
 
 def read_rows(path: str | Path, column: str | None = None) -> Iterator[tuple[int, str]]:

@@ -94,15 +94,14 @@ def make_app(service: Service) -> Starlette:
     below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
     placed = [(endpoint.path, endpoint) for endpoint in ENDPOINTS]
     placed += [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
+    routes = [_route(service, endpoint, path) for path, endpoint in placed]
     root = service.settings.root_path
     if root:
-        plain = [_route(service, endpoint, path) for path, endpoint in placed]
         for path in (root, *(root + path for path, _ in placed)):
-            if any(route.path_regex.match(path) for route in plain):
+            if any(route.path_regex.match(path) for route in routes):
                 raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
         ends = [("", endpoint) for path, endpoint in placed if path == "/"]
-        placed += [(root + path, endpoint) for path, endpoint in placed + ends]
-    routes = [_route(service, endpoint, path) for path, endpoint in placed]
+        routes += [_route(service, endpoint, root + path) for path, endpoint in placed + ends]
     middleware = []
     if service.settings.cors_origins:
         cors = Middleware(

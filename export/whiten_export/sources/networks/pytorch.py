@@ -59,7 +59,9 @@ class PyTorchModel(TokenModel):
         )
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
-        self.positions = usable_positions(self._config, empty_positions(self._config, trust_remote_code))
+        limited = usable_positions(self._config, 0) is not None
+        before = empty_positions(self._config, trust_remote_code) if limited else 0
+        self.positions = usable_positions(self._config, before)
         self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
