@@ -91,17 +91,21 @@ class AsyncEncoder:
         """
         until = moment_in("timeout", timeout)
         self.batcher.scheduler.check_room()
-        request = await self.request(
-            texts,
-            prompt_name=prompt_name,
-            prompt=prompt,
-            truncate=truncate,
-            truncate_dim=truncate_dim,
-            normalize_embeddings=normalize_embeddings,
-            precision=precision,
-        )
-        request.deadline = until
-        return await self.answer(request)
+        try:
+            async with asyncio.timeout(None if until == math.inf else until - time.monotonic()):
+                request = await self.request(
+                    texts,
+                    prompt_name=prompt_name,
+                    prompt=prompt,
+                    truncate=truncate,
+                    truncate_dim=truncate_dim,
+                    normalize_embeddings=normalize_embeddings,
+                    precision=precision,
+                )
+                request.deadline = until
+                return await self.answer(request)
+        except TimeoutError:
+            raise DeadlineExceededError(f"not computed within {timeout:.3g} s") from None
 
     async def request(self, texts: str | Iterable[str], **options: Any) -> Request:
         """Tokenise texts with the options of `encode`, in another thread if they are long, and return a request."""
@@ -111,8 +115,8 @@ class AsyncEncoder:
             return self.batcher.request(texts, **options)
         return await asyncio.to_thread(self.batcher.request, texts, **options)
 
-    async def answer(self, request: Request, timed: bool = True) -> NDArray[Any]:
-        """Queue a request and wait for its vectors, until its deadline if the caller has no timer of its own."""
+    async def answer(self, request: Request) -> NDArray[Any]:
+        """Queue a request and wait for its vectors; the caller cancels this at the deadline."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
 
@@ -120,17 +124,13 @@ class AsyncEncoder:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(_wake, answered)
 
-        seconds = request.deadline - time.monotonic()
-        timer = None if seconds == math.inf or not timed else loop.call_later(seconds, _end, answered)
         try:
             self.batcher.queue(request, done, wake=False)
-            loop.call_soon(self.batcher.scheduler.wake)  # after other tasks that are ready: their texts share a batch
+            loop.call_soon(
+                self.batcher.scheduler.compute_or_wake
+            )  # after other tasks that are ready: they share a batch
             await answered
-        except TimeoutError:
-            raise DeadlineExceededError(f"not computed within {max(seconds, 0):.3g} s") from None
         finally:
-            if timer is not None:
-                timer.cancel()
             self.batcher.scheduler.cancel(request)
         if request.error is not None:
             raise request.error
@@ -186,12 +186,6 @@ class AsyncEncoder:
 def _wake(answered: "asyncio.Future[None]") -> None:
     if not answered.done():
         answered.set_result(None)
-
-
-def _end(answered: "asyncio.Future[None]") -> None:
-    """End a wait that has lasted too long."""
-    if not answered.done():
-        answered.set_exception(TimeoutError())
 
 
 def _characters(texts: object, prompt: str | None) -> int:

@@ -1,5 +1,6 @@
 """Hold the requests that wait, and form batches of their texts. No threads: callers hold a lock."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ import numpy as np
 
 from whiten_runtime.inference.batching import Schedule, token_budget, workers_for
 from whiten_runtime.inference.engine import TokenRunner
-from whiten_serving.requests import Batch, Item, Request
+from whiten_serving.requests import Batch, Item, Rate, Request
 
 WINDOW = 256
 """Number of texts, the oldest ones, from which a batch is formed: about ten batches of short texts."""
@@ -30,6 +31,7 @@ class Line:
         self.schedule = schedule
         self.running = 0
         self.tokens = 0  # that wait
+        self.single = Rate()  # of batches of one text
         self.window: list[Item] = []
         self.rest: deque[Request] = deque()
 
@@ -133,9 +135,19 @@ class Queue:
             self.requests -= request.waiting == 0
         return batch
 
-    def end(self, batch: Batch) -> None:
-        """Note that a batch does not run any more."""
-        self._lines[batch.runner].running -= 1
+    def end(self, batch: Batch, seconds: float | None = None) -> None:
+        """Note that a batch does not run any more, and how long it took if it was computed."""
+        line = self._lines[batch.runner]
+        line.running -= 1
+        if seconds is not None and batch.texts == 1:
+            line.single.add(batch.tokens, seconds)
+
+    def seconds_of_text(self) -> float:
+        """Return the time of the text that waits, as far as is known; infinite if several wait, or none."""
+        lines = [line for line in self._lines.values() if line.tokens]
+        if len(lines) != 1 or self.requests != 1:
+            return math.inf
+        return lines[0].single.seconds_for(lines[0].tokens) or math.inf
 
 
 def companions(lengths: Sequence[int], budget: int, full: int, pairs: int | None = None) -> list[int]:

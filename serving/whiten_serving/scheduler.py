@@ -32,6 +32,9 @@ from whiten_serving.requests import (
 )
 
 _log = logging.getLogger("whiten.serving")
+_AT_ONCE = 0.0015
+"""Seconds of work up to which a request that is there by itself is computed by the thread that asks for it: handing it
+to a lane and its vectors back takes a quarter of a millisecond."""
 _PAUSE = 0.05
 """Seconds after which a lane that could not take a batch tries again."""
 _CLOSED = "the batcher was closed before this was computed"
@@ -117,6 +120,21 @@ class Scheduler:
             with self._changed:
                 self._wake()
 
+    def compute_or_wake(self) -> None:
+        """Compute in the caller's thread what waits, if it takes a moment and nothing else runs; else wake a lane."""
+        if self._busy or self._queue.requests > 1:
+            self.wake()
+            return
+        ended, taken = list[Request](), None
+        with self._changed:
+            if self._queue.seconds_of_text() <= _AT_ONCE:
+                taken = self._start(ended)
+            else:
+                self._wake()
+        _tell(ended)
+        if taken is not None:
+            self._run(*taken)
+
     def _wake(self) -> None:
         """Wake a lane that sleeps, if there is one and something for it; callers hold the lock."""
         if self._asleep and self._queue.ready:
@@ -176,39 +194,48 @@ class Scheduler:
                 continue
             if taken is None:
                 return
-            batch, alone = taken
-            start, computed = time.perf_counter(), False
-            try:
-                computed = self._compute(batch, alone)
-            except Exception as error:  # nobody may wait for ever, whatever went wrong
-                _log.exception("a batch failed")
-                self._fail(batch.parts, error)
-            share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
-            with self._changed:
-                self._busy -= 1
-                self._queue.end(batch)
-                if computed:
-                    self._rate.add(batch.tokens, (time.perf_counter() - start) * share)
+            self._run(*taken)
+
+    def _run(self, batch: Batch, alone: bool) -> None:
+        """Compute a batch, give its texts an outcome, and note how long it took."""
+        start, computed = time.perf_counter(), False
+        try:
+            computed = self._compute(batch, alone)
+        except Exception as error:  # nobody may wait for ever, whatever went wrong
+            _log.exception("a batch failed")
+            self._fail(batch.parts, error)
+        seconds = time.perf_counter() - start
+        share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
+        with self._changed:
+            self._busy -= 1
+            self._queue.end(batch, seconds if computed else None)
+            if computed:
+                self._rate.add(batch.tokens, seconds * share)
 
     def _next(self) -> tuple[Batch, bool] | None:
         """Wait for a batch; return it, and whether it has all threads. Returns None if the scheduler is closed."""
         while True:
             ended: list[Request] = []
             with self._changed:
-                batch = self._take(ended)
-                if batch is not None:
-                    self._busy += 1
-                    self._wake()
-                    crowd = self.lanes if self._queue.ready else self._busy
-                    alone = 2 * crowd <= batch.runner.schedule.workers  # at least half the threads would be idle
-                elif not ended:
+                taken = self._start(ended)
+                if taken is None and not ended:
                     if self._closed:
                         return None
                     self._asleep += 1
                     self._changed.wait()
             _tell(ended)
-            if batch is not None:
-                return batch, alone
+            if taken is not None:
+                return taken
+
+    def _start(self, ended: list[Request]) -> tuple[Batch, bool] | None:
+        """Take a batch, if there is one, for a lane that is busy from now on; callers hold the lock."""
+        batch = self._take(ended)
+        if batch is None:
+            return None
+        self._busy += 1
+        self._wake()
+        crowd = self.lanes if self._queue.ready else self._busy
+        return batch, 2 * crowd <= batch.runner.schedule.workers  # at least half the threads would be idle
 
     def _take(self, ended: list[Request]) -> Batch | None:
         """Return a batch, if there is one, and note whom to tell that it has ended; callers hold the lock.

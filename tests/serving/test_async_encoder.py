@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from support.corpus import sentences
-from support.runners import FakeRunner
+from support.runners import FakeRunner, vectors_of
 from support.vectors import worst
 from whiten import Encoder, WhitenError
+from whiten_runtime.errors import NoVectorError
 from whiten_serving import AsyncEncoder, DeadlineExceededError
 
 CLOSE = 1e-5
@@ -50,6 +51,12 @@ async def begun(runner: FakeRunner, task: "asyncio.Task[Any]") -> "asyncio.Task[
 async def waiting(encoder: AsyncEncoder, requests: int) -> None:
     """Return when so many requests wait."""
     while encoder.stats().queue_requests < requests:
+        await asyncio.sleep(0.001)
+
+
+async def rested(encoder: AsyncEncoder) -> None:
+    """Return when no lane computes."""
+    while encoder.stats().lanes_busy:
         await asyncio.sleep(0.001)
 
 
@@ -190,3 +197,67 @@ def test_a_loop_that_is_closed_while_a_batch_runs_harms_nobody(tiny: Encoder) ->
         await encoder.close()
 
     run(later())
+
+
+class ThreadRunner(FakeRunner):
+    """Notes in which thread each batch ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[str] = []
+
+    def run(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
+        self.threads.append(threading.current_thread().name)
+        return super().run(ids, prompt_tokens, alone=alone)
+
+
+@pytest.mark.parametrize(
+    ("bound", "tasks", "own"), [(60.0, 1, True), (0.0, 1, False), (60.0, 2, False)], ids=["quick", "slow", "two"]
+)
+def test_a_quick_text_that_is_by_itself_is_computed_without_a_lane(
+    tiny: Encoder, monkeypatch: pytest.MonkeyPatch, bound: float, tasks: int, own: bool
+) -> None:
+    monkeypatch.setattr("whiten_serving.scheduler._AT_ONCE", bound)
+
+    async def main() -> None:
+        runner = ThreadRunner()
+        async with with_runner(tiny, runner) as encoder:
+            await encoder.encode("a")  # measured in a lane
+            await rested(encoder)
+            assert runner.threads == ["whiten-lane"]
+            texts = ["b", "c"][:tasks]
+            for text, vector in zip(texts, await asyncio.gather(*map(encoder.encode, texts)), strict=True):
+                ids = tiny.tokenized([text]).ids
+                assert np.array_equal(vector, vectors_of(ids)[0])
+            here = threading.current_thread().name
+            assert set(runner.threads[1:]) == ({here} if own else {"whiten-lane"})
+            await rested(encoder)
+            assert encoder.stats().queue_tokens == 0
+
+    run(main())
+
+
+def test_a_text_that_fails_without_a_lane_raises_and_the_next_is_computed(
+    tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whiten_serving.scheduler._AT_ONCE", 60.0)
+
+    class FailingRunner(ThreadRunner):
+        def run(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
+            vectors = super().run(ids, prompt_tokens, alone=alone)
+            if len(self.threads) == 2:
+                raise NoVectorError({0: "has no vector (poison)"})
+            return vectors
+
+    async def main() -> None:
+        runner = FailingRunner()
+        async with with_runner(tiny, runner) as encoder:
+            await encoder.encode("a")
+            await rested(encoder)
+            with pytest.raises(NoVectorError, match="poison"):
+                await encoder.encode("b")
+            await encoder.encode("c")
+            here = threading.current_thread().name
+            assert runner.threads == ["whiten-lane", here, here]
+
+    run(main())

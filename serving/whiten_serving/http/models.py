@@ -26,7 +26,7 @@ class Embeds(Protocol):
     async def request(self, texts: str | Iterable[str], **options: Any) -> Request:
         """Tokenise texts, and return a request for `answer`."""
 
-    async def answer(self, request: Request, timed: bool = True) -> NDArray[Any]:
+    async def answer(self, request: Request) -> NDArray[Any]:
         """Queue a request and wait for its vectors."""
 
     async def close(self, wait: bool = True) -> None:

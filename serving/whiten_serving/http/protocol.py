@@ -1,4 +1,4 @@
-"""Speak HTTP/1.1 as uvicorn does, but read the bodies of requests that offer an upgrade, and bound headers."""
+"""Speak HTTP/1.1 as uvicorn does, but read bodies behind offers of an upgrade, bound heads, and write answers whole."""
 
 from typing import Any
 
@@ -17,6 +17,9 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         self.parser = _Parser(self)
         self.pending = 0
         self.in_head = True
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(_WholeWrites(transport, self.loop))
 
     def on_message_begin(self) -> None:
         self.in_head = True
@@ -44,6 +47,31 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         fields = b"".join(b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade")
         version = self.parser.get_http_version().encode()
         return b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, fields)
+
+
+class _WholeWrites:
+    """Writes in one piece what a turn of the event loop gives: the head and the body of an answer, mostly."""
+
+    def __init__(self, transport: Any, loop: Any) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._transport.writelines(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class _Parser(httptools.HttpRequestParser):

@@ -154,7 +154,7 @@ async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: di
         message = f"a text has more than num_ctx, {wanted.context}, tokens; send shorter texts, or leave num_ctx out"
         raise ApiError("context_length_exceeded", message, "num_ctx")
     try:
-        return await served.embeds.answer(request, timed=False)
+        return await served.embeds.answer(request)
     except Exception as error:
         raise of_answer(error) from error
     finally:

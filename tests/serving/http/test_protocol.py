@@ -169,3 +169,38 @@ def test_long_heads_and_bodies_are_read() -> None:
     head = b"".join(b"a%d: %b\r\n" % (number, b"b" * 500) for number in range(60))
     parts = [POST + head, head.replace(b"a", b"c") + b"content-length: 300000\r\n\r\n", *[b"x" * 30_000] * 10]
     assert bodies(asyncio.run(exchange(parts))) == ["POST " + "x" * 300_000]
+
+
+def test_an_answer_is_written_in_one_piece() -> None:
+    class Transport(asyncio.Transport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.writes: list[list[bytes]] = []
+
+        def writelines(self, parts: Any) -> None:
+            self.writes.append(list(parts))
+
+        def is_closing(self) -> bool:
+            return [] in self.writes
+
+        def pause_reading(self) -> None:
+            pass
+
+        def resume_reading(self) -> None:
+            pass
+
+        def close(self) -> None:
+            self.writes.append([])
+
+    async def main() -> None:
+        config = uvicorn.Config(echo, http=Protocol, ws="none", lifespan="off", log_config=None)
+        config.load()
+        transport, protocol = Transport(), Protocol(config, ServerState(), {})
+        protocol.connection_made(transport)
+        protocol.data_received(POST + THREE + b"abc" + POST + b"connection: close\r\n" + THREE + b"def")
+        while [] not in transport.writes:
+            await asyncio.sleep(0)
+        written = [b"".join(parts) for parts in transport.writes if parts]
+        assert [answer.partition(b"\r\n\r\n")[2] for answer in written] == [b"POST abc", b"POST def"]
+
+    asyncio.run(asyncio.wait_for(main(), 20))
