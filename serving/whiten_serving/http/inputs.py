@@ -41,6 +41,9 @@ _HALF = re.compile(
 _ITEM = 80
 """Bytes that an item of a list takes besides what it says: a text of two letters, or an empty list, and its place."""
 
+_LONG = 1_000_000
+"""Bytes of an input from which on its texts are counted before they are decoded."""
+
 _UNQUEUED = 100_000
 """Characters of a request at most on routes whose work no queue bounds: they take about a second."""
 
@@ -149,6 +152,7 @@ class Inputs:
 
     async def texts(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         """Return the texts of a request. Token ids are turned back into texts in another thread."""
+        self._check_quotes(bytes(given), param)
         try:
             found = parsed(_TEXTS, given, param)
         except ApiError as error:
@@ -185,6 +189,11 @@ class Inputs:
             message = f"{param} holds {total} {what}, and {_UNQUEUED} may; send it in parts"
             raise ApiError("text_too_long", message, param)
 
+    def _check_quotes(self, written: bytes, param: str) -> None:
+        """Check the number of texts of a long input before they take ten times its memory."""
+        if len(written) > _LONG:
+            self._check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
+
     def _check_count(self, count: int, param: str) -> None:
         most = self._settings.max_texts
         if count > most:
@@ -194,6 +203,7 @@ class Inputs:
     async def _of_ids(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         if self._settings.token_ids == "reject":
             raise ApiError("token_ids", _REMEDY, param)
+        self._check_count(bytes(given).count(b"[") - 1, param)
         rows: list[Any] = parsed(_IDS, given, param)
         if type(rows[0]) is int:
             rows = [rows]

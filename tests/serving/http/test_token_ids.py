@@ -4,6 +4,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from support.asgi import asked
@@ -74,3 +75,26 @@ def test_the_bundles_own_ids(app_with: Any, reference: Encoder) -> None:
     assert_near(answer.json(), reference.encode(["hello more"] * 2, normalize_embeddings=True))
     assert asked(app, "POST", "/embed", {"inputs": [10**6]}).status == 422
     assert asked(app, "POST", "/embed", {"inputs": [1] * 100_001}).status == 413
+
+
+@pytest.mark.parametrize("item", ["ab", "", "a\\", []], ids=["texts", "empty", "backslashes", "ids"])
+def test_many_tiny_items_are_counted_before_they_are_decoded(
+    app_with: Any, monkeypatch: pytest.MonkeyPatch, item: object
+) -> None:
+    decoded: list[int] = []
+
+    class Decoder:
+        def decode(self, written: bytes) -> Any:
+            decoded.append(len(written))
+            return msgspec.json.decode(written, type=str | list[str])
+
+    monkeypatch.setattr("whiten_serving.http.inputs._TEXTS", Decoder())
+    answer = asked(app_with(token_ids="own"), "POST", "/v1/embeddings", {"input": [item] * 400_000})
+    assert (answer.status, answer.json()["error"]["code"]) == (413, "too_many_texts")
+    assert not decoded or item == []
+
+
+@pytest.mark.parametrize("text", ['"' * 600_000, '\\"' * 300_000, ('", "' * 150_000)])
+def test_quotes_within_a_text_are_no_texts(app_with: Any, text: str) -> None:
+    answer = asked(app_with(), "POST", "/v1/embeddings", {"input": text})
+    assert (answer.status, answer.headers["x-whiten-truncated"]) == (200, "1")
