@@ -32,7 +32,7 @@ from whiten_serving.requests import (
 )
 
 _log = logging.getLogger("whiten.serving")
-_AT_ONCE = 0.0015
+_AT_ONCE = 0.003
 """Seconds of work up to which a request that is there by itself is computed by the thread that asks for it: handing it
 to a lane and its vectors back takes a quarter of a millisecond."""
 _PAUSE = 0.05
