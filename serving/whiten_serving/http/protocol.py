@@ -66,8 +66,8 @@ class _WholeWrites:
         self._transport.close()
 
     def _flush(self) -> None:
-        if self._parts:
-            parts, self._parts = self._parts, []
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():  # else the client has gone
             self._transport.writelines(parts)
 
     def __getattr__(self, name: str) -> Any:
