@@ -117,7 +117,7 @@ class Batcher:
             precision=precision,
         )
         request.deadline = until
-        self.queue(request, lambda done: _settle(future, done))
+        self.queue(request, lambda done: _set_outcome(future, done))
         future.add_done_callback(lambda done: self._depart(done, request))
         return future
 
@@ -195,7 +195,7 @@ class Batcher:
         self.close()
 
 
-def _settle(future: "Future[NDArray[Any]]", request: Request) -> None:
+def _set_outcome(future: "Future[NDArray[Any]]", request: Request) -> None:
     """Give a request's outcome to a future, unless that was cancelled meanwhile."""
     request.done = _nothing  # it holds the future, which holds the request: memory would wait for the collector
     with suppress(InvalidStateError):

@@ -42,14 +42,14 @@ class Line:
 
     def fill(self) -> list[Item]:
         """Fill the window with the oldest texts that somebody still waits for, and return it."""
-        self.window = [item for item in self.window if not item[0].over]
+        self.window = [item for item in self.window if not item[0].finished]
         while self.rest and len(self.window) < WINDOW:
             request = self.rest[0]
-            end = min(len(request.lengths), request.windowed + WINDOW - len(self.window))
-            if not request.over:
-                self.window += [(request, index) for index in range(request.windowed, end)]
-                request.windowed = end
-            if request.over or end == len(request.lengths):
+            end = min(len(request.lengths), request.in_window + WINDOW - len(self.window))
+            if not request.finished:
+                self.window += [(request, index) for index in range(request.in_window, end)]
+                request.in_window = end
+            if request.finished or end == len(request.lengths):
                 self.rest.popleft()
         return self.window
 
@@ -86,19 +86,19 @@ class Queue:
             self._lines[request.runner] = Line(request.runner.schedule)
         line = self._lines[request.runner]
         line.rest.append(request)
-        line.tokens += request.waiting
-        self.tokens += request.waiting
+        line.tokens += request.queued_tokens
+        self.tokens += request.queued_tokens
         self.requests += 1
 
     def drop(self, request: Request) -> None:
         """Forget the texts of a request that wait, if any do; the caller marks it as over."""
-        if request.waiting:
-            self._lines[request.runner].tokens -= request.waiting
-            self.tokens -= request.waiting
+        if request.queued_tokens:
+            self._lines[request.runner].tokens -= request.queued_tokens
+            self.tokens -= request.queued_tokens
             self.requests -= 1
-            request.waiting = 0
+            request.queued_tokens = 0
 
-    def late(self, now: float) -> list[Request]:
+    def expired(self, now: float) -> list[Request]:
         """Return requests of the windows whose deadline has passed."""
         windows = [line.fill() for line in self._lines.values()]
         return list({request: None for window in windows for request, _ in window if now >= request.deadline})
@@ -131,8 +131,8 @@ class Queue:
         self.tokens -= batch.tokens
         for request, tokens in taken:
             request.started = request.started or now
-            request.waiting -= tokens
-            self.requests -= request.waiting == 0
+            request.queued_tokens -= tokens
+            self.requests -= request.queued_tokens == 0
         return batch
 
     def end(self, batch: Batch, seconds: float | None = None) -> None:

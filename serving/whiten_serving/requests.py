@@ -55,20 +55,20 @@ class Request:
     ended: float = 0.0  # when its last text was computed
     lengths: list[int] = field(init=False)  # tokens of each text; an empty one counts as one
     tokens: int = field(init=False)
-    waiting: int = field(init=False)  # tokens that no lane has taken
+    queued_tokens: int = field(init=False)  # tokens that no lane has taken
     left: int = field(init=False)  # texts that are not computed
-    windowed: int = 0  # texts that are or were in the window of the queue
-    over: bool = False  # it has its outcome, or its caller has gone
+    in_window: int = 0  # texts that are or were in the window of the queue
+    finished: bool = False  # it has its outcome, or its caller has gone
     result: NDArray[Any] | None = None
     error: Exception | None = None
     vectors: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         self.lengths = [len(row) or 1 for row in self.texts.ids]
-        self.tokens = self.waiting = sum(self.lengths)
+        self.tokens = self.queued_tokens = sum(self.lengths)
         self.left = len(self.lengths)
 
-    def keep(self, indices: list[int], vectors: NDArray[np.float32]) -> bool:
+    def store(self, indices: list[int], vectors: NDArray[np.float32]) -> bool:
         """Take the vectors of some of its texts, and return whether all are there."""
         if len(indices) == len(self.lengths):
             self.vectors = vectors
@@ -146,8 +146,8 @@ class Counters:
     padding: int = 0  # tokens of padding that were computed
     batches: int = 0
     rejected: int = 0  # requests refused because too much waited
-    departed: int = 0  # requests cancelled before they were computed
-    late: int = 0  # requests whose deadline passed before they were computed
+    cancelled: int = 0  # requests cancelled before they were computed
+    expired: int = 0  # requests whose deadline passed before they were computed
 
     def add(self, batch: Batch) -> None:
         """Count a batch that was computed."""

@@ -65,7 +65,7 @@ class Scheduler:
         self.on_batch = on_batch
         self._process = os.getpid()
         lock = RLock()
-        self._changed, self._settled = Condition(lock), Condition(lock)  # for lanes; for those who wait for an end
+        self._changed, self._outcome = Condition(lock), Condition(lock)  # for lanes; for those who wait for an end
         self._threads: list[Thread] = []
         self._queue = Queue()
         self._counters = Counters()
@@ -90,9 +90,9 @@ class Scheduler:
             return
         seconds = self._rate.seconds_for(waiting) / self.lanes
         if waiting + tokens > self.max_queue_tokens:
-            why = f"{waiting} tokens wait, and {self.max_queue_tokens} may"
+            why = f"the queue has {waiting} tokens (limit {self.max_queue_tokens})"
         elif self.max_wait is not None and seconds * (waiting + tokens) / waiting > self.max_wait:
-            why = f"{seconds:.1f} s of work wait, and {self.max_wait:g} s may"
+            why = f"{seconds:.1f} s of work are queued (limit {self.max_wait:g} s)"
         else:
             return
         with self._changed:
@@ -131,7 +131,7 @@ class Scheduler:
                 taken = self._start(ended)
             else:
                 self._wake()
-        _tell(ended)
+        _notify(ended)
         if taken is not None:
             self._run(*taken)
 
@@ -143,11 +143,11 @@ class Scheduler:
 
     def cancel(self, request: Request) -> None:
         """Forget a request whose caller has gone; does nothing if it has its outcome."""
-        if not request.over:
+        if not request.finished:
             with self._changed:
-                if not request.over and request.submitted:
-                    self._counters.departed += request.waiting > 0
-                    self._settle(request)
+                if not request.finished and request.submitted:
+                    self._counters.cancelled += request.queued_tokens > 0
+                    self._set_outcome(request)
 
     def stats(self) -> Stats:
         """Return what waits and runs now, and what was done so far."""
@@ -165,7 +165,7 @@ class Scheduler:
             left = list(self._open)
             self._changed.notify_all()
         if not wait:
-            self._fail([request for request in left if request.waiting], WhitenError(_CLOSED))
+            self._fail([request for request in left if request.queued_tokens], WhitenError(_CLOSED))
         for lane in {*self._threads} - {current_thread()}:
             lane.join()
 
@@ -175,10 +175,10 @@ class Scheduler:
             self._ended.add(runner)
             left = [request for request in self._open if request.runner is runner]
         if not wait:
-            self._fail([request for request in left if request.waiting], WhitenError(_CLOSED))
+            self._fail([request for request in left if request.queued_tokens], WhitenError(_CLOSED))
         if current_thread() not in self._threads:
             with self._changed:
-                self._settled.wait_for(lambda: all(request.over for request in left))
+                self._outcome.wait_for(lambda: all(request.finished for request in left))
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -223,7 +223,7 @@ class Scheduler:
                         return None
                     self._asleep += 1
                     self._changed.wait()
-            _tell(ended)
+            _notify(ended)
             if taken is not None:
                 return taken
 
@@ -244,17 +244,17 @@ class Scheduler:
         memory: nobody may wait for ever.
         """
         try:
-            for request in self._queue.late(time.monotonic()):
+            for request in self._queue.expired(time.monotonic()):
                 error = DeadlineExceededError(f"not computed within {request.deadline - request.submitted:.1f} s")
                 ended.append(request)
-                self._counters.late += 1
-                self._settle(request, error)
+                self._counters.expired += 1
+                self._set_outcome(request, error)
             return self._queue.take(self.lanes - self._busy, self.max_batch_tokens)
         except Exception as reason:
             _log.exception("no batch could be formed")
             if (oldest := self._queue.oldest()) is not None:
                 ended.append(oldest)
-                self._settle(oldest, reason)
+                self._set_outcome(oldest, reason)
             return None
 
     def _compute(self, batch: Batch, alone: bool) -> bool:
@@ -268,51 +268,51 @@ class Scheduler:
                 return False
             for request, indices in batch.parts.items():  # a text must not fail the requests that share its batch
                 for index in indices:
-                    if not request.over:
+                    if not request.finished:
                         self._compute(Batch.of([(request, index)]), alone)
             return False
-        self._give(batch, vectors)
+        self._deliver(batch, vectors)
         for watch in self.on_batch:
             _call(watch, BatchRun(batch.runner, batch.texts, batch.tokens, vectors))
         return True
 
-    def _give(self, batch: Batch, vectors: NDArray[np.float32]) -> None:
+    def _deliver(self, batch: Batch, vectors: NDArray[np.float32]) -> None:
         """Give vectors to their requests, and tell the callers of those that are complete."""
         bad = rows_not_finite(vectors)
-        settled, end = list[Request](), 0
+        finished, end = list[Request](), 0
         try:
             with self._changed:
                 self._counters.add(batch)
                 for request, indices in batch.parts.items():
                     start, end = end, end + len(indices)
-                    if request.over:
+                    if request.finished:
                         continue
                     lost = [index for row, index in enumerate(indices, start) if row in bad]
-                    if lost or request.keep(indices, vectors[start:end].copy()):
-                        settled.append(request)
-                        self._settle(request, NoVectorError(dict.fromkeys(lost, NOT_FINITE)) if lost else None)
+                    if lost or request.store(indices, vectors[start:end].copy()):
+                        finished.append(request)
+                        self._set_outcome(request, NoVectorError(dict.fromkeys(lost, NOT_FINITE)) if lost else None)
         finally:  # even if memory is short for the others
-            for request in settled:
+            for request in finished:
                 request.complete()
-            _tell(settled)
+            _notify(finished)
 
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
         """Give requests that have no outcome an error."""
         with self._changed:
-            failed = [request for request in requests if not request.over]
+            failed = [request for request in requests if not request.finished]
             for request in failed:
-                self._settle(request, error)
-        _tell(failed)
+                self._set_outcome(request, error)
+        _notify(failed)
 
-    def _settle(self, request: Request, error: Exception | None = None) -> None:
+    def _set_outcome(self, request: Request, error: Exception | None = None) -> None:
         """Note that a request has its outcome, or that its caller has gone; callers hold the lock."""
-        request.over, request.error = True, error
+        request.finished, request.error = True, error
         self._queue.drop(request)
         self._open.discard(request)
-        self._settled.notify_all()
+        self._outcome.notify_all()
 
 
-def _tell(requests: Iterable[Request]) -> None:
+def _notify(requests: Iterable[Request]) -> None:
     """Tell callers that their requests have outcomes."""
     for request in requests:
         _call(request.done, request)

@@ -97,7 +97,7 @@ class AppSettings:
             raise UsageError(f"{unknown[0]} is not an option of the application; those are {', '.join(known)}")
         return cls(**named)
 
-    def told(self) -> dict[str, object]:
+    def public(self) -> dict[str, object]:
         """Return the options by their names, as /info tells them: of keys and their files, whether there are any."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: bool(value) if name in _SECRET else value for name, value in values.items()}

@@ -199,7 +199,7 @@ def test_an_encoder_closed_meanwhile_fails_requests_with_one_line(golden: Path) 
         request = batcher.request("a")
         encoder.close()
         batcher.queue(request, lambda done: None)
-        until(lambda: request.over)
+        until(lambda: request.finished)
         assert "this encoder was closed" in str(request.error)
         with pytest.raises(WhitenError, match="this encoder was closed"):
             batcher.submit("a")
@@ -234,7 +234,7 @@ def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future
     assert early.result(60).shape == (3,)
     assert first.result(60).shape == (3,)
     assert runner.texts == 2
-    assert batcher.stats().counted.late == 3
+    assert batcher.stats().counted.expired == 3
 
 
 def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Encoder) -> None:
@@ -245,7 +245,7 @@ def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Enc
         assert wait(futures[:50], timeout=30).not_done == set()
         with pytest.raises(CancelledError):
             futures[0].result(1)
-        until(lambda: batcher.stats().counted.departed == 50)
+        until(lambda: batcher.stats().counted.cancelled == 50)
         assert first.cancel()  # it runs already: nobody gets its vector
         runner.open.set()
         assert all(future.result(60).shape == (2, 3) for future in futures[50:])

@@ -95,7 +95,7 @@ def test_the_oldest_text_is_always_in_the_next_batch() -> None:
         queue.end(batch)
         taken += batch.texts
     assert (taken, queue.tokens, queue.requests) == (texts, 0, 0)
-    assert not any(request.waiting for request in requests)
+    assert not any(request.queued_tokens for request in requests)
 
 
 def test_a_model_whose_requests_have_ended_is_not_kept() -> None:
@@ -106,12 +106,12 @@ def test_a_model_whose_requests_have_ended_is_not_kept() -> None:
     batch = queue.take(1, 3)
     assert batch is not None
     queue.end(batch)
-    (left,) = queue.late(np.inf) or [None]
+    (left,) = queue.expired(np.inf) or [None]
     assert left is not None
-    left.over = True
+    left.finished = True
     queue.drop(left)
     kept = weakref.ref(runner)
-    assert queue.late(0.0) == []
+    assert queue.expired(0.0) == []
     del batch, left, runner
     gc.collect()
     assert kept() is None

@@ -66,13 +66,13 @@ class QueueStates(RuleBasedStateMachine):
 
     def _drop(self, request: Request) -> None:
         """End a request, as the scheduler does; once more changes nothing."""
-        request.over = True
+        request.finished = True
         self.queue.drop(request)
         self.waiting = [text for text in self.waiting if text.request is not request]
 
     @rule()
     def drop_late(self) -> None:
-        late = self.queue.late(1.0)
+        late = self.queue.expired(1.0)
         oldest = [self.waiting_of(runner)[:WINDOW] for runner in self.runners]
         expected = {text.request for texts in oldest for text in texts if text.request.deadline <= 1}
         assert set(late) == expected
@@ -123,7 +123,7 @@ class QueueStates(RuleBasedStateMachine):
         assert self.queue.tokens == sum(text.length for text in self.waiting)
         assert self.queue.requests == len({text.request for text in self.waiting})
         for request in self.requests:
-            assert request.waiting == sum(text.length for text in self.waiting if text.request is request)
+            assert request.queued_tokens == sum(text.length for text in self.waiting if text.request is request)
         for runner in self.runners:
             assert self.count(runner) <= runner.schedule.workers
 

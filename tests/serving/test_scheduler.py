@@ -191,7 +191,7 @@ def test_an_error_after_a_batch_fails_requests_and_no_lane(opened: Opened, monke
         raise ValueError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Request, "keep", keep)
+        patch.setattr(Request, "store", keep)
         request = request_of(runner, [1], done=ended)
         lanes.submit(request)
         ended.wait(1)
@@ -207,14 +207,14 @@ def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_
 ) -> None:
     lanes, runner, ended, _ = held(opened, budget=1000)
     requests = [request_of(runner, [place], done=ended) for place in range(5)]
-    keep = Request.keep
+    keep = Request.store
 
     def short(self: Request, indices: list[int], vectors: np.ndarray) -> bool:
         if self is requests[2]:
             raise MemoryError
         return keep(self, indices, vectors)
 
-    monkeypatch.setattr(Request, "keep", short)
+    monkeypatch.setattr(Request, "store", short)
     for request in requests:
         lanes.submit(request)
     runner.open.set()
@@ -226,7 +226,7 @@ def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_
 def test_a_lane_goes_on_where_taking_fails_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes, runner, ended = opened(budget=20), FakeRunner(), Ended()
     failures = [MemoryError()] * 4
-    late, oldest = queue.Queue.late, queue.Queue.oldest
+    late, oldest = queue.Queue.expired, queue.Queue.oldest
 
     def short_at_first(function: Any) -> Any:
         def call(*arguments: Any) -> Any:
@@ -236,7 +236,7 @@ def test_a_lane_goes_on_where_taking_fails_twice(opened: Opened, monkeypatch: py
 
         return call
 
-    monkeypatch.setattr(queue.Queue, "late", short_at_first(late))
+    monkeypatch.setattr(queue.Queue, "expired", short_at_first(late))
     monkeypatch.setattr(queue.Queue, "oldest", short_at_first(oldest))
     request = request_of(runner, [1, 2], done=ended)
     lanes.submit(request)
@@ -319,7 +319,7 @@ def test_work_is_bounded_in_seconds_at_the_measured_rate(opened: Opened) -> None
     while lanes.stats().queue_seconds * (accepted + 1) <= 0.5 * max(accepted, 1):
         lanes.submit(request_of(runner, [1] * 16, done=ended))
         accepted += 1
-    with pytest.raises(OverloadedError, match="s of work wait, and 0.5 s may") as error:
+    with pytest.raises(OverloadedError, match=r"s of work are queued \(limit 0.5 s") as error:
         lanes.submit(request_of(runner, [1] * 16))
     assert 0 < accepted * 16 / 500 <= 1  # sleeps take longer than asked for
     assert 0.25 < error.value.retry_after <= 0.5

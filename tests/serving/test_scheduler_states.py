@@ -88,7 +88,7 @@ class SchedulerStates(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.taken))
-        before = request.over
+        before = request.finished
         self.scheduler.cancel(request)
         if not before:
             self.gone.add(request)
@@ -122,7 +122,7 @@ class SchedulerStates(RuleBasedStateMachine):
         busy = [len([go for go in runner.runs if not go.is_set()]) for runner in self.runners]
         if any(go.is_set() for runner in self.runners for go in runner.runs):
             return False
-        waiting = {id(request.runner) for request in self.taken if request.waiting}
+        waiting = {id(request.runner) for request in self.taken if request.queued_tokens}
         may = [
             id(runner) in waiting and count < runner.schedule.workers
             for runner, count in zip(self.runners, busy, strict=True)
@@ -133,7 +133,7 @@ class SchedulerStates(RuleBasedStateMachine):
     @invariant()
     def every_request_ends_once(self) -> None:
         for request in self.taken:
-            if not request.over:
+            if not request.finished:
                 assert not self.told[request]
             elif request in self.gone:
                 assert self.told[request] == 0
@@ -159,7 +159,7 @@ class SchedulerStates(RuleBasedStateMachine):
 
     @invariant()
     def counts_what_waits(self) -> None:
-        waiting = [request.waiting for request in self.taken if request.waiting]
+        waiting = [request.queued_tokens for request in self.taken if request.queued_tokens]
         stats = self.scheduler.stats() if hasattr(self, "scheduler") else None
         if stats is not None:
             assert (stats.queue_tokens, stats.queue_requests) == (sum(waiting), len(waiting))
@@ -179,7 +179,7 @@ class SchedulerStates(RuleBasedStateMachine):
             return not any(thread.is_alive() for thread in (closing, *self.closing))
 
         until(done)
-        assert all(request.over for request in self.taken)
+        assert all(request.finished for request in self.taken)
         self.every_request_ends_once()
         stats = self.scheduler.stats()
         assert (stats.queue_tokens, stats.queue_requests, stats.lanes_busy) == (0, 0, 0)

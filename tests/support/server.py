@@ -22,7 +22,7 @@ COMMAND = "from whiten_runtime.commands import console; from whiten_serving.comm
 COMMAND += "console.run(serve)"
 """The command `whiten serve`, for environments in which the package's entry points are not installed."""
 
-PATIENCE = 60.0
+WATCH_AFTER = 60.0
 """Seconds after which a server that says nothing has failed."""
 
 
@@ -55,7 +55,7 @@ class RunningServer:
         transport = httpx.HTTPTransport(uds=name.removeprefix("unix:")) if name.startswith("unix:") else None
         base = "http://test" if transport else f"http://{name}"
         self.client = httpx.Client(
-            base_url=base, transport=transport, timeout=PATIENCE, headers={"connection": "close"}
+            base_url=base, transport=transport, timeout=WATCH_AFTER, headers={"connection": "close"}
         )
         host, _, port = name.rpartition(":")
         self.address = (host.strip("[]"), int(port)) if port.isdigit() else name
@@ -64,7 +64,7 @@ class RunningServer:
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(WATCH_AFTER)
 
     @property
     def lines(self) -> list[str]:
@@ -91,7 +91,7 @@ class RunningServer:
 
     def wait(self) -> int:
         """Wait for the end, and return the exit code."""
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WATCH_AFTER)
 
     def call(self, method: str, path: str, body: object = None, headers: Any = None) -> httpx.Response:
         """Send one request."""
@@ -117,7 +117,7 @@ class Load:
         self._clients = [self._pool.submit(self._send, url, body) for _ in range(clients)]
 
     def _send(self, url: str, body: object) -> None:
-        with httpx.Client(timeout=PATIENCE) as client:
+        with httpx.Client(timeout=WATCH_AFTER) as client:
             while not self._stop.is_set() and not self.refused:
                 try:
                     self.answers.append(client.post(url, json=body))
@@ -142,13 +142,13 @@ def run(*arguments: object, variables: dict[str, str] | None = None) -> tuple[in
         text=True,
         env=environment(**(variables or {})),
         cwd=ROOT,
-        timeout=PATIENCE,
+        timeout=WATCH_AFTER,
         check=False,
     )
     return done.returncode, done.stderr
 
 
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+def until(condition: Callable[[], object], seconds: float = WATCH_AFTER) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not condition():

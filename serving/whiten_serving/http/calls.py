@@ -17,9 +17,8 @@ from whiten_serving.requests import OverloadedError
 
 T = TypeVar("T")
 
-PATIENCE = 0.2
-"""Seconds that a request runs before anybody watches whether its caller has gone: most are answered before, and a
-watcher costs a request more than its JSON."""
+WATCH_AFTER = 0.2
+"""Seconds before the disconnect of a caller is watched for; most requests end sooner, and a watcher has its cost."""
 
 SMALL = 200_000
 """Bytes of memory that a request may take uncounted: those of a body of 64 kB."""
@@ -33,7 +32,7 @@ _PREFIX, _NUMBERS = token_hex(8), count(1)
 
 @dataclass(slots=True)
 class Call:
-    """Holds what becomes known of one request on its way, for limits, logs and metrics."""
+    """State of one request, for limits, logs and metrics."""
 
     headers: dict[bytes, bytes]  # by lower-case name
     id: str  # that of the header x-request-id, or a new one
@@ -92,7 +91,7 @@ class Budget:
     def check_room(self) -> None:
         """Raise OverloadedError if the requests are more than may be, the present one among them."""
         if self.requests > self._most_requests:
-            self._refuse("requests", f"{self._most_requests} are worked on, and no more may be")
+            self._refuse("requests", f"{self._most_requests} are in flight, which is the limit")
 
     def reserve(self, call: Call, total: int) -> None:
         """Reserve memory for a request, so many bytes together with those that it has reserved already."""
@@ -100,7 +99,7 @@ class Budget:
         if total <= SMALL or more <= 0:
             return
         if self.bytes > call.reserved and self.bytes + more > self._most_bytes:
-            self._refuse("bytes", f"their bodies take {self.bytes} bytes of memory, and {self._most_bytes} may")
+            self._refuse("bytes", f"their bodies take {self.bytes} bytes of memory (limit {self._most_bytes})")
         self.bytes += more
         call.reserved = total
 
@@ -135,16 +134,16 @@ class Guarded:
         task = asyncio.current_task()
         assert task is not None
         self._task, self._before, self._loop = task, task.cancelling(), task.get_loop()
-        self._timer = self._loop.call_later(min(PATIENCE, self._call.remaining), self._look)
+        self._timer = self._loop.call_later(min(WATCH_AFTER, self._call.remaining), self._look)
 
     def _look(self) -> None:
         left = self._call.remaining
         if left <= 0:
-            self._end(ApiError("deadline", "the time of the request was over; send fewer texts at once, or try later"))
+            self._end(ApiError("deadline", "the request timed out; send fewer texts at once, or try later"))
             return
         if self._call.received and self._watcher is None:
             self._watcher = self._loop.create_task(self._watch())
-        self._timer = self._loop.call_later(left if self._watcher else min(PATIENCE, left), self._look)
+        self._timer = self._loop.call_later(left if self._watcher else min(WATCH_AFTER, left), self._look)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -71,7 +71,7 @@ async def read_body(
     declared = headers.get(b"content-length", b"0")
     if not declared.isdigit() or len(declared) > 18 or int(declared) > most:
         shown = declared[:20].decode("latin-1")
-        raise ApiError("body_too_large", f"the body holds {shown} bytes, and {most} may; send fewer texts at once")
+        raise ApiError("body_too_large", f"the body has {shown} bytes; the limit is {most}: send fewer texts")
     body: bytes | bytearray = b""
     more = True
     while more:
@@ -80,7 +80,7 @@ async def read_body(
             raise ClientGoneError
         part, more = message.get("body", b""), message.get("more_body", False)
         if len(body) + len(part) > most:
-            message = f"the body holds more than {most} bytes; send fewer texts at once"
+            message = f"the body has more bytes than the limit, {most}; send fewer texts"
             raise ApiError("body_too_large", message)
         if part:
             reserve(max(int(declared), len(body) + len(part)))
@@ -99,7 +99,7 @@ def parsed_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
     except ApiError as error:
         if error.code != "invalid_json" and (error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT):
             raise
-    fields = parsed(_FIELDS, _mended(body)).items()
+    fields = parsed(_FIELDS, _repaired(body)).items()
     kept = {name: raw for name, raw in fields if name not in _WITHOUT_EFFECT or bytes(raw) not in _WITHOUT_EFFECT[name]}
     return parsed(decoder, msgspec.json.encode(kept))
 
@@ -118,7 +118,7 @@ def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.R
         raise ApiError("invalid_json", "the body's JSON is nested too deeply; send a JSON object") from None
 
 
-def _mended(body: bytes | bytearray) -> bytes | bytearray:
+def _repaired(body: bytes | bytearray) -> bytes | bytearray:
     """Return JSON without a byte order mark, and with U+FFFD for each half of a surrogate pair."""
     if b"\0" in body:  # no JSON has one
         return body
@@ -171,7 +171,7 @@ class Inputs:
         most = self._settings.max_text_chars
         for index, text in enumerate(texts):
             if len(text) > most:
-                message = f"{param}[{index}] has {len(text)} characters, and {most} may; send it in parts"
+                message = f"{param}[{index}] has {len(text)} characters; the limit is {most}: send it in parts"
                 raise ApiError("text_too_long", message, param)
             if not text and self._settings.empty == "error":
                 raise ApiError("empty_text", f"{param}[{index}] is an empty text; leave it out", param)
@@ -186,7 +186,7 @@ class Inputs:
         """Check the length of all texts together, on routes whose work no queue bounds."""
         total = sum(lengths)
         if total > _UNQUEUED:
-            message = f"{param} holds {total} {what}, and {_UNQUEUED} may; send it in parts"
+            message = f"{param} has {total} {what}; the limit is {_UNQUEUED}: send it in parts"
             raise ApiError("text_too_long", message, param)
 
     def _check_quotes(self, written: bytes, param: str) -> None:
@@ -197,7 +197,7 @@ class Inputs:
     def _check_count(self, count: int, param: str) -> None:
         most = self._settings.max_texts
         if count > most:
-            message = f"{param} holds {count} texts, and {most} may; send several requests"
+            message = f"{param} has {count} texts; the limit is {most}: send several requests"
             raise ApiError("too_many_texts", message, param)
 
     async def _of_ids(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:

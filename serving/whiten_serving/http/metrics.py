@@ -144,7 +144,7 @@ class _OfModels:
             (
                 "dropped",
                 "Requests dropped before they were computed.",
-                {"departed": counted.departed, "late": counted.late},
+                {"cancelled": counted.cancelled, "expired": counted.expired},
             ),
         ):
             family = CounterMetricFamily(f"whiten_{name}", what, labels=["reason"])

@@ -36,7 +36,7 @@ _AT_ONCE = 32_768
 
 @dataclass(slots=True, kw_only=True)
 class Wanted:
-    """Holds what a request asks for; None where it does not say it."""
+    """A request for vectors, whatever its dialect; None where it does not say it."""
 
     texts: list[str]
     dimensions: int | None = None
@@ -133,7 +133,7 @@ class Service:
             "precision": wanted.precision,
         }
         if call.remaining <= 0:
-            raise ApiError("deadline", "the time of the request was over before it was computed; give it more")
+            raise ApiError("deadline", "the request timed out before it was computed; raise x-timeout-ms or --timeout")
         return await _computed(call, served, wanted, options)
 
 

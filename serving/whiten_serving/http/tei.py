@@ -231,7 +231,7 @@ async def info(service: Service, request: Request, call: Call) -> Response:
             "lanes": scheduler.lanes,
             "max_queue_tokens": scheduler.max_queue_tokens,
             "max_wait": scheduler.max_wait,
-            "options": settings.told(),
+            "options": settings.public(),
         },
     }
     return answer(json_of(described))

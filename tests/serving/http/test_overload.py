@@ -133,7 +133,7 @@ def test_callers_that_go_are_not_computed(gated: Any, caplog: pytest.LogCaptureF
     assert sum(" 499 " in record.message for record in caplog.records) == 50
     page = app.state.service.metrics.page().decode()
     assert 'whiten_requests_total{client="",model="bundle-v1",route="/v1/embeddings",status="499"} 50.0' in page
-    assert 'whiten_dropped_total{reason="departed"} 50.0' in page
+    assert 'whiten_dropped_total{reason="cancelled"} 50.0' in page
 
 
 def test_a_deadline_is_504_and_the_text_is_not_computed(gated: Any) -> None:
