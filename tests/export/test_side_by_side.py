@@ -12,8 +12,8 @@ from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaMod
 from whiten_export.proof.gate import Definition, Request, compute_expected
 from whiten_export.proof.probe_texts import token_batches
 from whiten_export.proof.reference import Composition, Head
-from whiten_export.sources.networks.network import keeps_nothing
-from whiten_export.sources.networks.pytorch import TorchReference
+from whiten_export.sources.load.network import keeps_nothing
+from whiten_export.sources.load.pytorch import TorchReference
 from whiten_runtime.reporter import Reporter
 
 TEXTS = tuple("abcdefgh")

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from support.checkpoints import random_network
 from support.families import FAMILIES, LAYERS
-from whiten_export.sources.families import family_of
-from whiten_export.sources.networks.pytorch import _hidden_states as hidden_states
+from whiten_export.sources.describe.families import family_of
+from whiten_export.sources.load.pytorch import _hidden_states as hidden_states
 
 OTHER_BLOCKS = ("albert", "xlm")
 """ALBERT has one block, which runs several times; XLM has lists of parts of blocks."""

@@ -32,10 +32,11 @@ from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.export_model import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources import families
-from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.opening import TokenModel, open_model
+from whiten_export.sources.describe import families
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.model import TokenModel
+from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN, scan_graph
 from whiten_runtime.bundle.parity import GATES, compare

@@ -15,8 +15,8 @@ from whiten import Encoder
 from whiten_export.pipeline import choose_whitening
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
+from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.parity import GATES, compare

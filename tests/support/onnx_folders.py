@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.networks.pytorch import PyTorchModel
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.load.pytorch import PyTorchModel
 
 
 def save_encoder(

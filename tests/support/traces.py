@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from torch import nn
 
-from whiten_export.sources import families
+from whiten_export.sources.describe import families
 
 Trace = Callable[[nn.Module, tuple[int, ...]], ir.Model]
 

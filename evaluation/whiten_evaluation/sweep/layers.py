@@ -16,7 +16,7 @@ from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import LAYERS_OUTPUT, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import text_alone
-from whiten_export.sources.opening import TokenModel
+from whiten_export.sources.model import TokenModel
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.parity import GATES, compare

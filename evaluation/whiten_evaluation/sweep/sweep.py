@@ -12,8 +12,8 @@ from whiten_evaluation.embedding import check_fit
 from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.search import Search, Sweep
 from whiten_evaluation.tasks.sts_files import StsData
-from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice, resolve_layers
+from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError

@@ -73,8 +73,8 @@ def export_bundle(
         fusions()  # a missing package is reported before the work
     if out is not None:
         check_place(out, replace)
-    checkpoint, model = open_source(recipe, report)
-    plan = choose(recipe, checkpoint, model, out, replace, report)
+    model = open_source(recipe, report)
+    plan = choose(recipe, model, out, replace, report)
     with staged(plan.target, replace) as stage:
         tokenizer = write_own_tokenizer(plan, stage)
         check_prompts(plan, tokenizer, report)

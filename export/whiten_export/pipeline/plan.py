@@ -7,10 +7,11 @@ from pathlib import Path
 from whiten_export.pipeline.align import Reference, open_reference
 from whiten_export.pipeline.recipe import Recipe, bundle_name, check_similarity
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
-from whiten_export.sources.checkpoints.published import Published
 from whiten_export.sources.choice import resolve_layers
-from whiten_export.sources.opening import USUAL_LENGTH, TokenModel, choose_max_seq_length, open_model
+from whiten_export.sources.describe.checkpoint import Checkpoint, resolve
+from whiten_export.sources.describe.published import Published
+from whiten_export.sources.model import TokenModel
+from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_export.writing.staging import check_place
 from whiten_runtime.bundle.records import Pooling, Similarity, Source, pooling_modes
 from whiten_runtime.errors import UsageError
@@ -130,7 +131,7 @@ def is_tuned(source: Source, layers: tuple[int, ...]) -> bool:
     return source.sentence_similarity and layers[-1:] == (source.num_hidden_layers,)
 
 
-def open_source(recipe: Recipe, report: Reporter) -> tuple[Checkpoint, TokenModel]:
+def open_source(recipe: Recipe, report: Reporter) -> TokenModel:
     """Find the model of a recipe, and read everything about it but its weights."""
     source = recipe.source
     report.stage(f"reading {source.model}")
@@ -138,13 +139,12 @@ def open_source(recipe: Recipe, report: Reporter) -> tuple[Checkpoint, TokenMode
     source = dataclasses.replace(source, pooling=source.pooling or checkpoint.pooling)
     if source.pooling == "sif":
         check_for_sif(recipe.whitening.shrinkage)
-    return checkpoint, open_model(checkpoint, source, report)
+    return open_model(checkpoint, source, report)
 
 
-def choose(
-    recipe: Recipe, checkpoint: Checkpoint, model: TokenModel, out: Path | None, replace: bool, report: Reporter
-) -> Plan:
+def choose(recipe: Recipe, model: TokenModel, out: Path | None, replace: bool, report: Reporter) -> Plan:
     """Resolve every choice of a recipe, and report mistakes before any long work."""
+    checkpoint = model.checkpoint
     plan = compose(recipe, checkpoint, model)
     if (dim := recipe.whitening.dim) is not None and dim > plan.width:
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from whiten_export.sources.tokenizers import SourceTokenizer
+from whiten_export.sources.describe.tokenizers import SourceTokenizer
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,
     MODEL_FILE,

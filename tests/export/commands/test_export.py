@@ -118,7 +118,7 @@ def test_graph_that_differs_from_pytorch_is_not_written(
     folder: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exporter is replaced by one that changes a weight of the second block."""
-    from whiten_export.sources.networks import pytorch
+    from whiten_export.sources.load import pytorch
 
     real = pytorch.trace
 

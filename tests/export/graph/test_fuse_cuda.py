@@ -25,8 +25,8 @@ from whiten_export.pipeline import prove
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
+from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, scan_graph, unwanted

@@ -17,9 +17,9 @@ from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import LAYERS, MAX_LENGTH
 from whiten import Encoder
-from whiten_export.sources.checkpoints import checkpoint as checkpoints
-from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.networks.pytorch import PyTorchModel
+from whiten_export.sources.describe import checkpoint as checkpoints
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.load.pytorch import PyTorchModel
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow

@@ -21,9 +21,9 @@ from support.checkpoints import write_json
 from support.cli import ok, refused
 from support.families import WIDTH
 from whiten import WhitenError
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint
-from whiten_export.sources.networks.sentence_transformers import load_module
-from whiten_export.sources.onnx_encoder import OnnxEncoder
+from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.load.onnx_encoder import OnnxEncoder
+from whiten_export.sources.load.sentence_transformers import load_module
 
 WEIGHT = "encoder.layer.1.attention.self.query.weight"
 Change = Callable[[bytes], bytes]

@@ -15,11 +15,12 @@ from support.cli import ok, refused
 from support.families import FAMILIES, MAX_LENGTH, Family
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
-from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.families import BatchLimit, batch_limit, positions_before
-from whiten_export.sources.networks.network import empty_positions, fix_frequencies, load_config, quiet
-from whiten_export.sources.opening import TokenModel, open_model
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.families import BatchLimit, batch_limit, positions_before
+from whiten_export.sources.load.network import empty_positions, fix_frequencies, load_config, quiet
+from whiten_export.sources.model import TokenModel
+from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.parity import GATES, compare
 
 BEHIND_PADDING = {

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from support.checkpoints import random_network
 from whiten import WhitenError
-from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.networks.network import load_config, load_network
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.load.network import load_config, load_network
 
 DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
 

@@ -14,10 +14,10 @@ import transformers
 from support.checkpoints import change_config, save_adapter, write_json
 from support.cli import ok
 from whiten import Encoder
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint, resolve
-from whiten_export.sources.checkpoints.own_code import ignored_code
-from whiten_export.sources.networks.network import load_config, load_tokenizer, network_class
-from whiten_export.sources.networks.pytorch import PyTorchModel
+from whiten_export.sources.describe.checkpoint import Checkpoint, resolve
+from whiten_export.sources.describe.own_code import ignored_code
+from whiten_export.sources.load.network import load_config, load_tokenizer, network_class
+from whiten_export.sources.load.pytorch import PyTorchModel
 from whiten_models.catalogue import find
 
 OWN = """

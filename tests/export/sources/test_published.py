@@ -22,9 +22,10 @@ from torch import nn
 from support.checkpoints import OLD, save_adapter, write_json, write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import UsageError, WhitenError
-from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.checkpoints.published import read_published
-from whiten_export.sources.networks.sentence_transformers import load_module, load_table
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.published import Published
+from whiten_export.sources.describe.published import read_published as describe
+from whiten_export.sources.load.sentence_transformers import load_module, load_modules, load_table
 
 ROWS = np.random.default_rng(3).normal(size=(5, 4))
 SETTINGS, LISTED, TRANSFORMER = "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"
@@ -40,6 +41,11 @@ def save(root: Path, *modules: nn.Module | str) -> Path:
         if not isinstance(module, str):
             module.save(str(root / path))  # type: ignore[operator]
     return root
+
+
+def read_published(root: Path, route: str | None = None) -> Published:
+    """Read a folder, and load its modules."""
+    return load_modules(describe(root, route))
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from support.checkpoints import write_json
 from support.published import save, transformer
 from whiten_export.proof.gate import Request
-from whiten_export.sources.checkpoints.checkpoint import resolve
-from whiten_export.sources.networks.network import load_config, load_network
-from whiten_export.sources.networks.sentence_transformers import _attention, encode_published
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.load.network import load_config, load_network
+from whiten_export.sources.load.sentence_transformers import _attention, encode_published
 
 FLASH = "flash_attention_2"
 SETTINGS = "sentence_bert_config.json"

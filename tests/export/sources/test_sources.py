@@ -20,7 +20,7 @@ from whiten import Encoder
 from whiten_export.commands.export import export
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources import families
+from whiten_export.sources.describe import families
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 from support.checkpoints import write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import WhitenError
-from whiten_export.sources.checkpoints.checkpoint import resolve
 from whiten_export.sources.choice import SourceChoice
-from whiten_export.sources.networks.sentence_transformers import StaticEmbedding
+from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.load.sentence_transformers import StaticEmbedding
 from whiten_export.sources.opening import open_model
 
 WIDTH = 5

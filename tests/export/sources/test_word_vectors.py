@@ -15,7 +15,7 @@ from support.corpus import NASTY, sentences
 from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.word_vectors import _WORD, SPECIALS, word_tokenizer, word_weights
+from whiten_export.sources.load.word_vectors import _WORD, SPECIALS, word_tokenizer, word_weights
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from whiten_export.sources.checkpoints.hub import download, is_hub_id
-from whiten_export.sources.checkpoints.published import MODULES_FILE, Published, read_published
-from whiten_export.sources.checkpoints.settings import read_settings
-from whiten_export.sources.checkpoints.weights import (
+from whiten_export.sources.describe.hub import download, is_hub_id
+from whiten_export.sources.describe.published import MODULES_FILE, Published, read_published
+from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.weights import (
     ADAPTER_WEIGHTS,
     INDEX,
     NETWORK_WEIGHTS,

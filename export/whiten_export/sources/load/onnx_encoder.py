@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import HiddenStates, constant, describe_input, strip
+from whiten_export.graph.builder import HiddenStates, describe_input, strip
+from whiten_export.graph.inputs import INPUTS, feed_of, replace_inputs
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint
-from whiten_export.sources.checkpoints.own_code import ignored_code
-from whiten_export.sources.checkpoints.record import recommended_layers, source_record
-from whiten_export.sources.checkpoints.settings import read_settings
-from whiten_export.sources.families import batch_limit, family_of, positions_before, usable_positions
-from whiten_export.sources.opening import TokenModel
-from whiten_export.sources.tokenizers import file_tokenizer
+from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.families import batch_limit, family_of, positions_before, usable_positions
+from whiten_export.sources.describe.own_code import ignored_code
+from whiten_export.sources.describe.record import recommended_layers, source_record
+from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.load.tokenizers import file_tokenizer
+from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
@@ -82,66 +82,6 @@ def _load_attributes(model: ir.Model) -> None:
                 node.attributes[name] = ir.AttrTensor(name, ir.tensor(content, name=attribute.value.name))
 
 
-INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
-"""Inputs that a graph may have: the whole text is segment 0, and its tokens are counted from 0."""
-
-
-def feed_of(
-    names: Sequence[str], input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]
-) -> dict[str, NDArray[np.int64]]:
-    """Return the inputs that a graph takes, int64 [batch_size, sequence_length] each."""
-    feed = {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "token_type_ids": np.zeros_like(input_ids),
-        "position_ids": np.maximum(np.cumsum(attention_mask, axis=1) - 1, 0),
-    }
-    return {name: feed[name] for name in names}
-
-
-def replace_inputs(model: ir.Model) -> None:
-    """Compute every other input of a graph inside it, as `feed_of` does; its inputs are then token ids and mask."""
-    graph = model.graph
-    inputs = {str(value.name): value for value in graph.inputs}
-    tape = Tape()
-    ids, mask = (inputs.get(name) or ir.Value(name=name) for name in ("input_ids", "attention_mask"))
-    for name, value in inputs.items():
-        if name == "token_type_ids":
-            derived = tape.op("Sub", [ids, ids])
-        elif name == "position_ids":
-            axis, one = constant(graph, "whiten.axis", np.int64(1)), constant(graph, "whiten.first", np.int64(1))
-            zero = constant(graph, "whiten.zero", np.int64(0))
-            derived = tape.op("Max", [tape.op("Sub", [tape.op("CumSum", [mask, axis]), one]), zero])
-        else:
-            continue
-        ir.convenience.replace_all_uses_with(value, derived)
-    _put_first(graph, tape)
-    graph.inputs[:] = [ids, mask]
-
-
-def map_surplus(model: ir.Model, surplus_from: int, unknown_token_id: int) -> None:
-    """Replace ids from `surplus_from` on by that of the unknown token."""
-    graph = model.graph
-    ids = next(value for value in graph.inputs if value.name == "input_ids")
-    first = constant(graph, "whiten.surplus_from", np.int64(surplus_from))
-    unknown = constant(graph, "whiten.unknown", np.int64(unknown_token_id))
-    users = list(ids.uses())
-    tape = Tape()
-    mapped = tape.op("Where", [tape.op("Less", [ids, first]), ids, unknown])
-    for node, index in users:
-        node.replace_input_with(index, mapped)
-    _put_first(graph, tape)
-
-
-def _put_first(graph: ir.Graph, tape: Tape) -> None:
-    for index, node in enumerate(tape.nodes):
-        node.name = f"whiten_input_{index}"
-        for output in node.outputs:
-            output.name = output.name or f"whiten.input_{index}"
-    if first := next(iter(graph), None):
-        graph.insert_before(first, tape.nodes)
-
-
 _LAST = ("last_hidden_state", "token_embeddings")
 """Outputs that hold the hidden state of the last layer, as optimum and sentence-transformers name them."""
 
@@ -168,7 +108,7 @@ class OnnxEncoder(TokenModel):
     """Reads an encoder from a directory with `model.onnx`, `config.json` and `tokenizer.json`."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._path = checkpoint.weights[0]
         content = read_settings(checkpoint.directory / "config.json")
         config = _config(content, self._path)
@@ -222,7 +162,7 @@ class OnnxEncoder(TokenModel):
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Return the graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs."""
-        model = read_graph(self._checkpoint.weights)
+        model = read_graph(self.checkpoint.weights)
         by_name = {value.name: value for value in model.graph.outputs}
         model.graph.outputs[:] = [by_name[self._outputs[layer]] for layer in layers]
         for value in (value for node in model.graph for value in node.outputs if value.name in _OURS):

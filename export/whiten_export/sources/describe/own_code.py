@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint
-from whiten_export.sources.checkpoints.settings import read_settings
+from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.settings import read_settings
 from whiten_runtime.bundle.records import Source
 
 _TOKENIZER = "AutoTokenizer"

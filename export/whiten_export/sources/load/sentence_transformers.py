@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,22 +16,32 @@ from numpy.typing import NDArray
 
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.poolings import pool
+from whiten_export.graph.tables import look_up, table_config
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
-from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
-from whiten_export.sources.checkpoints.published import CONFIGS
-from whiten_export.sources.checkpoints.record import source_record
-from whiten_export.sources.checkpoints.settings import read_settings
-from whiten_export.sources.checkpoints.weights import module_weights
-from whiten_export.sources.networks.network import check_numbers, explaining, one_thread, quiet
-from whiten_export.sources.opening import TokenModel
-from whiten_export.sources.tokenizers import SourceTokenizer, read_backend
-from whiten_export.sources.word_vectors import look_up, table_config
+from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.describe.published import CONFIGS, Published, Stored
+from whiten_export.sources.describe.record import source_record
+from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.tokenizers import SourceTokenizer, read_backend
+from whiten_export.sources.describe.weights import module_weights
+from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
+from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import WhitenError
 
 _TORCH = "torch.nn.modules."
+
+
+def load_modules(published: Published) -> Published:
+    """Load the modules of a folder that have weights, and the weights of its layers."""
+    modules = (load_module(one.kind, one.folder) if isinstance(one, Stored) else one for one in published.modules)
+    loaded = replace(published, modules=tuple(modules))
+    if published.layer_pooling is None:
+        return loaded
+    first, weights = load_layer_weights(published.layer_pooling)
+    return replace(loaded, first_layer=first, layer_weights=weights)
 
 
 def load_module(kind: str, folder: Path) -> Dense | LayerNorm:
@@ -183,7 +194,7 @@ class StaticEmbedding(TokenModel):
     """Reads a table of token vectors and its tokenizer. No special tokens are added to a text."""
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
-        self._checkpoint, self._device = checkpoint, device
+        self.checkpoint, self._device = checkpoint, device
         self.tokenizer = _tokenizer(checkpoint)
         self._table = load_table(checkpoint.directory)
         self.vocab_size = len(self._table)
@@ -202,7 +213,7 @@ class StaticEmbedding(TokenModel):
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers."""
-        return encode_published(self._checkpoint, requests, max_seq_length, False, self._device)
+        return encode_published(self.checkpoint, requests, max_seq_length, False, self._device)
 
 
 class StaticReference(Reference):

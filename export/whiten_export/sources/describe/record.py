@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from msgspec import UNSET
 
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint
+from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_runtime.bundle.records import Source
 
 _SPELLING = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")

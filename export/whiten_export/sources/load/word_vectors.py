@@ -1,25 +1,24 @@
-"""Split texts into words as a file of word vectors does, and make a lookup graph of it."""
+"""Split texts into words as a file of word vectors does, and look their vectors up."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from whiten_export.graph.builder import GraphBuilder, HiddenStates, describe, describe_input
-from whiten_export.graph.head import OPSET
+from whiten_export.graph.builder import HiddenStates, describe
 from whiten_export.graph.poolings import weighted_sum
+from whiten_export.graph.tables import look_up, table_config
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint
-from whiten_export.sources.checkpoints.record import source_record
-from whiten_export.sources.opening import TokenModel
-from whiten_export.sources.tokenizers import SourceTokenizer
-from whiten_export.sources.word_files import read_frequencies, read_words
+from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.record import source_record
+from whiten_export.sources.describe.tokenizers import SourceTokenizer
+from whiten_export.sources.load.word_files import read_frequencies, read_words
+from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.errors import UsageError
 from whiten_runtime.reporter import Reporter
@@ -90,26 +89,6 @@ def _is_lost(word: str, backend: Tokenizer) -> bool:
     return len(parts) == 1 and backend.token_to_id(backend.normalizer.normalize_str(word)) is None
 
 
-def look_up(table: NDArray[np.float32], prefix: str) -> tuple[GraphBuilder, ir.Value]:
-    """Begin a graph that looks up the row of each token id in a table [n, d]; return its builder and the rows."""
-    ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
-    graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
-    builder = GraphBuilder(ir.Model(graph, ir_version=10, producer_name="whiten"), prefix)
-    state = builder.op("Gather", builder.constant(f"{prefix}.vectors", table), ids)
-    return builder, describe(state, "hidden_states.0", "batch_size", "sequence_length", table.shape[1])
-
-
-def table_config(table: NDArray[np.float32]) -> Mapping[str, Any]:
-    """Return the content of `config.json` for a table [n, d]."""
-    return {
-        "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
-        "architectures": ["BertModel"],
-        "hidden_size": table.shape[1],
-        "num_hidden_layers": 0,
-        "vocab_size": len(table),
-    }
-
-
 _SMOOTHING = 1e-3
 """The constant a in a / (a + p(w)), Arora et al., section 4.1."""
 
@@ -120,6 +99,7 @@ class WordVectors(TokenModel):
     def __init__(
         self, checkpoint: Checkpoint, max_words: int | None, frequencies: str | None, report: Reporter
     ) -> None:
+        self.checkpoint = checkpoint
         read = read_words(checkpoint.weights[0], max_words, SPECIALS)
         words = read.words[len(SPECIALS) :]
         width = read.vectors.shape[1]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from whiten_export.sources.checkpoints.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
+from whiten_export.sources.describe.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
 from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_answers, hub_errors

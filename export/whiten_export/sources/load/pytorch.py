@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 from whiten_export.graph.builder import HiddenStates, strip
 from whiten_export.graph.head import OPSET
+from whiten_export.graph.inputs import map_surplus
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Dense, Float64Array, Reference
-from whiten_export.sources.checkpoints.checkpoint import Checkpoint
-from whiten_export.sources.checkpoints.own_code import ignored_code
-from whiten_export.sources.checkpoints.record import recommended_layers, source_record
-from whiten_export.sources.families import batch_limit, family_of, usable_positions
-from whiten_export.sources.networks.network import (
+from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
+from whiten_export.sources.describe.own_code import ignored_code
+from whiten_export.sources.describe.record import recommended_layers, source_record
+from whiten_export.sources.load.network import (
     empty_positions,
     fix_frequencies,
     keeps_nothing,
@@ -31,10 +32,9 @@ from whiten_export.sources.networks.network import (
     one_thread,
     quiet,
 )
-from whiten_export.sources.networks.sentence_transformers import encode_published
-from whiten_export.sources.onnx_encoder import map_surplus
-from whiten_export.sources.opening import TokenModel
-from whiten_export.sources.tokenizers import describe_tokenizer
+from whiten_export.sources.load.sentence_transformers import encode_published
+from whiten_export.sources.load.tokenizers import describe_tokenizer
+from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
@@ -44,7 +44,7 @@ class PyTorchModel(TokenModel):
 
     def __init__(self, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> None:
         _check_device(device)
-        self._checkpoint, self._trust, self._device = checkpoint, trust_remote_code, device
+        self.checkpoint, self._trust, self._device = checkpoint, trust_remote_code, device
         self._config = load_config(checkpoint, trust_remote_code)
         for name in ("num_hidden_layers", "hidden_size", "vocab_size"):
             if not isinstance(getattr(self._config, name, None), int):
@@ -84,12 +84,12 @@ class PyTorchModel(TokenModel):
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
-        if self._checkpoint.published is None:
+        if self.checkpoint.published is None:
             return None
-        return encode_published(self._checkpoint, requests, max_seq_length, self._trust, self._device)
+        return encode_published(self.checkpoint, requests, max_seq_length, self._trust, self._device)
 
     def _network(self, pooler: bool) -> nn.Module:
-        return load_network(self._checkpoint, self._config, self._trust, pooler)
+        return load_network(self.checkpoint, self._config, self._trust, pooler)
 
 
 class TorchReference(Reference):

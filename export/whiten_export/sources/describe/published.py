@@ -6,10 +6,10 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
-from whiten_export.sources.checkpoints.settings import read_json, read_settings
-from whiten_export.sources.checkpoints.weights import module_weights
+from whiten_export.sources.describe.settings import read_json, read_settings
+from whiten_export.sources.describe.weights import module_weights
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
-from whiten_runtime.errors import UsageError, WhitenError, needing
+from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.embedder import TEXT
 
 MODULES_FILE = "modules.json"
@@ -50,6 +50,14 @@ _ROUTERS = ("Router", "Asym")
 
 
 @dataclass(frozen=True)
+class Stored(Module):
+    """Names a module whose weights are not loaded yet."""
+
+    kind: str  # name of its class
+    folder: Path  # folder of its files
+
+
+@dataclass(frozen=True)
 class Published:
     """Describes how a folder of sentence-transformers makes a vector."""
 
@@ -57,10 +65,11 @@ class Published:
     static: bool = False  # whether it is a static embedding: a table of token vectors, and their mean
     pooling: Pooling = "mean"  # pooling over the tokens
     include_prompt: bool = True  # whether the tokens of a prompt take part in the pooling
-    # first layer of a weighted average of the layers; None if only the last layer is used
+    layer_pooling: Path | None = None  # folder of a WeightedLayerPooling; None if only the last layer is used
+    # first layer of a weighted average of the layers; None until it is loaded, and without one
     first_layer: int | None = None
     layer_weights: tuple[float, ...] | None = None  # weights of the layers from that one on
-    modules: tuple[Module, ...] = ()  # modules after the pooling, without a last Normalize
+    modules: tuple[Module, ...] = ()  # modules after the pooling, without a last Normalize; `Stored` until loaded
     normalize: bool = False  # whether vectors are divided by their L2 norm at the end
     prompts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
     default_prompt_name: str | None = None  # name of the prompt that texts get if none is asked for
@@ -69,6 +78,12 @@ class Published:
     do_lower_case: bool = False  # whether texts are lower-cased before they are tokenised
     route: str | None = None  # route of its Router; None without one
     files: tuple[Path, ...] = ()  # weight files of the modules
+
+    @property
+    def loaded(self) -> bool:
+        """Return whether the weights of the modules and of the layers are here."""
+        layers = self.layer_pooling is None or self.layer_weights is not None
+        return layers and not any(isinstance(module, Stored) for module in self.modules)
 
 
 @dataclass(frozen=True)
@@ -88,7 +103,7 @@ def read_published(root: Path, route: str | None = None) -> Published:
         pooled = pooled or step.kind == "Pooling"
     if not pooled:
         raise WhitenError(f"{path}: has no Pooling, so it gives no sentence vectors")
-    if published.first_layer is not None and "max" in pooling_modes(published.pooling):
+    if published.layer_pooling is not None and "max" in pooling_modes(published.pooling):
         raise WhitenError(f"{path}: pooling max after WeightedLayerPooling is not supported")
     settings = _settings(root)
     if (kept := settings.pop("truncate_dim")) is not None:
@@ -201,13 +216,10 @@ def _with(published: Published, step: _Step, pooled: bool, path: Path) -> Publis
         raise WhitenError(f"{path}: module {step.kind} is not supported here, so nothing is exported")
     if step.kind == "Normalize":
         return replace(published, modules=(*published.modules, _normalize(step.folder / "config.json")))
-    with needing("export"):
-        from whiten_export.sources.networks.sentence_transformers import load_layer_weights, load_module
     files = (*published.files, module_weights(step.folder))
     if early:
-        first, weights = load_layer_weights(step.folder)
-        return replace(published, first_layer=first, layer_weights=weights, files=files)
-    return replace(published, modules=(*published.modules, load_module(step.kind, step.folder)), files=files)
+        return replace(published, layer_pooling=step.folder, files=files)
+    return replace(published, modules=(*published.modules, Stored(step.kind, step.folder)), files=files)
 
 
 def _normalize(path: Path) -> Module:

@@ -15,10 +15,10 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from whiten_export.sources.checkpoints.checkpoint import ADAPTER_CONFIG, Checkpoint
-from whiten_export.sources.checkpoints.settings import read_settings
-from whiten_export.sources.checkpoints.weights import adapter_weights
-from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family_of, positions_before
+from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, positions_before
+from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.weights import adapter_weights
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")

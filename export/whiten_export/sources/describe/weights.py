@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whiten_export.sources.checkpoints.settings import read_settings
+from whiten_export.sources.describe.settings import read_settings
 from whiten_runtime.bundle.graph import is_beside
 from whiten_runtime.errors import UsageError, WhitenError
 

@@ -1,0 +1,94 @@
+"""Describe the tokenizer of a model in the format of Hugging Face tokenizers."""
+
+import json
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tokenizers import Tokenizer, normalizers
+
+from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_runtime.bundle.records import Side
+from whiten_runtime.errors import WhitenError
+from whiten_runtime.inference.repetition import check_ends
+
+UNSET_LENGTH = 1_000_000
+"""Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""
+
+
+@dataclass(frozen=True)
+class SourceTokenizer:
+    """Describes a checkpoint's tokenizer."""
+
+    json: str  # content of `tokenizer.json`, in the format of Hugging Face tokenizers
+    # function that returns the ids of the checkpoint's own tokenizer, truncated to a number of tokens
+    own_ids: Callable[[Sequence[str], int], list[list[int]]]
+    pad_token_id: int  # id of the padding token
+    specials: Mapping[str, str]  # special tokens by their role, such as "pad_token"
+    stated_length: int | None  # maximum number of tokens of a text, where the checkpoint states it; otherwise None
+    # first id that stands for the unknown token. Such ids belong to pieces that the format must distinguish and
+    # the checkpoint does not. None where there are none
+    surplus_from: int | None = None
+    unknown_token_id: int = 0  # id of the unknown token
+    truncation_side: Side = "right"  # side from which tokens are removed from texts that are too long
+
+    def plain(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids as the checkpoint's own tokenizer gives them."""
+        if self.surplus_from is None:
+            return list(ids)
+        return [number if number < self.surplus_from else self.unknown_token_id for number in ids]
+
+    @property
+    def special_tokens(self) -> int:
+        """Return the number of special tokens that a text gets."""
+        return int(Tokenizer.from_str(self.json).num_special_tokens_to_add(False))
+
+
+def lower_case(backend: Tokenizer) -> None:
+    """Lower-case texts before all else, unless the tokenizer has a step that does, as sentence-transformers 6 does."""
+    known = backend.normalizer
+    steps = []
+    if isinstance(known, normalizers.Sequence):
+        steps = [known[index] for index in range(len(known))]
+    elif known is not None:
+        steps = [known]
+    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+
+
+def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: int) -> None:
+    """Check that embeddings have a row for each id but special ones (EmbeddingGemma's images), and tokenising ends."""
+    backend = Tokenizer.from_str(tokenizer.json)
+    added = backend.get_added_tokens_decoder()
+    ids = [number for number in backend.get_vocab().values() if number not in added or not added[number].special]
+    if (largest := max(tokenizer.plain([*ids, *backend.encode("").ids, tokenizer.pad_token_id]))) >= rows:
+        raise WhitenError(
+            f"'{checkpoint.model}': its tokenizer has ids up to {largest}, but the embeddings have {rows} rows; use "
+            "the tokenizer that the model was trained with"
+        )
+    check_ends(backend, f"'{checkpoint.model}'")
+
+
+def specials_without_row(tokenizer: SourceTokenizer, rows: int) -> tuple[str, ...]:
+    """Return the added special tokens whose ids are beyond the embeddings, such as EmbeddingGemma's for images."""
+    added = Tokenizer.from_str(tokenizer.json).get_added_tokens_decoder()
+    return tuple(token.content for number, token in added.items() if token.special and number >= rows)
+
+
+def without_tokens(tokenizer: SourceTokenizer, removed: Container[str]) -> SourceTokenizer:
+    """Return a tokenizer that does not know some added tokens: texts that hold them are read as other characters."""
+    content = json.loads(tokenizer.json)
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in removed]
+    vocabulary = content["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        content["model"]["vocab"] = {token: number for token, number in vocabulary.items() if token not in removed}
+    specials = {name: token for name, token in tokenizer.specials.items() if token not in removed}
+    return replace(tokenizer, json=Tokenizer.from_str(json.dumps(content)).to_str(), specials=specials)
+
+
+def read_backend(path: Path) -> Tokenizer:
+    """Read a `tokenizer.json`."""
+    try:
+        return Tokenizer.from_buffer(path.read_bytes())
+    except Exception as error:  # tokenizers raises Exception itself
+        raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())}); copy the model again") from None

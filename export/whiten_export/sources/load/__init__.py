@@ -1,0 +1,1 @@
+"""Models of each kind, with the packages that run them."""

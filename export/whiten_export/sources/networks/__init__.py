@@ -1,1 +1,0 @@
-"""Networks of PyTorch, loaded by transformers."""
