@@ -17,7 +17,6 @@ from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessi
 
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.errors import BundleError, UsageError, encodable, one_line
-from whiten_runtime.inference.repetition import check_ends
 from whiten_runtime.ort.process import ForkSafeLock
 
 CACHE_BYTES = 8 << 20
@@ -186,7 +185,6 @@ class Tokenizer:
     def __init__(self, path: Path, max_seq_length: int, truncation_side: Side = "right") -> None:
         with _typed_errors(f"{path}: not a tokenizer"):
             self._backend = Backend.from_buffer(path.read_bytes())
-            check_ends(self._backend, str(path))
             self._backend.no_truncation()
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)

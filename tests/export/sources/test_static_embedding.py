@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer
 
 from support.checkpoints import write_modules, write_tensors
 from support.vocabularies import wordpiece
@@ -85,12 +85,6 @@ def test_the_graph_and_the_reference_look_up_the_same_rows(made: Made) -> None:
     pooled = model.reference((0,), "mean").pooled(ids, mask)
     np.testing.assert_allclose(pooled[0], [states[0].mean(axis=0), states[1, 0]], rtol=1e-6)
     assert (model.record.model_type, model.record.hidden_size, model.record.num_hidden_layers) == ("static", WIDTH, 0)
-
-
-def test_a_pattern_that_repeats_a_repetition_is_refused(made: Made) -> None:
-    folder = made(change=lambda own: setattr(own, "pre_tokenizer", pre_tokenizers.Split(Regex("(a+)+$"), "isolated")))
-    with pytest.raises(WhitenError, match=r"potion': the tokenizer's regular expression '\(a\+\)\+\$' repeats a rep"):
-        open_model(resolve(str(folder)), SourceChoice(str(folder)))
 
 
 def test_a_table_with_too_few_rows_is_refused(made: Made) -> None:

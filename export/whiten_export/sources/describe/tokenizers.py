@@ -10,7 +10,6 @@ from tokenizers import Tokenizer, normalizers
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.inference.repetition import check_ends
 
 UNSET_LENGTH = 1_000_000
 """Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""
@@ -57,7 +56,7 @@ def lower_case(backend: Tokenizer) -> None:
 
 
 def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: int) -> None:
-    """Check that embeddings have a row for each id but special ones (EmbeddingGemma's images), and tokenising ends."""
+    """Check that embeddings have a row for each id, except special tokens such as EmbeddingGemma's for images."""
     backend = Tokenizer.from_str(tokenizer.json)
     added = backend.get_added_tokens_decoder()
     ids = [number for number in backend.get_vocab().values() if number not in added or not added[number].special]
@@ -66,7 +65,6 @@ def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: in
             f"'{checkpoint.model}': its tokenizer has ids up to {largest}, but the embeddings have {rows} rows; use "
             "the tokenizer that the model was trained with"
         )
-    check_ends(backend, f"'{checkpoint.model}'")
 
 
 def specials_without_row(tokenizer: SourceTokenizer, rows: int) -> tuple[str, ...]:
