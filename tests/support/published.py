@@ -39,12 +39,34 @@ _ACTIVATIONS = {"Tanh": nn.Tanh(), "": nn.Identity()}
 _NETWORKS = {"jina-v3": "jina_embeddings_v3"}
 """Entries whose network transformers knows by another name than their own code does."""
 
+_DENSE = {
+    "labse": ("Dense(768->768, Tanh)",),
+    "embeddinggemma": ("Dense(768->3072)", "Dense(3072->768)"),
+    "distiluse": ("Dense(768->512, Tanh)",),
+    "gtr-base": ("Dense(768->768)",),
+    "sentence-t5": ("Dense(768->768)",),
+    "instructor": ("Dense(768->768)",),
+}
+"""Dense modules by the entries that have them; their networks are 768 wide."""
+
+_CASED = {"labse", "distiluse"}
+"""Entries with a cased WordPiece."""
+
+_SENTENCEPIECE = {"multilingual-e5-small", "multilingual-minilm"}
+"""Entries of BERT's architecture with the tokenizer of XLM-RoBERTa."""
+
 
 def save_published(name: str, directory: Path) -> Path:
     """Write the folder of an entry of the catalogue, and return the directory."""
     entry = find(name)
     assert entry is not None
     return save(_modules(entry), directory, prompts=dict(entry.prompts))
+
+
+def modules_of(entry: Entry) -> tuple[str, ...]:
+    """Return the modules of an entry's folder after the network."""
+    first = "StaticEmbedding" if entry.source == "static" else f"Pooling({entry.pooling})"
+    return first, *_DENSE.get(entry.name, ()), *(["Normalize"] if entry.normalize else [])
 
 
 def save(modules: list[nn.Module], directory: Path, **options: Any) -> Path:
@@ -76,9 +98,9 @@ def static(width: int = SIZE) -> StaticEmbedding:
 
 
 def _modules(entry: Entry) -> list[nn.Module]:
-    """Return the modules of an entry, from what the catalogue writes of them, with small widths."""
+    """Return the modules of an entry, with small widths."""
     made: list[nn.Module] = []
-    for text in ("Transformer", *entry.modules) if entry.model_type else entry.modules:
+    for text in ("Transformer", *modules_of(entry)) if entry.model_type else modules_of(entry):
         kind, settings = re.fullmatch(r"(\w+)(?:\((.*)\))?", text).groups()  # type: ignore[union-attr]
         if kind == "Transformer":
             made.append(transformer(_family(entry)))
@@ -86,7 +108,7 @@ def _modules(entry: Entry) -> list[nn.Module]:
             made.append(Pooling(SIZE, _MODES.get(settings, settings), include_prompt=entry.name != "instructor"))
         elif kind == "Dense":
             sizes, _, activation = settings.partition(", ")
-            before, after = (int(size) * SIZE // entry.width for size in sizes.split("->"))
+            before, after = (int(size) * SIZE // 768 for size in sizes.split("->"))
             made.append(Dense(before, after, bias=bool(activation), activation_function=_ACTIVATIONS[activation]))
         else:
             made.append({"Normalize": Normalize, "StaticEmbedding": static}[kind]())
@@ -96,10 +118,10 @@ def _modules(entry: Entry) -> list[nn.Module]:
 def _family(entry: Entry) -> Family:
     """Return the small network of an entry's architecture, with its kind of tokenizer."""
     family = (FAMILIES | DECODERS)[_NETWORKS.get(entry.name, entry.model_type)]
-    if entry.tokenizer.kind == "WordPiece" and not entry.tokenizer.lowercase:
+    if entry.name in _CASED:
         cased = partial(family.vocabulary, lowercase=False)
         return replace(family, vocabulary=cased, tokenizer_config={"do_lower_case": False})
-    if entry.tokenizer.kind == "SentencePiece unigram" and family.model_type == "bert":
+    if entry.name in _SENTENCEPIECE:
         sentencepiece = FAMILIES["xlm-roberta"].vocabulary
         return replace(
             family,

@@ -8,18 +8,14 @@ from typing import Any
 
 import click
 
-from whiten_models.catalogue import Entry, TokenizerFacts, catalogue, find, near_matches
+from whiten_models.catalogue import Entry, catalogue, find, near_matches
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import echo, json_option, one_line_errors, quiet_option, table
 from whiten_runtime.commands.help import command, heading
 from whiten_runtime.errors import WhitenError
 
-HEADER = ("NAME", "CHECKPOINT", "FAMILY", "SHAPE", "DEFAULT", "STS", "WHITE", "LICENCE")
-LEGEND = (
-    "DEFAULT: layers and pooling; *: as its authors publish it. "
-    "STS: the papers' average over seven tasks, layers 1 and last, mean; WHITE: whitened. "
-    "whiten models NAME shows more."
-)
+HEADER = ("NAME", "CHECKPOINT", "FAMILY", "DEFAULT", "LICENCE")
+LEGEND = "DEFAULT: layers and pooling; *: as its authors publish it. whiten models NAME shows more."
 WIDTH = 100
 """Columns of wrapped text; a prompt is never wrapped."""
 
@@ -63,11 +59,9 @@ def search(text: str) -> tuple[Entry, ...]:
 
 def details(entry: Entry) -> str:
     """Return the known facts about one entry, one per line where they fit."""
-    published = entry.published
     facts = {
         "name": entry.name,
         "aliases": ", ".join(entry.aliases),
-        "known as": entry.paper_name,
         "checkpoint": entry.checkpoint,
         "revision": entry.revision,
         "SHA-256": entry.weights_sha256,
@@ -76,29 +70,22 @@ def details(entry: Entry) -> str:
         "package": entry.package.distribution if entry.package else "",
         "source": entry.source,
         "family": entry.model_type,
-        "layers": str(entry.layers or ""),
-        "width": str(entry.width),
         "default layers": ",".join(map(str, entry.recommended_layers)),
         "default pooling": entry.pooling if entry.recommended_layers else "",
         "as published": "yes, unless layers or a whitening are named" if entry.as_published else "",
-        "modules": ", ".join(entry.modules),
         "unit length": "yes" if entry.normalize else "",
         "dimensions": ", ".join(map(str, entry.dimensions)),
         "longest text": f"{entry.max_length} tokens" if entry.max_length else "",
         "default prompt": entry.default_prompt,
         "remote code": "needs --trust-remote-code" if entry.remote_code else "",
-        "tokenizer": _tokenizer(entry.tokenizer),
-        "specials": _specials(entry.tokenizer),
-        "pad token": entry.tokenizer.pad,
-        "token types": "yes" if entry.token_types else "no",
+        "casing": "" if entry.lowercase is None else "lower-cases" if entry.lowercase else "cased",
         "fine-tuned": "for sentence similarity" if entry.sentence_similarity else "",
-        "published STS": f"{published.raw:.2f}, whitened {published.whitened:.2f}" if published else "",
         "licence": entry.licence,
         "see also": ", ".join(other.name for other in search(entry.name) if other is not entry),
     }
     width = max(map(len, facts))
     lines = [line for key, value in facts.items() if value for line in _wrapped(key, value, width)]
-    return "\n".join([*lines, *_prompts(entry, width), *_wrapped("note", entry.note, width)])
+    return "\n".join([*lines, *_prompts(entry, width)])
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -106,10 +93,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         entry.name,
         entry.checkpoint,
         entry.model_type or entry.source,
-        f"{entry.layers}/{entry.width}",
         _default(entry),
-        f"{entry.published.raw:.2f}" if entry.published else "",
-        f"{entry.published.whitened:.2f}" if entry.published else "",
         entry.licence,
     )
 
@@ -125,20 +109,7 @@ def _record(entry: Entry) -> dict[str, Any]:
 
 
 def _searched(entry: Entry) -> str:
-    names = (entry.name, *entry.aliases, entry.paper_name, entry.checkpoint)
-    return "\n".join((*names, entry.model_type or entry.source, entry.tokenizer.kind, entry.note)).lower()
-
-
-def _tokenizer(facts: TokenizerFacts) -> str:
-    casing = {True: "lower-cases", False: "cased", None: ""}[facts.lowercase]
-    override = "" if facts.lowercase_override is None else "set by the catalogue"
-    size = f"{facts.vocabulary} tokens" if facts.vocabulary else ""
-    return ", ".join(filter(None, (facts.kind, casing, override, size)))
-
-
-def _specials(facts: TokenizerFacts) -> str:
-    before, after = facts.specials
-    return " ".join((*before, "text", *after)) if before or after else ""
+    return "\n".join((entry.name, *entry.aliases, entry.checkpoint, entry.model_type or entry.source)).lower()
 
 
 def _prompts(entry: Entry, indent: int) -> Iterator[str]:

@@ -26,7 +26,7 @@ def test_the_table_has_every_entry_marks_what_is_exported_as_published_and_fits_
     assert [line.split()[0] for line in lines] == ["NAME", *(entry.name for entry in catalogue())]
     assert max(map(len, lines)) <= 162
     bert = next(line for line in lines if line.startswith("bert-base "))
-    assert all(fact in bert for fact in ("12/768", "1,12 mean", "62.97", "67.77", "Apache-2.0"))
+    assert all(fact in bert for fact in ("google-bert/bert-base-uncased", "1,12 mean", "Apache-2.0"))
     marked = {line.split()[0] for line in lines if " * " in line}
     assert marked == {entry.name for entry in catalogue() if entry.as_published}
     assert "*: as its authors publish it" in result.stderr
@@ -36,10 +36,8 @@ def test_the_table_has_every_entry_marks_what_is_exported_as_published_and_fits_
     ("words", "names"),
     [
         (["ALBERT"], ["albert-base", "albert-large"]),
-        (["SentencePiece", "xlm", "LARGE"], ["xlm-roberta-large", *LARGE_E5]),
-        (["sentencepiece xlm large"], ["xlm-roberta-large", *LARGE_E5]),
-        (["LoRA"], ["angle-llama", "jina-v3"]),
-        (["chatgpt"], ["text-embedding-3-small"]),
+        (["intfloat", "xlm", "LARGE"], LARGE_E5),
+        (["intfloat xlm large"], LARGE_E5),
         (["bge"], ["bge-small", "bge-base", "bge-large", "bge-m3"]),
         (["BAAI"], ["bge-small", "bge-base", "bge-large", "bge-m3"]),
         (["static"], ["potion", "static-retrieval", "static-multilingual"]),
@@ -63,11 +61,9 @@ def test_no_match_is_one_line(arguments: list[str], hint: str) -> None:
 
 def test_one_name_shows_all_details() -> None:
     shown = run("SpanBERT/spanbert-base-cased").stdout
-    for fact in ("spanbert-base-cased", "CC-BY-NC-4.0", "[CLS] text [SEP]", "[PAD]", "28996 tokens", "61.10", "68.25"):
+    for fact in ("spanbert-base-cased", "CC-BY-NC-4.0", "casing"):
         assert fact in shown
-    assert "set by the catalogue" in shown
-    assert "lower-cases by" in shown
-    assert all(key not in shown for key in ("as published", "modules", "unit length", "dimensions", "prompt", "remote"))
+    assert all(key not in shown for key in ("as published", "unit length", "dimensions", "prompt", "remote"))
     assert "minilm-l12-h384" in run("minilm").stdout
     assert names_in_json("minilm") == ["minilm"]
 
@@ -87,7 +83,6 @@ def test_details_of_every_entry_are_complete_and_fit_the_terminal(entry: Entry) 
             "embeddinggemma",
             [
                 "as published yes, unless layers or a whitening are named",
-                "modules Pooling(mean), Dense(768->3072), Dense(3072->768), Normalize",
                 "unit length yes",
                 "dimensions 768, 512, 256, 128",
                 "longest text 2048 tokens",
@@ -114,10 +109,8 @@ def test_a_prompt_too_long_for_a_line_stands_whole_below_its_name() -> None:
 def test_json_has_every_field() -> None:
     row = json.loads(run("qwen3-embedding-0.6b", "--json").stdout)[0]
     assert row["prompts"]["query"].endswith("\nQuery:")
-    assert (row["as_published"], row["normalize"], row["modules"][-1]) == (True, True, "Normalize")
+    assert (row["as_published"], row["normalize"]) == (True, True)
     row = json.loads(run("spanbert-large", "--json").stdout)[0]
     assert set(row) == {field.name for field in fields(Entry)}
-    assert row["tokenizer"]["lowercase_override"] is False
-    assert row["tokenizer"]["specials"] == [["[CLS]"], ["[SEP]"]]
-    assert row["published"] == {"raw": 63.1, "whitened": 68.77}
+    assert row["lowercase"] is False
     assert (row["source"], row["pooling"], row["adapter_of"], row["file"]) == ("transformers", "mean", None, None)

@@ -51,7 +51,7 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
 
 def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     """Load the tokenizer that PyTorch users of this checkpoint get, with the lower-casing that the catalogue sets."""
-    known = checkpoint.entry.tokenizer.lowercase_override if checkpoint.entry else None
+    known = checkpoint.entry.lowercase if checkpoint.entry else None
     casing = {} if known is None else {"do_lower_case": known}
     return from_pretrained(
         transformers.AutoTokenizer, checkpoint.tokenizer_directory, checkpoint, trust_remote_code, **casing
