@@ -12,18 +12,22 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_whitening.isotropy import HURTFUL_COSINE, Spread, average_cosine, expected_iso_score, iso_score
+from whiten_whitening.isotropy import HURTFUL_COSINE, Spread
 from whiten_whitening.maps import WhiteningSpec, fit_map, read_map
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.similarity import checked_vectors
 
-Verdict = Literal["close", "covered", "drifting", "far", "hurts", "too few"]
+Verdict = Literal["close", "refit changes little", "drifting", "harmful", "too few"]
 
 LEAST_VECTORS = 100
 """Number of vectors below which there is no verdict."""
 
 LEAST_RATIO = 2
 """Vectors of the corpus per dimension, below which its covariance is too uncertain to compare with."""
+
+_CLOSE_SHIFT, _CLOSE_RATIO = 0.05, 1.25
+"""Largest mean shift, and largest factor by which the variance may differ from the expected one, up or down, of vectors
+like the corpus; `benchmarks/drift/table.md` has the measurements that they were chosen from."""
 
 _LENGTH_ERROR = 1e-4
 """Largest difference of the norms of all vectors from 1 that is taken as a sign that they were normalised."""
@@ -39,90 +43,37 @@ _NULL = 1e-6
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Holds the bounds of a verdict; `benchmarks/drift/table.md` has the measurements that they were chosen from."""
-
-    shift: float  # largest mean shift
-    ratio: float  # largest factor by which the variance may differ from the expected variance, up or down
-    isotropy: float  # smallest IsoScore, relative to the expected IsoScore
-
-
-CLOSE, DRIFTING = Bounds(shift=0.05, ratio=1.25, isotropy=0.5), Bounds(shift=0.3, ratio=2.0, isotropy=0.0)
-
-
-@dataclass(frozen=True)
 class Drift:
-    """Holds the distance of vectors from a whitening's corpus, in units in which each direction has variance 1.
+    """Describes how far vectors are from a whitening's corpus.
 
     Attributes:
+        verdict: "close": they are like the corpus. "drifting": they are not, but the map still spreads them better than
+            no map does. "refit changes little": they are not, but the map is aligned with another bundle, and a fit on
+            its corpus and on them would spread them little better. "harmful": the map does not spread them better, and
+            similarities suffer. "too few": there are too few vectors, or too few in the corpus, to tell.
         n: number of vectors seen.
         corpus_n: number of vectors of the corpus.
         width: number of dimensions of a vector before whitening.
-        rank: number of directions that are compared.
         mean_shift: distance of the two means, root mean square over the directions, in standard deviations of the
             corpus. The average contribution of chance is subtracted.
-        shift_noise: further contribution of chance to the mean shift, two standard deviations.
-        spectrum_ratio: mean variance over the directions; 1 for the corpus itself.
+        spectrum_ratio: mean variance over the directions, in units of the corpus's; 1 for the corpus itself.
         expected_spectrum_ratio: value for other texts like the corpus. It is above 1, because no corpus shows all of
             its variance. Ratios from 1 to this value are as expected.
-        average_cosine: mean cosine over all pairs; near 0 for the corpus.
-        iso_score: IsoScore; 1 for the corpus itself, less for few vectors.
-        expected_iso_score: value for the same number of other texts like the corpus, if their vectors were normal.
-        unwhitened: spread of the vectors without the map, within the dimensions that it keeps.
-        whitened: spread of the vectors under the map.
-        refitted: spread of the vectors under a map that is fitted on the corpus and on them, where the present map is
-            aligned with another bundle, whose texts have to stay in the corpus; otherwise None.
-        rescales: whether the map divides directions by their spread.
+        iso_scores: IsoScore of the vectors without the map, within the dimensions that it keeps, and under it.
+        average_cosines: their mean cosine without the map, and under it.
         of_texts: whether the bundle takes texts.
     """
 
+    verdict: Verdict
     n: int
     corpus_n: int
     width: int
-    rank: int
     mean_shift: float
-    shift_noise: float
     spectrum_ratio: float
     expected_spectrum_ratio: float
-    average_cosine: float
-    iso_score: float
-    expected_iso_score: float
-    unwhitened: Spread
-    whitened: Spread
-    refitted: Spread | None = None
-    rescales: bool = True
+    iso_scores: tuple[float, float]
+    average_cosines: tuple[float, float]
     of_texts: bool = True
-
-    @property
-    def verdict(self) -> Verdict:
-        """Return the verdict.
-
-        "close", "drifting" and "far" tell the distance from the corpus; the map still spreads the vectors better than
-        no map does. "covered": they are not like the corpus as a whole, but fitting on both again changes little.
-        "hurts": the map does not spread the vectors better, and similarities suffer.
-        """
-        if self.n < LEAST_VECTORS or self.corpus_n < LEAST_RATIO * self.width:
-            return "too few"
-        if self.keeps(CLOSE):
-            return "close"
-        if self.unwhitened.hurt_by(self.whitened, self.rescales):
-            return "hurts"
-        if self.refitted is not None and not self._gains(self.refitted):
-            return "covered"
-        return "drifting" if self.keeps(DRIFTING) else "far"
-
-    def keeps(self, bounds: Bounds) -> bool:
-        """Return whether all measures are within bounds, allowing for chance."""
-        return (
-            self.mean_shift**2 - self.shift_noise**2 <= bounds.shift**2
-            and 1 / bounds.ratio <= self.spectrum_ratio <= bounds.ratio * self.expected_spectrum_ratio
-            and self.iso_score >= bounds.isotropy * self.expected_iso_score
-        )
-
-    def _gains(self, refitted: Spread) -> bool:
-        """Return whether another map spreads the vectors much better than the present one."""
-        more_even = refitted.iso_score >= _ISO_GAIN * self.whitened.iso_score
-        return more_even or refitted.average_cosine <= self.whitened.average_cosine - _COSINE_GAIN
 
     def __str__(self) -> str:
         what = "texts" if self.of_texts else "vectors"
@@ -131,19 +82,15 @@ class Drift:
                 f"the whitening was fitted on {self.corpus_n} {what}, too few for {self.width} dimensions to tell what "
                 f"is like them; fit it on {LEAST_RATIO * self.width} or more (whiten refit)"
             )
-        spread = (
-            f"IsoScore {self.unwhitened.iso_score:.3f} -> {self.whitened.iso_score:.3f}, average cosine "
-            f"{self.unwhitened.average_cosine:.2f} -> {self.whitened.average_cosine:.2f}"
-        )
-        after = f"; IsoScore after it {self.refitted.iso_score:.3f}" if self.refitted else ""
+        iso_scores = "IsoScore {:.3f} -> {:.3f}".format(*self.iso_scores)
+        cosines = "average cosine {:.2f} -> {:.2f}".format(*self.average_cosines)
         again = "whiten refit" if self.of_texts else "whiten-export --from-vectors"
         return {
             "close": f"these {what} are like the corpus; the whitening fits them",
-            "covered": f"these {what} differ from the corpus, but a fit on both changes little ({spread}{after})",
-            "drifting": f"these {what} differ from the corpus, but the whitening still fits them ({spread})",
-            "far": f"these {what} are unlike the corpus, but the whitening still spreads them well ({spread})",
-            "hurts": f"the whitening does these {what} harm ({spread}; a whitening that fits leaves an "
-            f"average cosine below {HURTFUL_COSINE}); fit it again on them ({again})",
+            "drifting": f"these {what} differ from the corpus, but the whitening still fits them ({iso_scores})",
+            "refit changes little": f"these {what} differ from the corpus, but fitting on both changes little",
+            "harmful": f"the whitening makes similarities of these {what} worse ({iso_scores}, {cosines}; a whitening "
+            f"that fits leaves an average cosine below {HURTFUL_COSINE}); fit it again on them ({again})",
             "too few": f"{self.n} {what} are too few to tell; give {LEAST_VECTORS} or more",
         }[self.verdict]
 
@@ -238,38 +185,27 @@ class DriftMonitor:
         """
         moments, whitening, covariance = self._moments, self.manifest.whitening, self._covariance()
         assert whitening is not None
-        n, rank, corpus_n = moments.n, len(moments.mean), whitening.n_samples
-        ratio = float(np.trace(covariance)) / rank
-        by_chance = ratio * (1 / n + 1 / corpus_n)
-        shift = float(moments.mean @ moments.mean) / rank
-        unwhitened, whitened, refitted = self._spreads()
+        rank, corpus_n = len(moments.mean), whitening.n_samples
+        chance = (1 / moments.n + 1 / corpus_n) / rank
+        ratio, expected = float(np.trace(covariance)) / rank, (corpus_n - 1) / max(corpus_n - rank - 2, 1)
+        shift = max(float(moments.mean @ moments.mean) / rank - ratio * rank * chance, 0)
+        noise = 2 * float(np.sqrt(2 * np.square(covariance).sum())) * chance  # two standard deviations of the shift
+        close = shift - noise <= _CLOSE_SHIFT**2 and 1 / _CLOSE_RATIO <= ratio <= _CLOSE_RATIO * expected
+        few = moments.n < LEAST_VECTORS or corpus_n < LEAST_RATIO * len(self._mean)
+        before, after, refitted = self._spreads(covariance)
+        differs = _verdict_of_others(before, after, refitted, whitening.beta > 0)
         return Drift(
-            n=n,
+            verdict="too few" if few else "close" if close else differs,
+            n=moments.n,
             corpus_n=corpus_n,
             width=len(self._mean),
-            rank=rank,
-            mean_shift=float(np.sqrt(max(shift - by_chance, 0))),
-            shift_noise=float(np.sqrt(2 * np.sqrt(2 * np.square(covariance).sum()) * (1 / n + 1 / corpus_n) / rank)),
+            mean_shift=float(np.sqrt(shift)),
             spectrum_ratio=ratio,
-            expected_spectrum_ratio=(corpus_n - 1) / max(corpus_n - rank - 2, 1),
-            average_cosine=average_cosine(moments),
-            iso_score=iso_score(covariance),
-            expected_iso_score=expected_iso_score(n, rank, corpus_n),
-            unwhitened=unwhitened,
-            whitened=whitened,
-            refitted=refitted,
-            rescales=whitening.beta > 0,
+            expected_spectrum_ratio=expected,
+            iso_scores=(before.iso_score, after.iso_score),
+            average_cosines=(before.average_cosine, after.average_cosine),
             of_texts=self.manifest.input == "text",
         )
-
-    def output_moments(self) -> tuple[Float64Array, Float64Array]:
-        """Return mean [k] and covariance [k, k] of the vectors seen so far, under the map.
-
-        Raises:
-            UsageError: fewer than 2 vectors were seen, or all were normalised.
-        """
-        back = self._from_units
-        return self._centre + self._moments.mean @ back, back.T @ self._covariance() @ back
 
     def _covariance(self) -> Float64Array:
         """Return the covariance of the vectors seen so far in units of the corpus; zeros if they are all the same."""
@@ -285,14 +221,13 @@ class DriftMonitor:
         same = np.trace(covariance) <= _ROUNDING * float(moments.mean @ moments.mean)
         return np.zeros_like(covariance) if same else covariance
 
-    def _spreads(self) -> tuple[Spread, Spread, Spread | None]:
+    def _spreads(self, covariance: Float64Array) -> tuple[Spread, Spread, Spread | None]:
         """Return the spread of the vectors without the map, within the dimensions that it keeps; under it; refitted."""
-        mean, covariance = self.output_moments()
-        inverse = np.linalg.pinv(self._weight)
-        raw_mean = mean @ inverse + self._mean @ self._weight @ inverse
-        raw = inverse.T @ covariance @ inverse
+        back, inverse = self._from_units, np.linalg.pinv(self._weight)
+        mean, whitened = self._centre + self._moments.mean @ back, back.T @ covariance @ back
+        raw_mean, raw = mean @ inverse + self._mean @ self._weight @ inverse, inverse.T @ whitened @ inverse
         refitted = self._refitted(mean @ inverse + self._mean, raw)
-        return Spread.of(raw_mean, raw), Spread.of(mean, covariance), refitted
+        return Spread.of(raw_mean, raw), Spread.of(mean, whitened), refitted
 
     def _refitted(self, mean: Float64Array, covariance: Float64Array) -> Spread | None:
         """Return the spread of vectors of these moments under a map that is fitted on the corpus and on them."""
@@ -306,3 +241,13 @@ class DriftMonitor:
         both = corpus.merge(Moments.of_covariance(self._moments.n, mean, covariance))
         fitted = fit_map(both, WhiteningSpec(whitening.method, dimension, whitening.beta, whitening.shrinkage))
         return Spread.of((mean - fitted.mean) @ fitted.weight, fitted.weight.T @ covariance @ fitted.weight)
+
+
+def _verdict_of_others(before: Spread, after: Spread, refitted: Spread | None, rescales: bool) -> Verdict:
+    """Return the verdict on vectors unlike the corpus, by their spread without the map, under it and refitted."""
+    if before.hurt_by(after, rescales):
+        return "harmful"
+    if refitted is None or refitted.iso_score >= _ISO_GAIN * after.iso_score:
+        return "drifting"
+    gains = refitted.average_cosine <= after.average_cosine - _COSINE_GAIN
+    return "drifting" if gains else "refit changes little"

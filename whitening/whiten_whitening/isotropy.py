@@ -55,19 +55,6 @@ def iso_score(covariance: Float64Array) -> float:
     return float((np.trace(covariance) ** 2 / square - 1) / (d - 1))
 
 
-def expected_iso_score(n: int, rank: int, corpus_n: int) -> float:
-    """Return the IsoScore of the covariance of n normal vectors like the corpus, in the corpus's units, to first order.
-
-    E[tr(S)²] = d² + 2d/(n-1) and E|S|_F² = dq + d(d+1)/(n-1). q is how uneven the true covariance is in units of the
-    covariance of corpus_n vectors, 1 / (1 - d/corpus_n): from the moments of the inverse Marchenko-Pastur law.
-    """
-    if rank == 1:
-        return 1.0
-    uneven = 1 / max(1 - rank / corpus_n, 1 / corpus_n)
-    trace, square = rank**2 + 2 * rank / (n - 1), rank * uneven + rank * (rank + 1) / (n - 1)
-    return (trace / square - 1) / (rank - 1)
-
-
 def average_cosine(moments: Moments) -> float:
     """Return the mean cosine over all pairs of different vectors, without sampling: (|Σ u|² - m) / (n (n - 1)).
 

@@ -1,4 +1,4 @@
-"""Define the commands `whiten eval`, `whiten sweep` and `whiten drift`; the group `eval` is here."""
+"""Define the commands `whiten eval` and `whiten sweep`; the group `eval` is here."""
 
 from whiten_evaluation.commands.classification import classification, rte
 from whiten_evaluation.commands.isotropy import isotropy

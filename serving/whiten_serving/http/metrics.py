@@ -32,8 +32,6 @@ DRIFT_WINDOW = 5000
 _MEASURES = {
     "mean_shift": "Distance of the mean of the last texts from that of the corpus, in standard deviations",
     "spectrum_ratio": "Mean variance of the last texts over the corpus's directions; 1 for the corpus itself",
-    "average_cosine": "Mean cosine over all pairs of the last texts; near 0 for the corpus",
-    "iso_score": "IsoScore of the last texts; 1 for the corpus itself",
     "n": "Vectors that the drift is measured on",
 }
 

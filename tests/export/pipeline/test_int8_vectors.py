@@ -137,7 +137,7 @@ def test_drift_is_that_of_unrounded_vectors(make: Callable[..., Path], rounded: 
         result = run(whiten, "drift", bundle, "--input", other_file, "--json")
         assert result.exit_code in (0, 3, 4), result.stderr
         found.append(json.loads(result.stdout))
-    for name in ("mean_shift", "spectrum_ratio", "iso_score", "average_cosine"):
+    for name in ("mean_shift", "spectrum_ratio", "iso_scores", "average_cosines"):
         assert found[1][name] == pytest.approx(found[0][name], rel=1e-3, abs=1e-6)
     assert found[1]["verdict"] == found[0]["verdict"]
 

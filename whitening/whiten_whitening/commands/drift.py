@@ -30,8 +30,7 @@ from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.drift import Drift, DriftMonitor
 
-EXIT_CODES = {"close": 0, "covered": 0, "drifting": 3, "far": 3, "hurts": 4}
-"""Exit code by verdict: 0 like the corpus, or another fit changes little; 3 unlike it; 4 the whitening does harm."""
+EXIT_CODES = {"close": 0, "refit changes little": 0, "drifting": 3, "harmful": 4}
 
 
 @command(
@@ -72,7 +71,7 @@ def drift(
     Vectors that the bundle itself has computed are taken too, if FILE.npy.json beside them says so.
 
     Exits with 0 if they are like the corpus or another fit would change little, 3 if they differ from it but the
-    whitening still fits them, 4 if the whitening does them harm and should be fitted again.
+    whitening still fits them, 4 if the whitening makes similarities worse and should be fitted again.
     """
     path = locate_bundle(bundle)
     monitor = DriftMonitor(path)
@@ -92,7 +91,7 @@ def drift(
         raise UsageError(str(report))
     say(_described(report))
     if as_json:
-        console.print_json(msgspec.to_builtins(report) | {"verdict": report.verdict, "words": str(report)})
+        console.print_json(msgspec.to_builtins(report) | {"words": str(report)})
     sys.exit(EXIT_CODES[report.verdict])
 
 
@@ -135,24 +134,14 @@ def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: 
             monitor.update(vectors, unwhitened=raw)
 
 
-def _described(found: Drift) -> str:
+def _described(report: Drift) -> str:
+    ratio, expected = f"{report.spectrum_ratio:.3f}", f"{report.expected_spectrum_ratio:.3f}"
+    unwhitened, whitened = (f"{score:.3f}" for score in report.iso_scores)
     rows = (
-        ("mean shift", f"{found.mean_shift:.3f}", "0", "standard deviations of the corpus, per dimension"),
-        (
-            "spectrum ratio",
-            f"{found.spectrum_ratio:.3f}",
-            f"{found.expected_spectrum_ratio:.3f}",
-            "mean variance over the dimensions",
-        ),
-        ("average cosine", f"{found.average_cosine:.4f}", "0", "over all pairs, whitened"),
-        (
-            "IsoScore",
-            f"{found.iso_score:.3f}",
-            f"{found.expected_iso_score:.3f}",
-            f"in units of the corpus, {found.rank} dimensions",
-        ),
-        ("IsoScore, unwhitened", f"{found.unwhitened.iso_score:.3f}", "", "of the same vectors without the whitening"),
-        ("IsoScore, whitened", f"{found.whitened.iso_score:.3f}", "", "under the whitening"),
+        ("mean shift", f"{report.mean_shift:.3f}", "0", "standard deviations of the corpus, per dimension"),
+        ("spectrum ratio", ratio, expected, "mean variance over the dimensions"),
+        ("IsoScore, unwhitened", unwhitened, "", "of the same vectors without the whitening"),
+        ("IsoScore, whitened", whitened, "", "under the whitening"),
     )
-    header = (counted(found.n, "text" if found.of_texts else "vector"), "found", "expected", "")
-    return f"{table(header, rows)}\n{found.verdict}: {found}"
+    header = (counted(report.n, "text" if report.of_texts else "vector"), "found", "expected", "")
+    return f"{table(header, rows)}\n{report.verdict}: {report}"

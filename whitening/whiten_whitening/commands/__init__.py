@@ -1,0 +1,1 @@
+"""Define the command `whiten drift`."""
