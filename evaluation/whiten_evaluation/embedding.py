@@ -46,14 +46,13 @@ class WhiteningSource:
         cls,
         source: SourceName,
         dimension: int | None,
-        beta: float = 1.0,
         method: Method = "pca",
         shrinkage: Shrinkage = "none",
     ) -> "WhiteningSource":
         """Make a source from options of a command line; refuse options that exclude each other."""
         if source == "task":
-            return cls(source, WhiteningSpec(method, dimension, beta, shrinkage))
-        for name, value, default in (("whitening", method, "pca"), ("beta", beta, 1), ("shrinkage", shrinkage, "none")):
+            return cls(source, WhiteningSpec(method, dimension, shrinkage=shrinkage))
+        for name, value, default in (("whitening", method, "pca"), ("shrinkage", shrinkage, "none")):
             if value != default:
                 raise UsageError(f"{name} {value} is for --fit-on task; leave it out")
         if source == "none" and dimension is not None:

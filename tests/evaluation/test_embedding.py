@@ -97,11 +97,9 @@ def test_of_an_aligned_bundle_the_way_out_is_to_leave_the_alignment_out(
 
 def test_whitening_that_is_fitted_is_named_in_full() -> None:
     assert str(WhiteningSource.parse("task", None)) == "task"
-    assert (
-        str(WhiteningSource.parse("task", 8, 0.5, "pca-cor", 0.3))
-        == "task, pca-cor, beta 0.5, shrinkage 0.3, 8 dimensions"
-    )
-    assert WhiteningSource.parse("task", None, 1.0, "zca", "oas").spec == WhiteningSpec("zca", None, 1.0, "oas")
+    named = WhiteningSource("task", WhiteningSpec("pca-cor", 8, 0.5, 0.3))
+    assert str(named) == "task, pca-cor, beta 0.5, shrinkage 0.3, 8 dimensions"
+    assert WhiteningSource.parse("task", None, "zca", "oas").spec == WhiteningSpec("zca", None, 1.0, "oas")
 
 
 def test_too_few_sentences_are_enough_with_shrinkage() -> None:

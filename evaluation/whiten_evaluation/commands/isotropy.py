@@ -57,7 +57,6 @@ from whiten_whitening.moments import Moments
     "Repeatable.",
 )
 @option("--dim", type=click.IntRange(min=1), metavar="K", help="Leading dimensions that --whitening keeps.")
-@option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --whitening.")
 @option(
     "--shrinkage",
     default="none",
@@ -72,7 +71,6 @@ def isotropy(
     column: str | None,
     methods: tuple[Method, ...],
     dim: int | None,
-    beta: float,
     shrinkage: str,
     run: Run,
 ) -> None:
@@ -85,9 +83,9 @@ def isotropy(
         raise UsageError("give either --data DIR or --input FILE, for the texts to measure on")
     if data is not None and column is not None:
         raise UsageError(f"--column '{column}' is for --input; leave it out")
-    specs = [WhiteningSpec(method, dim, beta, parse_shrinkage(shrinkage)) for method in dict.fromkeys(methods)]
-    if not specs and (dim, beta, shrinkage) != (None, 1.0, "none"):
-        raise UsageError("--dim, --beta and --shrinkage need a whitening; name one with --whitening")
+    specs = [WhiteningSpec(method, dim, shrinkage=parse_shrinkage(shrinkage)) for method in dict.fromkeys(methods)]
+    if not specs and (dim, shrinkage) != (None, "none"):
+        raise UsageError("--dim and --shrinkage need a whitening; name one with --whitening")
     texts, absent = _texts(data, inputs, column, run)
     checked = WhiteningSource("task", specs[0]) if specs else WhiteningSource()
     rows: list[list[Cell]] = []

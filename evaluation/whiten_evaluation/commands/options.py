@@ -21,7 +21,6 @@ from whiten_runtime.commands.console import (
     given_text,
     json_option,
     quiet_option,
-    threads_option,
 )
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError
@@ -71,7 +70,6 @@ _WHITENING = (
         help=f"Method of --fit-on task. One of {', '.join(get_args(Method))}. In full, they differ by a rotation only.",
     ),
     option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
-    option("--beta", type=float, metavar="B", default=1.0, show_default=True, help="Exponent of --fit-on task."),
     option(
         "--shrinkage",
         default="none",
@@ -86,19 +84,18 @@ _RUNNING = (
     option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout."),
     quiet_option,
     heading("Execution"),
-    threads_option,
     device_option,
 )
 
 
 def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass --fit-on, --whitening, --dim, --beta and --shrinkage to a command as one `WhiteningSource`."""
+    """Pass --fit-on, --whitening, --dim and --shrinkage to a command as one `WhiteningSource`."""
 
     @wraps(command)
     def parsed(
-        *arguments: Any, source: SourceName, method: Method, dim: int | None, beta: float, shrinkage: str, **rest: Any
+        *arguments: Any, source: SourceName, method: Method, dim: int | None, shrinkage: str, **rest: Any
     ) -> Any:
-        whitening = WhiteningSource.parse(source, dim, beta, method, parse_shrinkage(shrinkage))
+        whitening = WhiteningSource.parse(source, dim, method, parse_shrinkage(shrinkage))
         return command(*arguments, whitening=whitening, **rest)
 
     return reduce(lambda wrapped, one: one(wrapped), reversed(_WHITENING), parsed)
@@ -112,7 +109,6 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
         *arguments: Any,
         bundles: tuple[str, ...],
         prompt_name: str | None,
-        threads: int | None,
         providers: tuple[Provider, ...],
         as_json: bool,
         as_csv: bool,
@@ -120,7 +116,7 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if as_json and as_csv:
             raise UsageError("--json and --csv both write to stdout; choose one")
-        options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+        options = SessionOptions(providers or (CPU_PROVIDER,))
         return command(*arguments, run=Run(bundles, prompt_name, options, as_json, as_csv, ConsoleReporter()), **rest)
 
     bundles_argument = click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path())

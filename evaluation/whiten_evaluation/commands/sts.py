@@ -17,6 +17,7 @@ from whiten_evaluation.commands.options import (
 from whiten_evaluation.embedding import WhiteningSource
 from whiten_evaluation.tasks.sts import (
     LEVEL,
+    RESAMPLES,
     averages,
     compare_bundles,
     score_codes,
@@ -88,23 +89,13 @@ def sts(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> 
 @data_option
 @tasks_option
 @prompt_option
-@heading("Intervals")
-@option(
-    "--resamples",
-    type=click.IntRange(min=100),
-    metavar="N",
-    default=1000,
-    show_default=True,
-    help="Resamples of the paired bootstrap.",
-)
-@option("--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Seed of the bootstrap.")
 @whitening_options
 @running_options
-def compare(data: Path, tasks: str | None, resamples: int, seed: int, whitening: WhiteningSource, run: Run) -> None:
+def compare(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> None:
     """Compare bundles on the similarity tasks, each with the first.
 
-    Differences have 95 % intervals. These are those of a paired bootstrap over the pairs of sentences; a star marks
-    those without 0.
+    Differences have 95 % intervals. They come from a paired bootstrap of 1,000 resamples over the pairs of sentences;
+    a star marks those without 0.
     """
     if len(run.bundles) < 2:
         raise UsageError(f"one bundle, '{run.bundles[0]}', was given; name two or more to compare")
@@ -118,7 +109,7 @@ def compare(data: Path, tasks: str | None, resamples: int, seed: int, whitening:
         width = (whitening.source == "task" and whitening.spec.dimension) or vectors.vectors.shape[1]
         bundles.append((bundle.name, read_manifest(bundle.path), width))
         similarities.append([task_cosines(task, vectors, whitening) for task in found.tasks])
-    compared = compare_bundles(found, bundles, similarities, resamples, seed)
+    compared = compare_bundles(found, bundles, similarities)
     rows: list[list[Cell]] = []
     for row in compared:
         cells: list[Cell] = [row.bundle, row.space, row.precision, row.dimension, row.bytes / 1e6]
@@ -132,8 +123,7 @@ def compare(data: Path, tasks: str | None, resamples: int, seed: int, whitening:
     document = {
         "whitening": str(whitening),
         "absent": found.absent,
-        "resamples": resamples,
-        "seed": seed,
+        "resamples": RESAMPLES,
         "bundles": compared,
     }
     run.show(("bundle", "space", "precision", "dim", "MB", *names, *last), rows, document)

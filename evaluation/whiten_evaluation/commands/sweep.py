@@ -21,7 +21,6 @@ from whiten_runtime.commands.console import (
     one_line_errors,
     quiet_option,
     say,
-    threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
@@ -75,7 +74,6 @@ _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "si
     metavar="DIR",
     help="Vectors of all layers. They are kept there. [default: ~/.cache/whiten]",
 )
-@threads_option
 @device_option
 @one_line_errors
 def sweep(
@@ -87,7 +85,6 @@ def sweep(
     cache: Path | None,
     out: Path | None,
     force: bool,
-    threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
     **choices: Any,
@@ -114,7 +111,7 @@ def sweep(
         cache=cache or default_cache(),
         layers=None if layers is None else parse_numbers("layers", layers),
         poolings=poolings or ("mean", "cls"),
-        options=SessionOptions(providers or (CPU_PROVIDER,), threads),
+        options=SessionOptions(providers or (CPU_PROVIDER,)),
         **choices,
     )
     result = run_sweep(plan, reporter)

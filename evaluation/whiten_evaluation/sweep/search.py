@@ -19,7 +19,7 @@ from whiten_evaluation.sweep.scoring import (
     white_cosines,
     white_scores,
 )
-from whiten_evaluation.tasks.sts import Interval, interval, resampled
+from whiten_evaluation.tasks.sts import RESAMPLES, Interval, interval, resampled
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.reporter import Reporter
@@ -32,8 +32,6 @@ EXHAUSTIVE = 12
 """Largest number of layers of which all combinations are scored: 4,095 of them."""
 BEAM = 8
 """Number of combinations of each size that are extended, for each whitening, where layers are more than that."""
-
-_RESAMPLES = 1000
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +197,7 @@ class Search:
         if not rows:
             return ()
         self.report.stage(f"computing intervals of the {len(rows)} best combinations")
-        draws = resampled(self.tasks, self._cosines(rows), _RESAMPLES, seed).mean(axis=1)
+        draws = resampled(self.tasks, self._cosines(rows), RESAMPLES, seed).mean(axis=1)
         return tuple(
             Best(score=row, interval=interval(draw), difference=interval(draw - draws[0]))
             for row, draw in zip(rows, draws, strict=True)

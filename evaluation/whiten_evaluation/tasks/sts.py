@@ -22,6 +22,9 @@ SIZES = (16, 32, 48, 64, 96, 128, 192)
 LEVEL = 0.95
 """Confidence level of the intervals."""
 
+RESAMPLES = 1000
+"""Resamples of the paired bootstrap that the intervals are of."""
+
 
 class SubsetScore(msgspec.Struct, frozen=True, kw_only=True):
     """Spearman's correlation on one sub-dataset, times 100."""
@@ -179,11 +182,10 @@ def compare_bundles(
     data: StsData,
     bundles: Sequence[tuple[str, Manifest, int]],
     similarities: Sequence[Sequence[Sequence[Float64Array]]],
-    resamples: int,
-    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> list[Row]:
     """Score bundles, given by name, manifest and number of dimensions, and their differences to the first."""
-    draws = resampled(data.tasks, similarities, resamples, seed)
+    draws = resampled(data.tasks, similarities, resamples, seed=0)
     rows: list[Row] = []
     for index, ((name, manifest, dimension), found) in enumerate(zip(bundles, similarities, strict=True)):
         tasks = tuple(score_task(task, part) for task, part in zip(data.tasks, found, strict=True))

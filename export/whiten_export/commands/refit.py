@@ -22,7 +22,6 @@ from whiten_runtime.commands.console import (
     one_line_errors,
     quiet_option,
     say,
-    threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
@@ -80,7 +79,6 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @json_option
 @quiet_option
 @heading("Execution")
-@threads_option
 @device_option
 @one_line_errors
 def fit(
@@ -88,7 +86,6 @@ def fit(
     corpus: tuple[str, ...],
     column: str | None,
     max_sentences: int | None,
-    threads: int | None,
     providers: tuple[Provider, ...],
     out: Path,
     as_json: bool,
@@ -103,7 +100,7 @@ def fit(
     _check_file(out)
     with needing("refit"):
         from whiten_export.pipeline.refit import fit_bundle
-    options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+    options = SessionOptions(providers or (CPU_PROVIDER,))
     found = fit_bundle(locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, ConsoleReporter())
     _tell(out, found, as_json)
 
@@ -187,7 +184,6 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @json_option
 @quiet_option
 @heading("Execution")
-@threads_option
 @device_option
 @one_line_errors
 def refit(
@@ -195,7 +191,6 @@ def refit(
     corpus: tuple[str, ...],
     column: str | None,
     max_sentences: int | None,
-    threads: int | None,
     providers: tuple[Provider, ...],
     stats: Path | None,
     whitening: Method | Literal["auto"] | None,
@@ -235,7 +230,7 @@ def refit(
         from whiten_export.writing.staging import check_place
     check_place(out, force)
     reporter = ConsoleReporter()
-    options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+    options = SessionOptions(providers or (CPU_PROVIDER,))
     path = locate_bundle(bundle)
     if align_to is not None:
         align_refit(align_to, read_manifest(path), asked.spec or WhiteningSpec(dimension=dim))

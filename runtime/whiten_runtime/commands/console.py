@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import msgspec
 
-from whiten_runtime.commands.help import OTHER, heading, option
+from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError, WhitenError, one_line
 from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
@@ -156,11 +156,11 @@ def quiet_option(command: Command) -> Command:
 
 
 def one_line_errors(command: Command) -> Command:
-    """Turn every error into one line on stderr and an exit code; add --debug, with which it stays a traceback."""
+    """Turn every error into one line on stderr and an exit code; with `whiten --debug` it stays a traceback."""
 
     @functools.wraps(command)
-    def guarded(*args: Any, debug: bool, **kwargs: Any) -> Any:
-        if debug:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if click.get_current_context().find_root().params.get("debug"):
             return command(*args, **kwargs)
         try:
             return command(*args, **kwargs)
@@ -175,10 +175,9 @@ def one_line_errors(command: Command) -> Command:
         except click.exceptions.ClickException:
             raise
         except Exception as error:
-            _fail(f"unexpected {type(error).__name__}: {error}; run again with --debug and report it", 1)
+            _fail(f"unexpected {type(error).__name__}: {error}; run it as whiten --debug COMMAND, and report it", 1)
 
-    added = option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
-    return heading(OTHER)(added(guarded))  # type: ignore[return-value]
+    return guarded  # type: ignore[return-value]
 
 
 def run(command: click.Command, name: str | None = None) -> None:

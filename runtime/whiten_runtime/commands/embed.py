@@ -67,12 +67,6 @@ if TYPE_CHECKING:
     callback=given_text,
     help='Prompt before each text; "" for none. With "{text}" in it, it is put around the text.',
 )
-@option(
-    "--max-characters",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Cut longer texts before they are tokenised. [default: 250 a token]",
-)
 @heading("Vectors")
 @option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
 @option("--truncate-dim", type=click.IntRange(min=1), metavar="K", help="Keep the first K coordinates only.")
@@ -97,7 +91,6 @@ if TYPE_CHECKING:
 @heading("Execution")
 @threads_option
 @device_option
-@option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Texts per run at most.")
 @option("--tuned", is_flag=True, help="Run as whiten tune chose for this machine.")
 @option("--verify", is_flag=True, help="First prove parity, as whiten verify does.")
 @one_line_errors
@@ -112,8 +105,6 @@ def embed(
     normalize: bool,
     truncate_dim: int | None,
     precision: VectorPrecision,
-    batch_size: int | None,
-    max_characters: int | None,
     header: bool,
     force: bool,
     threads: int | None,
@@ -158,10 +149,8 @@ def embed(
             text if source is None else read_texts(source, column),
             prompt_name=prompt_name,
             prompt=prompt,
-            batch_size=batch_size,
             normalize_embeddings=normalize,
             truncate_dim=truncate_dim,
-            max_characters=max_characters,
             precision=precision,
         )
         if source is not None:
@@ -176,8 +165,8 @@ def embed(
         else:
             summary = {"texts": _print(stored, metadata, header)}
         if encoder.truncated:
-            limits = f"{encoder.max_seq_length} tokens{f' and {max_characters} characters' if max_characters else ''}"
-            warn(f"{encoder.truncated} of {summary['texts']} texts were cut: at most {limits} of a text are read")
+            limit = f"at most {encoder.max_seq_length} tokens of a text are read"
+            warn(f"{encoder.truncated} of {summary['texts']} texts were cut: {limit}")
         if out is not None:
             say(f"wrote {counted(summary['texts'], 'vector')} of {metadata.dimension} dimensions to {out}")
         if as_json:

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from whiten_runtime.commands import console
-from whiten_runtime.commands.help import Group, group
+from whiten_runtime.commands.help import Group, group, option
 
 COMMAND_GROUP = "whiten.commands"
 
@@ -56,8 +56,9 @@ class _EntryPoints(Group):
         'whiten embed bundles/minilm-l0-l1 "A text." "Another text."',
     ),
 )
+@option("--debug", is_flag=True, help="Show a traceback when a command fails: whiten --debug COMMAND.")
 @click.version_option(package_name="whiten")
-def whiten() -> None:
+def whiten(debug: bool) -> None:
     """Embed sentences without PyTorch, with models exported to ONNX and whitened."""
 
 

@@ -15,7 +15,7 @@ from whiten_runtime.commands.console import (
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.hub.locating import parse_repository
-from whiten_runtime.hub.uploading import Destination, push_bundle
+from whiten_runtime.hub.uploading import push_bundle
 
 
 @command(
@@ -30,8 +30,6 @@ from whiten_runtime.hub.uploading import Destination, push_bundle
 @heading("Repository")
 @option("--private", is_flag=True, help="Create a private repository. One that is public is refused.")
 @option("--branch", metavar="NAME", help="Branch to upload to. [default: main]")
-@option("--message", metavar="TEXT", help="Message of the commit. [default: Upload NAME]")
-@option("--create/--no-create", default=True, show_default=True, help="Create repository and branch if need be.")
 @heading("Output")
 @json_option
 @quiet_option
@@ -41,17 +39,15 @@ def push(
     repository: str,
     private: bool,
     branch: str | None,
-    message: str | None,
-    create: bool,
     as_json: bool,
 ) -> None:
     """Upload a bundle to the model hub.
 
-    BUNDLE is a directory, ORG/NAME a repository. The address of the commit is printed. The hashes of the files that
+    BUNDLE is a directory, ORG/NAME a repository; both it and the branch are created if need be. The address of the commit is printed. The hashes of the files that
     whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a bundle then open it from
     there. The token is that of hf auth login, or of HF_TOKEN.
     """
-    done = push_bundle(bundle, Destination(parse_repository(repository, branch), private, create, message))
+    done = push_bundle(bundle, parse_repository(repository, branch), private)
     say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")
     if done.removed:
         say(f"removed files of an older bundle: {', '.join(done.removed)}")

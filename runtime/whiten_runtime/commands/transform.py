@@ -16,7 +16,6 @@ from whiten_runtime.commands.console import (
     one_line_errors,
     quiet_option,
     say,
-    threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.files.read_vectors import read_vectors
@@ -58,7 +57,6 @@ from whiten_runtime.ort.providers import Provider
 @json_option
 @quiet_option
 @heading("Execution")
-@threads_option
 @device_option
 @one_line_errors
 def transform(
@@ -68,7 +66,6 @@ def transform(
     out: Path,
     header: bool,
     force: bool,
-    threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
@@ -80,7 +77,7 @@ def transform(
     check_other_file(out, input_file)
     check_output(out, header, force)
     count = 0
-    with VectorWhitener(bundle, providers or None, threads) as whitener:
+    with VectorWhitener(bundle, providers or None) as whitener:
         with writing_vectors(out, VectorMetadata.of(whitener.manifest), header) as writer:
             for rows in read_vectors(input_file, column):
                 writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))

@@ -14,7 +14,6 @@ from whiten_runtime.commands.console import (
     print_json,
     quiet_option,
     say,
-    threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
@@ -53,7 +52,6 @@ from whiten_runtime.signing import verify_signature
 @json_option
 @quiet_option
 @heading("Execution")
-@threads_option
 @device_option
 @one_line_errors
 def verify(
@@ -62,7 +60,6 @@ def verify(
     identity: str | None,
     identity_provider: str | None,
     signature: Path | None,
-    threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
@@ -90,7 +87,7 @@ def verify(
         raise UsageError("--signature was given without an author to check; add --public-key FILE")
     path = locate_bundle(bundle)
     opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
-    with opened(path, providers or None, threads) as encoder:
+    with opened(path, providers or None) as encoder:
         if signed is not None:
             signed.check(encoder)
         proof = encoder._proof()

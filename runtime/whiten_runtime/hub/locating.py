@@ -208,7 +208,9 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
             f"'{hub_id}' does not exist on the hub, or is private; check its name, or log in with hf auth login"
         ) from None
     except HfHubHTTPError as error:
-        raise WhitenError(f"the hub refused '{hub_id}': {one_line(error)}; try again later") from error
+        raise WhitenError(
+            f"the hub refused '{hub_id}': {one_line(error)}; check your token (hf auth login), or try again later"
+        ) from error
     except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
         if isinstance(error, OSError) and (error.filename is not None or error.errno in CANNOT_WRITE):
             place = Path(error.filename or constants.HF_HUB_CACHE).absolute()

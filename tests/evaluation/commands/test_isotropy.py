@@ -40,12 +40,10 @@ def test_methods_are_fitted_on_the_texts(tiny_bundle: Path, texts: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--beta", "0.5"], "need a whitening; name one with --whitening"),
         (["--shrinkage", "oas"], "need a whitening; name one with --whitening"),
         (["--dim", "4"], "need a whitening; name one with --whitening"),
         (["--whitening", "zca", "--dim", "4"], "dim 4 cannot be kept of zca"),
         (["--whitening", "pca", "--dim", "33"], "dim is 33, but the vectors have 32 dimensions"),
-        (["--whitening", "pca", "--beta", "2"], "beta is 2.0"),
         (["--whitening", "pca", "--shrinkage", "much"], "shrinkage is 'much'"),
     ],
 )

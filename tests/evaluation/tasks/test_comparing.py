@@ -43,14 +43,14 @@ def test_intervals_equal_resampling_by_hand() -> None:
 
 def test_command_finds_no_difference_between_equal_bundles(tiny_bundle: Path, tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B", "STS15"))
-    result = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--json", "--resamples", 100)
+    result = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--json")
     assert result.exit_code == 0
     first, second = json.loads(result.stdout)["bundles"]
     assert first["difference"] is None
     assert second["difference"] == {"value": 0, "low": 0, "high": 0, "certain": False}
     assert second["average"] == first["average"] == pytest.approx(np.mean([t["mean"] for t in first["tasks"]]))
     assert first["dimension"] == 32
-    shown = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--resamples", 100)
+    shown = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path)
     assert "95% from" in shown.stdout
     assert shown.stdout.count(first["space"]) == 2
     assert "spaces" not in shown.stderr

@@ -24,7 +24,7 @@ from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Head
-from whiten_whitening.maps import Method
+from whiten_whitening.maps import Method, WhiteningSpec
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def test_target_whitening_uses_dimension_and_beta(tiny_bundle: Path, data_folder
     every = vectors.of(texts)
     values, basis = np.linalg.eigh(np.cov(every.T))
     for dimension, beta in ((8, 1.0), (None, 0.5), (None, 0.0)):
-        whitening = WhiteningSource.parse("task", dimension, beta, "pca")
+        whitening = WhiteningSource("task", WhiteningSpec("pca", dimension, beta))
         W = (basis * values ** (-beta / 2))[:, ::-1][:, :dimension]
         white = Head((every.mean(axis=0), W), False)(every)
         half = len(white) // 2
@@ -149,7 +149,6 @@ def test_command_prints_table_json_and_csv(tiny_bundle: Path, data_folder: Path)
     [
         (["--tasks", "sts99"], "task 'sts99' is unknown"),
         (["--fit-on", "none", "--dim", "8"], "needs a whitening"),
-        (["--beta", "0.5"], "beta 0.5 is for --fit-on task"),
         (["--fit-on", "none", "--whitening", "zca"], "whitening zca is for --fit-on task"),
         (["--shrinkage", "0.5"], "shrinkage 0.5 is for --fit-on task"),
         (["--dim", "33"], "wanted a whole number from 1 to 32"),

@@ -73,12 +73,6 @@ def test_embed_reports_truncated_texts(tiny_bundle: Path) -> None:
     assert "1 of 2 texts were cut: at most 48 tokens of a text are read\n" in result.stderr
 
 
-def test_embed_tells_the_limit_of_characters(tiny_bundle: Path) -> None:
-    result = run("embed", tiny_bundle, "short", "a long text", "--max-characters", "6", "--json")
-    assert json.loads(result.stdout)["truncated"] == 1
-    assert "1 of 2 texts were cut: at most 48 tokens and 6 characters of a text are read\n" in result.stderr
-
-
 def test_info_and_verify(tiny_bundle: Path) -> None:
     manifest = json.loads((tiny_bundle / "whiten.json").read_text())
     del manifest["manifest_sha256"]
@@ -162,7 +156,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     from whiten import BundleError
 
     with pytest.raises(BundleError):
-        run("info", tmp_path, "--debug")
+        run("--debug", "info", tmp_path)
 
 
 def test_the_commands_are_installed(tiny_bundle: Path) -> None:

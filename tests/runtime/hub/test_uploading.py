@@ -52,7 +52,7 @@ def test_what_was_uploaded_opens_from_an_empty_cache(hub: Hub, golden: Path, nam
 
 def test_only_the_files_of_the_bundle_are_uploaded(hub: Hub, bundle: Path) -> None:
     (bundle / "README.md").write_text("---\nlicense: mit\n---\n# Card\n")
-    ok("push", bundle, f"hf://{ID}", "--message", "First", "--json")
+    ok("push", bundle, f"hf://{ID}")
     listed = json.loads((bundle / MANIFEST_FILE).read_text())["files"]
     assert set(hub.repositories[ID]) == {*listed, MANIFEST_FILE, "README.md", ".gitattributes"}
     assert sum(line.endswith("/commit/main") for line in hub.asked) == 1  # all in one commit
@@ -149,11 +149,9 @@ def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
     ("token", "arguments", "code", "message"),
     [
         (None, (ID,), 1, f"there is no token to upload to '{ID}' with; run hf auth login, or set HF_TOKEN"),
-        (READ_ONLY, (ID,), 1, f"the hub refused '{ID}': the token may not write there; log in with hf auth login"),
-        ("wrong", (ID,), 1, f"the hub refused '{ID}': the token is not valid; log in"),
+        (READ_ONLY, (ID,), 1, "check your token (hf auth login)"),
+        ("wrong", (ID,), 1, "check your token (hf auth login)"),
         ("", ("name",), 2, "'name' does not name a repository of the hub; wanted ORG/NAME"),
-        ("", (ID, "--no-create"), 2, f"'{ID}' does not exist on the hub, or is private"),
-        ("", ("org/old", "--no-create", "--branch", "v9"), 2, "'org/old' has no revision 'v9'"),
         ("", ("org/old", "--branch", ""), 2, "revision is ''; wanted the name of a branch or tag, or a commit"),
         ("", ("hf://org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
         ("", ("hf://org/old@v1", "--branch", "v2"), 2, "names a revision already; leave 'v2' out"),

@@ -17,7 +17,6 @@ from whiten_runtime.commands.console import (
     quiet_option,
     say,
     table,
-    threads_option,
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
@@ -55,14 +54,12 @@ EXIT_CODES = {"close": 0, "refit changes little": 0, "drifting": 3, "harmful": 4
 @json_option
 @quiet_option
 @heading("Execution")
-@threads_option
 @device_option
 @one_line_errors
 def drift(
     bundle: str,
     input_file: str,
     column: str | None,
-    threads: int | None,
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
@@ -75,7 +72,7 @@ def drift(
     """
     path = locate_bundle(bundle)
     monitor = DriftMonitor(path)
-    options = SessionOptions(providers or (CPU_PROVIDER,), threads)
+    options = SessionOptions(providers or (CPU_PROVIDER,))
     file = Path(input_file)
     if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
         found, space = read_metadata(file), space_of(monitor.manifest)

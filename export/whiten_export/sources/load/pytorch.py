@@ -195,11 +195,11 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
         if any(name in _innermost(error) for name in _BRANCHES):
             raise WhitenError(
                 f"a network of type '{_model_type(network)}' chooses what it computes by the length or the words of a "
-                "text, which one graph for all texts cannot: it is not supported; --debug shows PyTorch's report"
+                "text, which one graph for all texts cannot: it is not supported; whiten --debug shows PyTorch's report"
             ) from error
         raise WhitenError(
-            f"PyTorch cannot export a network of type '{_model_type(network)}': {_innermost(error)}; run with "
-            "--debug for the whole report"
+            f"PyTorch cannot export a network of type '{_model_type(network)}': {_innermost(error)}; whiten "
+            "--debug export shows the whole report"
         ) from error
     if program is None:
         raise WhitenError("PyTorch's exporter returned nothing; it needs dynamo=True support")
