@@ -43,9 +43,9 @@ def push(
 ) -> None:
     """Upload a bundle to the model hub.
 
-    BUNDLE is a directory, ORG/NAME a repository; both it and the branch are created if need be. The address of the commit is printed. The hashes of the files that
-    whiten reads are checked first. Encoder("ORG/NAME") and every command that takes a bundle then open it from
-    there. The token is that of hf auth login, or of HF_TOKEN.
+    BUNDLE is a directory, ORG/NAME a repository; it and the branch are created if need be. The address of the commit is
+    printed. The hashes of the files that whiten reads are checked first. Encoder("ORG/NAME") and every command that
+    takes a bundle then open it from there. The token is that of hf auth login, or of HF_TOKEN.
     """
     done = push_bundle(bundle, parse_repository(repository, branch), private)
     say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")

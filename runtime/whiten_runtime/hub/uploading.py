@@ -46,7 +46,7 @@ def push_bundle(path: Path, repository: Repository, private: bool = False) -> Up
         api.create_repo(hub_id, private=private or None, exist_ok=True)
         if branch is not None:
             api.create_branch(hub_id, branch=branch, exist_ok=True)
-        operations = [
+        operations: list[Any] = [
             *(CommitOperationAdd(name, bundle.path / name) for name in names),
             *(CommitOperationDelete(name) for name in removed),
         ]
