@@ -4,7 +4,7 @@
 --   whiten embed BUNDLE "a query" --out query.jsonl
 --   psql DATABASE -v dim=384 -f examples/pgvector.sql
 --
--- BUNDLE is of `whiten-export ... --vector-type int8`. pgvector has no type of one byte. Whole numbers up to 127 are exact in
+-- BUNDLE is of `whiten-export ... --round-to int8`. pgvector has no type of one byte. Whole numbers up to 127 are exact in
 -- its halfvec, of two bytes a number; vector has four. A bundle of float32 vectors works too, but halfvec then rounds.
 
 \set ON_ERROR_STOP on

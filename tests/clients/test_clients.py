@@ -46,7 +46,7 @@ def bundles(
         "normalised": Recipe.of("minilm", layers=(1,), max_sentences=2000, dim=128, normalize=True, max_length=64),
         # The last dimensions of a random network would be rounding, multiplied by their whitening.
         "roberta": Recipe.of(str(checkpoint("roberta")), corpus=corpus, dim=16),
-        "int8-vectors": Recipe.of("minilm", layers=(1,), whitening="pca", max_sentences=2000, vector_type="int8"),
+        "int8-vectors": Recipe.of("minilm", layers=(1,), whitening="pca", max_sentences=2000, round_to="int8"),
         "words": Recipe.of(str(words_file), corpus=corpus),
         "sif": Recipe.of(str(words_file), pooling="sif", corpus=corpus),
     }

@@ -1,4 +1,4 @@
-"""Test `--vector-type int8` on the real checkpoint, and on folders of sentence-transformers."""
+"""Test `--round-to int8` on the real checkpoint, and on folders of sentence-transformers."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ WHITENED = ("--layers", "1,6", "--whitening", "pca", "--max-sentences", "2000")
 @pytest.fixture(scope="module")
 def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(path: Path) -> None:
-        ok("export", "minilm", *WHITENED, "--vector-type", "int8", "--out", path)
+        ok("export", "minilm", *WHITENED, "--round-to", "int8", "--out", path)
 
     return once(tmp_path_factory, "minilm-int8vectors", make)
 
@@ -63,7 +63,7 @@ def test_default_options_of_onnxruntime_give_the_same_steps(rounded: Path) -> No
 
 @pytest.mark.filterwarnings("ignore")
 def test_published_model_keeps_its_cosines(minilm_checkpoint: Path, tmp_path: Path) -> None:
-    result = ok("export", "minilm", "--vector-type", "int8", "--out", tmp_path / "b", "--json")
+    result = ok("export", "minilm", "--round-to", "int8", "--out", tmp_path / "b", "--json")
     manifest = json.loads(result.stdout)["manifest"]
     assert (manifest["vectors"], manifest["normalize"], manifest["whitening"]) == ("int8", False, None)
     assert manifest["published"]["min_cosine"] > 0.999999
@@ -81,6 +81,6 @@ def test_models_of_other_similarities_are_refused(tmp_path: Path, similarity: st
     folder = save_published("bge-small", tmp_path / "model")
     settings = folder / "config_sentence_transformers.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"similarity_fn_name": similarity}))
-    want = f"vectors of int8 keep cosines alone, but 'model' is compared by {similarity}; leave vector-type out"
-    assert want in refused("export", folder, "--vector-type", "int8", "--out", tmp_path / "b")
+    want = f"vectors of int8 keep cosines alone, but 'model' is compared by {similarity}; leave round-to out"
+    assert want in refused("export", folder, "--round-to", "int8", "--out", tmp_path / "b")
     assert not (tmp_path / "b").exists()

@@ -20,7 +20,7 @@ from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
 _FOR_VECTORS = {
     *("model", "from_vectors", "whitening", "dim", "column", "beta", "shrinkage", "normalize"),
-    *("vector_type", "out", "force", "as_json", "quiet"),
+    *("round_to", "out", "force", "as_json", "quiet"),
 }
 
 
@@ -139,13 +139,13 @@ _FOR_VECTORS = {
     "else not.",
 )
 @option(
-    "--vector-type",
+    "--round-to",
     type=click.Choice(get_args(VectorType)),
     default="float32",
     show_default=True,
     metavar="|".join(get_args(VectorType)),
-    help="Type of the vectors. int8: whole numbers from -127 to 127, one scale a vector; a quarter of the size in a "
-    "store. Keeps cosines.",
+    help="What the graph rounds its vectors to. int8: whole numbers from -127 to 127, one scale a vector; a quarter of "
+    "the size in a store. Keeps cosines.",
 )
 @option(
     "--outputs",
@@ -207,7 +207,7 @@ def export(
     if from_vectors is not None:
         _refuse_for_vectors()
         spec = WhiteningSpec(whitening or "pca", dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
-        of_vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize), choices["vector_type"])
+        of_vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize), choices["round_to"])
         with needing("export"):
             from whiten_export.pipeline.export_vectors import export_vectors
         result = export_vectors(of_vectors, out, force, reporter)

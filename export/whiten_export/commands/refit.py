@@ -175,10 +175,10 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     help="The new bundle's directory.",
 )
 @option(
-    "--vector-type",
+    "--round-to",
     type=click.Choice(get_args(VectorType)),
     metavar="TYPE",
-    help="Type, float32 or int8. int8: whole numbers from -127 to 127, one scale a vector. [default: BUNDLE's]",
+    help="As whiten-export has it: float32 or int8. [default: BUNDLE's]",
 )
 @shared.force_option
 @json_option
@@ -200,7 +200,7 @@ def refit(
     out: Path,
     align_to: str | None,
     all_sentences: bool,
-    vector_type: VectorType | None,
+    round_to: VectorType | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -245,7 +245,7 @@ def refit(
         reporter,
         align_to=align_to,
         choice=fitted.choice,
-        vector_type=vector_type,
+        round_to=round_to,
     )
     shared.tell_written(result, reporter, as_json)
 

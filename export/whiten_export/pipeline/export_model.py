@@ -127,7 +127,7 @@ def fold(plan: Plan, graph: ir.Model, decision: Decision, report: Reporter) -> N
         if not fuse_for_cuda(graph, plan.max_seq_length):
             kind = plan.model.record.model_type
             report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
-    set_head(graph, affine, plan.normalize, both, choice.vector_type)
+    set_head(graph, affine, plan.normalize, both, choice.round_to)
 
 
 def lower(

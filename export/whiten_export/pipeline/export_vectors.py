@@ -66,11 +66,11 @@ def export_vectors(
     affine = fitted.mean, fitted.weight
     with staged(target, replace) as stage:
         graph = vectors_graph(width)
-        set_head(graph, affine, recipe.normalize, vectors=recipe.vector_type)
+        set_head(graph, affine, recipe.normalize, vectors=recipe.round_to)
         save_graph(graph, stage / MODEL_FILE)
         write_whitening(stage, fitted)
         probes = _probes(recipe, statistics.moments.n, Head.of(affine, recipe.normalize))
-        check_rounding(probes.embeddings, recipe.vector_type)
+        check_rounding(probes.embeddings, recipe.round_to)
         write_probes(stage, probes)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -90,7 +90,7 @@ def export_vectors(
             pooling=None,
             whitening=describe_whitening(fitted, statistics),
             normalize=recipe.normalize,
-            vectors=recipe.vector_type,
+            vectors=recipe.round_to,
             dimension=fitted.weight.shape[1],
             max_seq_length=0,
             pad_token_id=0,
@@ -110,7 +110,7 @@ def _bundle_name(name: str, recipe: VectorRecipe) -> str:
     parts = [name.replace("/", "-"), "vectors"]
     parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage, "pca")
     parts += ["norm"] if recipe.normalize else []
-    return "-".join([*parts, *([recipe.vector_type] if recipe.vector_type != "float32" else [])])
+    return "-".join([*parts, *([recipe.round_to] if recipe.round_to != "float32" else [])])
 
 
 def _statistics(recipe: VectorRecipe, report: Reporter) -> Statistics:

@@ -76,7 +76,7 @@ class Plan:
     @property
     def normalize(self) -> bool:
         """Return whether vectors are divided by their L2 norm; rounding to int8 has a scale in its place."""
-        return self._norm and self.recipe.graph.vector_type == "float32"
+        return self._norm and self.recipe.graph.round_to == "float32"
 
     @property
     def _norm(self) -> bool:
@@ -214,7 +214,7 @@ def compose(recipe: Recipe, checkpoint: Checkpoint, model: TokenModel) -> Plan:
         as_is = own is not None and source.layers is None and not recipe.whitening.named
         method = None if as_is else recipe.whitening.usual
     if own is not None:
-        check_similarity(recipe.graph.vector_type, own.similarity_fn_name, checkpoint.name)
+        check_similarity(recipe.graph.round_to, own.similarity_fn_name, checkpoint.name)
     resolved = dataclasses.replace(
         recipe,
         source=dataclasses.replace(source, pooling=pooling),

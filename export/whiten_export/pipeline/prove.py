@@ -158,7 +158,7 @@ def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> 
         choice=decision.choice,
         normalize=plan.normalize,
         outputs=graph.outputs if fitted else "whitened",
-        vectors=graph.vector_type,
+        vectors=graph.round_to,
         dimension=plan.width if fitted is None else fitted.weight.shape[1],
         max_seq_length=plan.max_seq_length,
         pad_token_id=plan.model.tokenizer.pad_token_id,
@@ -212,7 +212,7 @@ def prove(
     if choice.precision == "fp32":
         report.stage(CHECKING)
     expected = _expected(plan, decision.fitted, stage, report)
-    check_rounding(expected.finished, choice.vector_type)
+    check_rounding(expected.finished, choice.round_to)
     write_probes(stage, expected.probes)
     published = _compare_published(plan, expected, stage)
     manifest = describe_export(plan, decision, opset, stage)
@@ -221,9 +221,9 @@ def prove(
     def proof() -> ParityRecord:
         on = _on_cuda(options, report) if choice.target == "cuda" else options
         outcome = check_bundle(stage, expected, on)
-        if not gate_of(choice.precision, choice.vector_type).passes(outcome.agreement):
+        if not gate_of(choice.precision, choice.round_to).passes(outcome.agreement):
             remedies = _remedies(plan, decision.fitted)
-            raise failure(outcome, expected, choice.precision, choice.vector_type, _named(plan), remedies)
+            raise failure(outcome, expected, choice.precision, choice.round_to, _named(plan), remedies)
         return parity_record(expected.reference, outcome.agreement, on)
 
     return write_proven(stage, manifest, proof)

@@ -97,18 +97,18 @@ class WhiteningChoice:
         return "pca" if self.method in (None, "auto", "default") else self.method  # type: ignore[return-value]
 
 
-def check_rounded(vector_type: VectorType, normalize: bool) -> None:
+def check_rounded(round_to: VectorType, normalize: bool) -> None:
     """Check the type of the finished vectors."""
-    one_of("vector-type", vector_type, get_args(VectorType))
-    if vector_type == "int8" and normalize:
+    one_of("round-to", round_to, get_args(VectorType))
+    if round_to == "int8" and normalize:
         raise UsageError("vectors of int8 have a scale of their own in place of the L2 norm; leave normalize out")
 
 
-def check_similarity(vector_type: VectorType, similarity: Similarity, model: str | Path) -> None:
+def check_similarity(round_to: VectorType, similarity: Similarity, model: str | Path) -> None:
     """Check that vectors of a type can be compared as those of a model are."""
-    if vector_type == "int8" and similarity != "cosine":
+    if round_to == "int8" and similarity != "cosine":
         raise UsageError(
-            f"vectors of int8 keep cosines alone, but '{model}' is compared by {similarity}; leave vector-type out"
+            f"vectors of int8 keep cosines alone, but '{model}' is compared by {similarity}; leave round-to out"
         )
 
 
@@ -122,7 +122,7 @@ class GraphChoice:
         normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
             published does.
         outputs: "whitened"; "both", which outputs the vector before whitening too.
-        vector_type: type in which the finished vectors can be stored without loss: "float32"; "int8", whole numbers
+        round_to: what the graph rounds the finished vectors to: "float32", as they are; "int8", whole numbers
             from -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
 
     Raises:
@@ -133,13 +133,13 @@ class GraphChoice:
     target: Target = "cpu"
     normalize: bool | None = None
     outputs: Outputs = "whitened"
-    vector_type: VectorType = "float32"
+    round_to: VectorType = "float32"
 
     def __post_init__(self) -> None:
         one_of("precision", self.precision, get_args(Precision))
         one_of("outputs", self.outputs, get_args(Outputs))
         one_of("target", self.target, get_args(Target))
-        check_rounded(self.vector_type, bool(self.normalize))
+        check_rounded(self.round_to, bool(self.normalize))
         if (self.target, self.precision) == ("cuda", "int8"):
             raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
 
@@ -221,7 +221,7 @@ class VectorRecipe:
         column: column or key of the vectors.
         spec: whitening to fit.
         normalize: divide by the L2 norm inside the graph.
-        vector_type: type in which the whitened vectors can be stored, as in `GraphChoice`.
+        round_to: what the graph rounds the whitened vectors to, as in `GraphChoice`.
 
     Raises:
         UsageError: choices that exclude each other.
@@ -232,12 +232,12 @@ class VectorRecipe:
     column: str | None = None
     spec: WhiteningSpec = field(default_factory=WhiteningSpec)
     normalize: bool = False
-    vector_type: VectorType = "float32"
+    round_to: VectorType = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", path_of("file", self.file))
         instance_of("spec", self.spec, WhiteningSpec, "WhiteningSpec(method='pca')")
-        check_rounded(self.vector_type, self.normalize)
+        check_rounded(self.round_to, self.normalize)
 
 
 def bundle_name(
@@ -259,8 +259,8 @@ def bundle_name(
         parts.append(graph.precision)
     if graph.target != "cpu":
         parts.append(graph.target)
-    if graph.vector_type != "float32":
-        parts.append(f"{graph.vector_type}vectors")
+    if graph.round_to != "float32":
+        parts.append(f"{graph.round_to}vectors")
     return "-".join(parts)
 
 

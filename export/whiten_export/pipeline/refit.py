@@ -191,7 +191,7 @@ def refit_bundle(
     reporter: Reporter | None = None,
     align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
-    vector_type: VectorType | None = None,
+    round_to: VectorType | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
@@ -205,7 +205,7 @@ def refit_bundle(
         reporter: receives stages and warnings.
         align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
         choice: the choice of the whitening, where it was left to a rule.
-        vector_type: type of the finished vectors, as in `GraphChoice`; None for that of the bundle.
+        round_to: what the graph rounds the finished vectors to, as in `GraphChoice`; None for that of the bundle.
 
     Raises:
         UsageError: the whitening cannot be fitted on the statistics or aligned, they are not valid for the bundle, the
@@ -219,7 +219,7 @@ def refit_bundle(
     _check_takes_texts(path, old)
     _check_computes_as_recorded(options)
     probes = read_probes(bundle)
-    width, kind = old.unwhitened_width, vector_type or old.vectors
+    width, kind = old.unwhitened_width, round_to or old.vectors
     check_similarity(kind, old.similarity_fn_name, path)
     normalize = old.normalize and kind == "float32"
     if len(statistics.moments.mean) != width:

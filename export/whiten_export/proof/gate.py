@@ -288,7 +288,7 @@ def check_rounding(reference: Float64Array, vectors: VectorType) -> None:
     if lost > ROUNDING:
         raise ParityError(
             f"rounding to int8 costs these vectors too much (cosine 1 - {lost:.1e} to themselves at worst, wanted 1 - "
-            f"{ROUNDING:g}): a coordinate is much larger than the others; whiten them, or leave --vector-type out; no "
+            f"{ROUNDING:g}): a coordinate is much larger than the others; whiten them, or leave --round-to out; no "
             "bundle was written"
         )
 

@@ -34,7 +34,7 @@ def as_int8(vectors: ArrayLike) -> NDArray[np.int8]:
     if wrong.any():
         raise UsageError(
             f"a vector holds {given[wrong][0]!s}, but int8 takes whole numbers from -{STEPS} to {STEPS}; give vectors "
-            "of a bundle exported with --vector-type int8, not normalised"
+            "of a bundle exported with --round-to int8, not normalised"
         )
     return rows
 

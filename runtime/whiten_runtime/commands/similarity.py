@@ -50,7 +50,7 @@ def similarity(
     and each of its nearest rows of B: row of A, row of B, cosine, separated by tabs. Rows count from 0.
 
     Vectors of different spaces cannot be compared, unless one is aligned with the other or they differ in nothing but
-    length: those of --normalize and --vector-type int8. Files that whiten embed or
+    length: those of --normalize and --round-to int8. Files that whiten embed or
     transform wrote say which space theirs are in.
 
     Exits with 2 where the files cannot be compared with each other, and with 1 where one holds no vectors.

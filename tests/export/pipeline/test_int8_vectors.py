@@ -1,4 +1,4 @@
-"""Test `--vector-type int8` from the command line: export, refit, files, drift, and what is refused."""
+"""Test `--round-to int8` from the command line: export, refit, files, drift, and what is refused."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ TEXTS = ["", *sentences(700)[600:]]
 
 @pytest.fixture
 def rounded(make: Callable[..., Path]) -> Path:
-    return make("--vector-type", "int8")
+    return make("--round-to", "int8")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def rounded(make: Callable[..., Path]) -> Path:
     ids=" ".join,
 )
 def test_vectors_are_the_float_ones_rounded(make: Callable[..., Path], options: tuple[str, ...]) -> None:
-    with Encoder(make(*options)) as plain, Encoder(make(*options, "--vector-type", "int8")) as encoder:
+    with Encoder(make(*options)) as plain, Encoder(make(*options, "--round-to", "int8")) as encoder:
         float_vectors, vectors = plain.encode(TEXTS), encoder.encode(TEXTS)
         assert vectors.dtype == np.float32
         exact = to_steps(float_vectors)
@@ -73,7 +73,7 @@ def test_options_of_encode_give_whole_numbers_where_they_can(make: Callable[...,
 
 
 def test_both_outputs_of_which_one_is_rounded(make: Callable[..., Path]) -> None:
-    bundle = make("--vector-type", "int8", "--outputs", "both")
+    bundle = make("--round-to", "int8", "--outputs", "both")
     with Encoder(bundle) as encoder, Encoder(make("--whitening", "none")) as raw:
         white, unwhitened = encoder.encode_both(TEXTS)
         np.testing.assert_array_equal(as_int8(white), encoder.encode(TEXTS))
@@ -110,7 +110,7 @@ def test_embed_writes_whole_numbers_unless_it_normalises(rounded: Path, corpus_f
         "unit": ("--normalize",),
         "cut": ("--truncate-dim", "8"),
         "plain": (),
-        "asked": ("--vector-type", "int8"),
+        "asked": ("--round-to", "int8"),
     }
     files = {name: tmp_path / f"{name}.npy" for name in options}
     for name, file in files.items():
@@ -125,7 +125,7 @@ def test_statistics_are_those_of_unrounded_vectors(make: Callable[..., Path], ro
     for options in ((), ("--whitening", "none")):
         plain, other = (
             fit_bundle(bundle, Corpus((str(other_file),), None, None))
-            for bundle in (make(*options), make(*options, "--vector-type", "int8"))
+            for bundle in (make(*options), make(*options, "--round-to", "int8"))
         )
         np.testing.assert_allclose(other.moments.mean, plain.moments.mean, atol=1e-7)
         np.testing.assert_allclose(other.moments.covariance, plain.moments.covariance, atol=1e-7)
@@ -155,9 +155,9 @@ def test_refit_keeps_or_changes_the_type(
 ) -> None:
     for name, bundle, options, want in (
         ("kept", rounded, (), "int8"),
-        ("float", rounded, ("--vector-type", "float32"), "float32"),
-        ("int8", make("--normalize"), ("--vector-type", "int8"), "int8"),
-        ("bare", make("--whitening", "none", "--vector-type", "int8"), (), "int8"),
+        ("float", rounded, ("--round-to", "float32"), "float32"),
+        ("int8", make("--normalize"), ("--round-to", "int8"), "int8"),
+        ("bare", make("--whitening", "none", "--round-to", "int8"), (), "int8"),
     ):
         ok("refit", bundle, "--corpus", other_file, "--whitening", "pca", *options, "--out", tmp_path / name)
         manifest = read_manifest(tmp_path / name)
@@ -173,7 +173,7 @@ def test_refit_keeps_or_changes_the_type(
 def test_vectors_from_elsewhere(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(1, 1, (4000, 20)).astype(np.float32)
     np.save(tmp_path / "v.npy", vectors)
-    options = ("--from-vectors", tmp_path / "v.npy", "--vector-type", "int8")
+    options = ("--from-vectors", tmp_path / "v.npy", "--round-to", "int8")
     result = ok("export", "my-api", *options, "--out", tmp_path / "b")
     assert "20 numbers of int8" in result.stderr
     ok("verify", tmp_path / "b")
@@ -191,7 +191,7 @@ def test_a_coordinate_that_outweighs_all_others_is_refused(tmp_path: Path) -> No
     vectors = np.random.default_rng(0).normal(size=(4000, 800)).astype(np.float32)
     vectors[:, 0] *= 1000
     np.save(tmp_path / "v.npy", vectors)
-    options = ("--from-vectors", tmp_path / "v.npy", "--whitening", "zca", "--beta", "0", "--vector-type", "int8")
+    options = ("--from-vectors", tmp_path / "v.npy", "--whitening", "zca", "--beta", "0", "--round-to", "int8")
     error = refused("export", *options, "--out", tmp_path / "b", code=1)
     assert "rounding to int8 costs these vectors too much" in error
     assert not (tmp_path / "b").exists()
@@ -200,5 +200,5 @@ def test_a_coordinate_that_outweighs_all_others_is_refused(tmp_path: Path) -> No
 def test_refit_refuses_other_similarities(make: Callable[..., Path], other_file: Path, tmp_path: Path) -> None:
     copy = copy_bundle(make(), tmp_path)
     change_bundle(copy, similarity_fn_name="dot")
-    options = ("--corpus", other_file, "--vector-type", "int8", "--out", tmp_path / "b")
+    options = ("--corpus", other_file, "--round-to", "int8", "--out", tmp_path / "b")
     assert "int8 keep cosines alone" in refused("refit", copy, *options)

@@ -76,9 +76,9 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),
         ({"corpus": ()}, "wanted a tuple of files"),
-        ({"normalize": True, "vector_type": "int8"}, "leave normalize out"),
+        ({"normalize": True, "round_to": "int8"}, "leave normalize out"),
         ({"precision": "int8", "target": "cuda"}, "precision int8 is for CPUs, target is cuda"),
-        ({"vector_type": "int4"}, "vector-type is 'int4'; wanted float32 or int8"),
+        ({"round_to": "int4"}, "round-to is 'int4'; wanted float32 or int8"),
     ],
 )
 def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -> None:
@@ -92,7 +92,7 @@ def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -
         (Recipe.of("m"), "m-l1-l6"),
         (Recipe.of("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
         (Recipe.of("m", dim=128), "m-l1-l6-128d"),
-        (Recipe.of("m", whitening="pca", precision="int8", vector_type="int8"), "m-l1-l6-pca-int8-int8vectors"),
+        (Recipe.of("m", whitening="pca", precision="int8", round_to="int8"), "m-l1-l6-pca-int8-int8vectors"),
     ],
 )
 def test_bundle_names(recipe: Recipe, name: str) -> None:
@@ -124,7 +124,7 @@ X = Path("x.npy")
         *((partial(export_bundle, value), "^recipe is .*; wanted a Recipe") for value in ("m", None, VectorRecipe(X))),
         *((partial(export_vectors, value), "^recipe is .*; wanted a VectorRe") for value in ("m", 3, Recipe.of("m"))),
         (lambda: VectorRecipe(X, spec="pca"), "^spec is str 'pca'; wanted a WhiteningSpec"),
-        (lambda: VectorRecipe(X, normalize=True, vector_type="int8"), "leave normalize out"),
+        (lambda: VectorRecipe(X, normalize=True, round_to="int8"), "leave normalize out"),
         (lambda: export_vectors(VectorRecipe(X), 3), "^out is int 3; wanted a path"),
     ],
 )

@@ -155,7 +155,5 @@ def test_whole_numbers_become_int8_without_loss(rows: np.ndarray) -> None:
 
 @pytest.mark.parametrize("value", [0.5, 126.9999, 128.0, -128.0, 1e9, np.nan, np.inf, -np.inf])
 def test_other_numbers_are_refused(value: float) -> None:
-    with pytest.raises(
-        UsageError, match=r"int8 takes whole numbers from -127 to 127.*--vector-type int8, not normalised"
-    ):
+    with pytest.raises(UsageError, match=r"int8 takes whole numbers from -127 to 127.*--round-to int8, not normalised"):
         as_int8(np.array([[127.0, 1.0], [127.0, value]], np.float32))
