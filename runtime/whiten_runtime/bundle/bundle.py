@@ -240,11 +240,10 @@ def signed_files(manifest: Manifest) -> tuple[str, ...]:
     return tuple(sorted({MANIFEST_FILE, *manifest.files} - UNSIGNED_FILES))
 
 
-def unlisted_files(root: Path, manifest: Manifest, signature: Path) -> tuple[str, ...]:
+def unlisted_files(root: Path, manifest: Manifest) -> tuple[str, ...]:
     """Return the POSIX paths, sorted, of files in a bundle's folder that are not the bundle's: programs may read them.
 
-    Left out are README.md, signatures, the files of git, and the folder .cache of the hub's client.
+    Left out are README.md, the signature, the files of git, and the folder .cache of the hub's client.
     """
     known = {MANIFEST_FILE, SIGNATURE_FILE, *UNSIGNED_FILES, *manifest.files}
-    found = {name for name in files_in(root) if name not in known and not name.startswith(_GIT)}
-    return tuple(sorted(name for name in found if (root / name).absolute() != signature.absolute()))
+    return tuple(sorted(name for name in files_in(root) if name not in known and not name.startswith(_GIT)))

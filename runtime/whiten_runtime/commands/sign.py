@@ -11,7 +11,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.console import json_option, one_line_errors, print_json, quiet_option, say
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError
-from whiten_runtime.signing import needs_passphrase, sign_bundle
+from whiten_runtime.signing import sign_bundle
 
 PASSPHRASE = "WHITEN_KEY_PASSPHRASE"
 
@@ -20,7 +20,7 @@ PASSPHRASE = "WHITEN_KEY_PASSPHRASE"
     section="Share",
     examples=(
         "whiten sign bundles/minilm-l0-l1 --key private.pem",
-        "whiten sign bundles/minilm-l0-l1 --key private.pem --signature minilm.sig",
+        "whiten sign bundles/minilm-l0-l1 --key private.pem --json",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
@@ -32,25 +32,19 @@ PASSPHRASE = "WHITEN_KEY_PASSPHRASE"
     type=click.Path(path_type=Path),
     help="Private key in PEM. It is of the curve P-256, P-384 or P-521.",
 )
-@option(
-    "--signature",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File to write. [default: model.sig in the bundle]",
-)
 @heading("Output")
 @json_option
 @quiet_option
 @one_line_errors
-def sign(bundle: Path, key: Path, signature: Path | None, as_json: bool) -> None:
+def sign(bundle: Path, key: Path, as_json: bool) -> None:
     """Sign the bundle in a directory.
 
-    whiten verify --public-key can then tell who made it. The signature covers whiten.json and every file that it lists
-    but README.md, and changes none of them; it is in the form of OpenSSF model-signing. The hashes of the files that
-    whiten reads are checked first. Files that only other programs read are signed as they are; it names those that
-    differ from the manifest. A passphrase of the key is asked for, or taken from WHITEN_KEY_PASSPHRASE.
+    whiten verify --public-key can then tell who made it. The signature is model.sig in the bundle. It covers
+    whiten.json and every file that it lists but README.md, and is in the form of OpenSSF model-signing. The hashes of
+    the files that whiten reads are checked first. Files that only other programs read are signed as they are; it names
+    those that differ from the manifest. A passphrase of the key is asked for, or taken from WHITEN_KEY_PASSPHRASE.
     """
-    written = sign_bundle(bundle, key, passphrase=_passphrase(key), signature=signature)
+    written = sign_bundle(bundle, key, passphrase=_passphrase(key))
     names = changed_client_files(bundle, read_manifest(bundle).files)
     changed = [name for name in names if name not in UNSIGNED_FILES]
     if changed:
@@ -65,7 +59,7 @@ def sign(bundle: Path, key: Path, signature: Path | None, as_json: bool) -> None
 
 def _passphrase(key: Path) -> str | None:
     """Return the passphrase of a key, or None if it has none."""
-    if not needs_passphrase(key):
+    if not key.is_file() or b"ENCRYPTED" not in key.read_bytes():
         return None
     if (known := os.environ.get(PASSPHRASE)) is not None:
         return known

@@ -16,7 +16,6 @@ from whiten_runtime.commands.console import (
     say,
 )
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.vector_whitener import VectorWhitener
@@ -40,14 +39,6 @@ from whiten_runtime.signing import verify_signature
     type=click.Path(path_type=Path),
     help="Public key in PEM of who has to have signed it.",
 )
-@option("--identity", metavar="NAME", help="Identity that has to have signed with sigstore. It needs the network.")
-@option("--identity-provider", metavar="URL", help="OpenID Connect provider that vouches for it.")
-@option(
-    "--signature",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File of the signature. [default: model.sig there]",
-)
 @heading("Output")
 @json_option
 @quiet_option
@@ -57,9 +48,6 @@ from whiten_runtime.signing import verify_signature
 def verify(
     bundle: str,
     key: Path | None,
-    identity: str | None,
-    identity_provider: str | None,
-    signature: Path | None,
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
@@ -78,13 +66,7 @@ def verify(
     once the vectors were compared, whether they agree or not; where hashes, the signature or another check before
     that fail, nothing is printed there, and the exit code is 1.
     """
-    signed = None
-    if (key, identity, identity_provider) != (None, None, None):
-        signed = verify_signature(
-            bundle, key=key, identity=identity, identity_provider=identity_provider, signature=signature
-        )
-    elif signature is not None:
-        raise UsageError("--signature was given without an author to check; add --public-key FILE")
+    signed = None if key is None else verify_signature(bundle, key)
     path = locate_bundle(bundle)
     opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
     with opened(path, providers or None) as encoder:

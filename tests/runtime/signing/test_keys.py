@@ -67,11 +67,9 @@ def no_pem(folder: Path) -> Path:
 
 
 KEYS = {
-    "missing": (lambda folder: folder / "none.pem", "is no file; wanted a key in PEM"),
-    "folder": (lambda folder: folder, "is no regular file"),
-    "nothing": (lambda folder: "", "is no regular file"),
-    "here": (lambda folder: ".", "is no regular file"),
-    "device": (lambda folder: Path("/dev/null"), "/dev/null: is no regular file"),
+    "missing": (lambda folder: folder / "none.pem", "is no file"),
+    "folder": (lambda folder: folder, "is no file"),
+    "device": (lambda folder: Path("/dev/null"), "/dev/null: is no file"),
     "no pem": (no_pem, "in PEM"),
     "rsa": (
         lambda folder: key_pair(folder, "rsa", key=rsa.generate_private_key(65537, 2048)),

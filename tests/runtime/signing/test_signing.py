@@ -23,7 +23,7 @@ from support.keys import KeyPair, key_pair
 from whiten import Encoder
 from whiten_runtime.bundle.parity import read_probes
 from whiten_runtime.commands.main import whiten
-from whiten_runtime.errors import BundleError, SignatureError
+from whiten_runtime.errors import SignatureError
 from whiten_runtime.signing import sign_bundle, verify_signature
 
 GOLDEN = Path(__file__).parents[2] / "data"
@@ -79,9 +79,8 @@ def test_a_forged_bundle_passes_verify_but_not_the_check_of_its_author(signed: P
     assert result.exit_code == 1
     for name in ("onnx/model.onnx", "probes.safetensors", "whiten.json"):
         assert name in result.stderr
-    assert "not as it was signed" in result.stderr
     assert "equal to" not in result.stderr, "nothing of it is opened"
-    with pytest.raises(SignatureError, match="not as it was signed"):
+    with pytest.raises(SignatureError, match="onnx/model"):
         verify_signature(signed, key=keys.public)
 
 
@@ -92,24 +91,24 @@ def test_a_forger_cannot_sign_in_the_authors_name(signed: Path, keys: KeyPair, t
     verify_signature(signed, key=forger.public)
     result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
-    assert "was not signed with key" in result.stderr
+    assert f"is not as key {keys.public}" in result.stderr
     claimed = json.loads((signed / "model.sig").read_text())
     genuine = sign_bundle(Path(shutil.copytree(GOLDEN / "bundle-v1", tmp_path / "b")), keys.private)
     claimed["verificationMaterial"] = json.loads(genuine.read_text())["verificationMaterial"]
     (signed / "model.sig").write_text(json.dumps(claimed))
     result = invoke(whiten, "verify", signed, "--public-key", keys.public)
     assert result.exit_code == 1
-    assert "was not signed with key" in result.stderr
+    assert f"is not as key {keys.public}" in result.stderr
 
 
 @pytest.mark.parametrize("name", sorted(set(contents(GOLDEN / "bundle-v1")) - {"README.md", "whiten.json"}))
 def test_every_file_is_signed(name: str, signed: Path, keys: KeyPair) -> None:
     with (signed / name).open("ab") as file:
         file.write(b" ")
-    with pytest.raises(SignatureError, match=f"not as it was signed: {name};"):
+    with pytest.raises(SignatureError, match=name):
         verify_signature(signed, key=keys.public)
     (signed / name).unlink()
-    with pytest.raises(BundleError, match=name):
+    with pytest.raises(SignatureError, match=name):
         verify_signature(signed, key=keys.public)
 
 
@@ -122,33 +121,9 @@ def test_an_altered_bundle_is_not_signed(bundle: Path, keys: KeyPair) -> None:
     assert not (bundle / "model.sig").exists()
 
 
-PROVIDER = ("--identity-provider", "https://accounts.example")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("verify", "BUNDLE", "--public-key", "PUBLIC"), 1, "is not signed: there is no file"),
-        (("sign", "BUNDLE", "--key", "PRIVATE", "--signature", "no/x.sig"), 1, "x.sig: cannot be written (No such"),
-        (("verify", "BUNDLE", "--identity", "a@b.c"), 2, "or with an identity and its identity provider"),
-        (("verify", "BUNDLE", *PROVIDER), 2, "or with an identity and its identity provider"),
-        (("verify", "BUNDLE", "--public-key", "PUBLIC", "--identity", "a@b.c", *PROVIDER), 2, "both a key and an"),
-        (("verify", "BUNDLE", "--signature", "x.sig"), 2, "without an author"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(
-    bundle: Path, keys: KeyPair, arguments: tuple[str, ...], code: int, message: str
-) -> None:
-    places = {"BUNDLE": bundle, "PUBLIC": keys.public, "PRIVATE": keys.private}
-    result = invoke(whiten, *(places.get(word, word) for word in arguments))
-    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (code, 1, True), result.stderr
-
-
-def test_a_signature_may_lie_elsewhere(bundle: Path, keys: KeyPair, tmp_path: Path) -> None:
-    apart = tmp_path / "apart.sig"
-    ok("sign", bundle, "--key", keys.private, "--signature", apart)
-    assert not (bundle / "model.sig").exists()
-    ok("verify", bundle, "--public-key", keys.public, "--signature", apart)
+def test_a_bundle_without_a_signature_is_refused(bundle: Path, keys: KeyPair) -> None:
+    result = invoke(whiten, "verify", bundle, "--public-key", keys.public)
+    assert (result.exit_code, result.stderr.count("\n"), "is not signed" in result.stderr) == (1, 1, True)
 
 
 def test_a_signature_holds_for_the_links_of_the_hubs_cache(signed: Path, keys: KeyPair, tmp_path: Path) -> None:
@@ -201,33 +176,3 @@ def test_a_damaged_signature_is_refused_in_one_line(content: bytes, signed: Path
     assert result.stderr.startswith("error: ")
     assert len(result.stderr.splitlines()) == 1
     assert "model.sig: is no signature; get the bundle from its author again" in result.stderr
-
-
-IDENTITY = ("--identity", "author@example.org", "--identity-provider", "https://accounts.example.org")
-
-
-def test_sigstore_out_of_reach_is_one_line(signed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    result = invoke(whiten, "verify", signed, *IDENTITY)
-    assert result.exit_code == 1
-    assert "sigstore's keys cannot be fetched" in result.stderr
-    assert "check the network, or use --public-key" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_a_signature_by_a_key_is_nobodys_identity(
-    signed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The verifier is sigstore's own, with the roots that its package holds in place of a download."""
-    from sigstore.models import ClientTrustConfig
-
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    production = ClientTrustConfig.production
-    monkeypatch.setattr(ClientTrustConfig, "production", lambda: production(offline=True))
-    result = invoke(whiten, "verify", signed, *IDENTITY)
-    assert result.exit_code == 1
-    assert "does not hold for author@example.org, by https://accounts.example.org" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
