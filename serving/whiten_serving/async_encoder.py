@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -12,27 +11,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.errors import UsageError, as_iterable, needing
+from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.batcher import Batcher
-from whiten_serving.requests import MAX_QUEUE_TOKENS, DeadlineExceededError, Request, Stats, moment_in
-from whiten_serving.scheduler import Scheduler
+from whiten_serving.encoder_queue import EncoderQueue
+from whiten_serving.requests import MAX_QUEUE_TOKENS, BatcherStats, DeadlineExceededError, moment_in
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-
-_AT_ONCE = 4096
-"""Characters up to which texts are tokenised in the event loop's thread: it takes less than a millisecond, and handing
-them to another thread would take about as long."""
-
-_TEXT = 8
-"""Characters that a text counts at least: 100,000 empty ones take their time too."""
 
 
 class AsyncEncoder:
     """Embeds texts of many tasks with one encoder, in batches that they share. It is a `Batcher` for event loops.
 
-    Its arguments are those of `Batcher`.
+    Its arguments are those of `Batcher`, but that it shares lanes with another `AsyncEncoder`.
 
     Raises:
         UsageError: a number is out of range.
@@ -47,15 +38,15 @@ class AsyncEncoder:
         max_batch_tokens: int | None = None,
         max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
-        scheduler: Scheduler | None = None,
+        shared_with: "AsyncEncoder | None" = None,
     ) -> None:
-        self.batcher = Batcher(
+        self._queue: EncoderQueue = EncoderQueue(
             encoder,
+            None if shared_with is None else shared_with._queue.scheduler,
             lanes=lanes,
             max_batch_tokens=max_batch_tokens,
             max_queue_tokens=max_queue_tokens,
             max_wait=max_wait,
-            scheduler=scheduler,
         )
 
     async def encode(
@@ -90,10 +81,10 @@ class AsyncEncoder:
             WhitenError: the batcher or the encoder is closed.
         """
         until = moment_in("timeout", timeout)
-        self.batcher.scheduler.check_room()
+        self._queue.scheduler.check_room()
         try:
             async with asyncio.timeout(None if until == math.inf else until - time.monotonic()):
-                request = await self.request(
+                request = await self._queue.request_in_loop(
                     texts,
                     prompt_name=prompt_name,
                     prompt=prompt,
@@ -103,43 +94,13 @@ class AsyncEncoder:
                     precision=precision,
                 )
                 request.deadline = until
-                return await self.answer(request)
+                return await self._queue.answer(request)
         except TimeoutError:
             raise DeadlineExceededError(f"not computed within {timeout:.3g} s") from None
 
-    async def request(self, texts: str | Iterable[str], **options: Any) -> Request:
-        """Tokenise texts with the options of `encode`, in another thread if they are long, and return a request."""
-        if not isinstance(texts, str):
-            texts = list(as_iterable(texts))
-        if _characters(texts, options.get("prompt")) <= _AT_ONCE:
-            return self.batcher.request(texts, **options)
-        return await asyncio.to_thread(self.batcher.request, texts, **options)
-
-    async def answer(self, request: Request) -> NDArray[Any]:
-        """Queue a request and wait for its vectors; the caller cancels this at the deadline."""
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[None] = loop.create_future()
-
-        def done(request: Request) -> None:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_wake, answered)
-
-        try:
-            self.batcher.queue(request, done, wake=False)
-            loop.call_soon(
-                self.batcher.scheduler.compute_or_wake
-            )  # after other tasks that are ready: they share a batch
-            await answered
-        finally:
-            self.batcher.scheduler.cancel(request)
-        if request.error is not None:
-            raise request.error
-        assert request.result is not None
-        return request.result
-
-    def stats(self) -> Stats:
+    def stats(self) -> BatcherStats:
         """Return what waits and runs now, and what was done so far."""
-        return self.batcher.stats()
+        return self._queue.scheduler.stats()
 
     def asgi_app(self, name: str | None = None, **options: Any) -> "Starlette":
         """Return an ASGI application with the routes of OpenAI, TEI and Ollama, to mount in FastAPI or Starlette.
@@ -160,7 +121,7 @@ class AsyncEncoder:
             from whiten_serving.http.service import Service
             from whiten_serving.settings import AppSettings
 
-        models = Models([ServedModel(name or self.batcher.encoder.manifest.name, self)])
+        models = Models([ServedModel(name or self._queue.encoder.manifest.name, self._queue)])
         return make_app(Service(models, AppSettings.of(options)))
 
     async def close(self, wait: bool = True) -> None:
@@ -169,7 +130,7 @@ class AsyncEncoder:
         Args:
             wait: False fails what waits, and returns when the running batches end.
         """
-        await asyncio.to_thread(self.batcher.close, wait)
+        await asyncio.to_thread(self._queue.close, wait)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("an AsyncEncoder has threads, which cannot be pickled; pickle its encoder, or the path")
@@ -181,15 +142,3 @@ class AsyncEncoder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _wake(answered: "asyncio.Future[None]") -> None:
-    if not answered.done():
-        answered.set_result(None)
-
-
-def _characters(texts: object, prompt: str | None) -> int:
-    """Return the number of characters of texts and prompts, about; items that are none are refused later."""
-    items = texts if isinstance(texts, list) else [texts]
-    extra = len(prompt) if isinstance(prompt, str) else 0
-    return sum(max(len(text) + extra, _TEXT) for text in items if isinstance(text, str))

@@ -16,7 +16,7 @@ from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.async_encoder import AsyncEncoder
+from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import ModelChoice, Settings
@@ -60,7 +60,7 @@ def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler
 def served(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, scheduler: Scheduler) -> ServedModel:
     """Return a model for the application, which closes its encoder with it."""
     parity = None if agreement is None else agreement.min_cosine
-    return ServedModel(choice.name, AsyncEncoder(encoder, scheduler=scheduler), parity, owns=True)
+    return ServedModel(choice.name, EncoderQueue(encoder, scheduler), parity, owns=True)
 
 
 def is_replaced(choice: ModelChoice, digest: str) -> bool:

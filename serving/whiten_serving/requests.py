@@ -138,35 +138,55 @@ class BatchRun:
 
 
 @dataclass
-class Counters:
-    """Counts since the scheduler was made."""
+class BatcherCounters:
+    """Counts since the lanes were made.
 
-    texts: int = 0  # that were computed
-    tokens: int = 0  # of these texts, without padding
-    padding: int = 0  # tokens of padding that were computed
+    Attributes:
+        texts: texts that were computed.
+        tokens: tokens of these texts, without padding.
+        padding: tokens of padding that were computed.
+        batches: batches that were computed.
+        rejected: requests refused because too much waited.
+        cancelled: requests cancelled before they were computed.
+        expired: requests whose deadline passed before they were computed.
+    """
+
+    texts: int = 0
+    tokens: int = 0
+    padding: int = 0
     batches: int = 0
-    rejected: int = 0  # requests refused because too much waited
-    cancelled: int = 0  # requests cancelled before they were computed
-    expired: int = 0  # requests whose deadline passed before they were computed
+    rejected: int = 0
+    cancelled: int = 0
+    expired: int = 0
 
-    def add(self, batch: Batch) -> None:
-        """Count a batch that was computed."""
-        self.texts += batch.texts
-        self.tokens += batch.tokens
-        self.padding += batch.padding
-        self.batches += 1
+
+def count(batch: Batch, counters: BatcherCounters) -> None:
+    """Count a batch that was computed."""
+    counters.texts += batch.texts
+    counters.tokens += batch.tokens
+    counters.padding += batch.padding
+    counters.batches += 1
 
 
 @dataclass(frozen=True)
-class Stats:
-    """Describes a scheduler at one moment."""
+class BatcherStats:
+    """What waits and runs at one moment, and what was done so far.
 
-    lanes: int  # batches that can run at once
+    Attributes:
+        lanes: batches that can run at once.
+        lanes_busy: batches that run.
+        queue_requests: requests of which texts wait.
+        queue_tokens: tokens that wait.
+        queue_seconds: time that the waiting work takes at the rate of the last batches; 0 before the first one.
+        counted: counts since the lanes were made.
+    """
+
+    lanes: int
     lanes_busy: int
-    queue_requests: int  # requests of which texts wait
+    queue_requests: int
     queue_tokens: int
-    queue_seconds: float  # time that the waiting work takes at the rate of the last batches; 0 before the first one
-    counted: Counters = field(default_factory=Counters)
+    queue_seconds: float
+    counted: BatcherCounters = field(default_factory=BatcherCounters)
 
 
 @dataclass

@@ -21,13 +21,14 @@ from whiten_serving.queue import Queue
 from whiten_serving.requests import (
     MAX_QUEUE_TOKENS,
     Batch,
+    BatcherCounters,
+    BatcherStats,
     BatchRun,
-    Counters,
     DeadlineExceededError,
     OverloadedError,
     Rate,
     Request,
-    Stats,
+    count,
     positive,
 )
 
@@ -68,7 +69,7 @@ class Scheduler:
         self._changed, self._outcome = Condition(lock), Condition(lock)  # for lanes; for those who wait for an end
         self._threads: list[Thread] = []
         self._queue = Queue()
-        self._counters = Counters()
+        self._counters = BatcherCounters()
         self._open: set[Request] = set()  # requests without an outcome
         self._ended: WeakSet[TokenRunner] = WeakSet()
         self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
@@ -149,12 +150,12 @@ class Scheduler:
                     self._counters.cancelled += request.queued_tokens > 0
                     self._set_outcome(request)
 
-    def stats(self) -> Stats:
+    def stats(self) -> BatcherStats:
         """Return what waits and runs now, and what was done so far."""
         with self._changed:
             queue, counted = self._queue, replace(self._counters)
             seconds = self._rate.seconds_for(queue.tokens) / self.lanes
-            return Stats(self.lanes, self._busy, queue.requests, queue.tokens, seconds, counted)
+            return BatcherStats(self.lanes, self._busy, queue.requests, queue.tokens, seconds, counted)
 
     def close(self, wait: bool = True) -> None:
         """Take no more requests, compute what waits, and end the threads. A lane that calls this does not wait."""
@@ -282,7 +283,7 @@ class Scheduler:
         finished, end = list[Request](), 0
         try:
             with self._changed:
-                self._counters.add(batch)
+                count(batch, self._counters)
                 for request, indices in batch.parts.items():
                     start, end = end, end + len(indices)
                     if request.finished:

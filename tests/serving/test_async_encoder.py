@@ -35,7 +35,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 async def with_runner(encoder: Encoder, runner: FakeRunner, **options: Any) -> AsyncIterator[AsyncEncoder]:
     """Open an `AsyncEncoder` of one lane on a runner, which is held no longer when the block ends."""
     async with AsyncEncoder(encoder, lanes=1, **options) as made:
-        made.batcher.runner = runner
+        made._queue.runner = runner
         try:
             yield made
         finally:
@@ -147,7 +147,7 @@ def test_tasks_that_are_ready_together_share_a_batch(tiny: Encoder) -> None:
         runner = FakeRunner()
         async with with_runner(tiny, runner, max_batch_tokens=1000) as encoder:
             await encoder.encode("first")
-            while not encoder.batcher.scheduler._asleep:
+            while not encoder._queue.scheduler._asleep:
                 await asyncio.sleep(0.001)
             await asyncio.gather(*(encoder.encode(f"text {number}") for number in range(9)))
         assert [len(ids) for ids, _ in runner.batches] == [1, 9]
@@ -163,10 +163,10 @@ def test_loops_of_several_threads_share_an_encoder(tiny: Encoder) -> None:
 
     async def client(text: str) -> Any:
         barrier_passed = await asyncio.to_thread(barrier.wait, 30) if text is texts[0] else None
-        request = await encoder.request(text)
+        request = await encoder._queue.request_in_loop(text)
         await asyncio.sleep(0.002)  # meanwhile the other loops begin requests
         del barrier_passed
-        return await encoder.answer(request)
+        return await encoder._queue.answer(request)
 
     async def main() -> None:
         for _ in range(5):
@@ -184,7 +184,7 @@ def test_loops_of_several_threads_share_an_encoder(tiny: Encoder) -> None:
 
 def test_a_loop_that_is_closed_while_a_batch_runs_harms_nobody(tiny: Encoder) -> None:
     runner, encoder = FakeRunner(held=True), AsyncEncoder(tiny, lanes=1)
-    encoder.batcher.runner = runner
+    encoder._queue.runner = runner
 
     async def main() -> None:
         await begun(runner, asyncio.create_task(encoder.encode("left behind")))

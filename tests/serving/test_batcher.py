@@ -42,7 +42,7 @@ def holding(made: Any) -> Iterator[tuple[Any, FakeRunner, "Future[Any]"]]:
     """Let the runner of a batcher of one lane hold a first request until the block ends."""
     runner = FakeRunner(held=True)
     with made as batcher:
-        batcher.runner = runner
+        batcher._queue.runner = runner
         first = batcher.submit("first")
         assert runner.begun.acquire(timeout=30)
         try:
@@ -110,7 +110,7 @@ def test_options_are_those_of_encode(options: dict[str, Any], pooled: bool, gold
 def test_batchers_share_lanes(golden: Path, tmp_path: Path, bundle: str) -> None:
     texts = sentences(60)
     with Encoder(golden / "bundle-v1") as one, Encoder(golden / bundle) as two, Batcher(one) as first:
-        second = Batcher(two, scheduler=first.scheduler)
+        second = Batcher(two, shared_with=first)
         futures = [each.submit(text) for text in texts for each in (first, second)]
         got = [future.result(60) for future in futures]
         assert worst(np.stack(got[::2]), one.encode(texts)) <= SMALL
@@ -196,9 +196,9 @@ def test_the_encoder_it_opened_is_closed_with_it(golden: Path, tiny: Encoder) ->
 def test_an_encoder_closed_meanwhile_fails_requests_with_one_line(golden: Path) -> None:
     encoder = Encoder(golden / "bundle-v1")
     with Batcher(encoder) as batcher:
-        request = batcher.request("a")
+        request = batcher._queue.request("a")
         encoder.close()
-        batcher.queue(request, lambda done: None)
+        batcher._queue.put(request, lambda done: None)
         until(lambda: request.finished)
         assert "this encoder was closed" in str(request.error)
         with pytest.raises(WhitenError, match="this encoder was closed"):
@@ -256,7 +256,7 @@ def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Enc
 def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = FakeRunner(held=True)
     with Batcher(tiny, lanes=1, max_queue_tokens=20) as batcher:
-        batcher.runner = runner
+        batcher._queue.runner = runner
         first = batcher.submit(["word"] * 100)  # more than may wait, while nothing does
         assert runner.begun.acquire(timeout=30)
         monkeypatch.setattr(tiny, "tokenized", None)
@@ -319,5 +319,5 @@ def test_a_forked_child_is_told_to_make_its_own(tiny: Encoder, monkeypatch: pyte
             forked.setattr("os.getpid", lambda: -1)
             with pytest.raises(WhitenError, match="before this process was forked; make one in each process"):
                 batcher.submit("a")
-            batcher.scheduler.close()  # it has none of the parent's threads, and waits for none
+            batcher._queue.scheduler.close()  # it has none of the parent's threads, and waits for none
         assert batcher.submit("a").result(30).shape == (32,)

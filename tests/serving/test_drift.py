@@ -1,5 +1,6 @@
 """Drift of the traffic: what is measured, and what the metrics page shows."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from support.corpus import sentences
 from support.server import RunningServer, run, until
 from whiten import Encoder
 from whiten_runtime.errors import UsageError
-from whiten_serving import AsyncEncoder
+from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http import metrics as module
 from whiten_serving.http.metrics import DriftWatch, _Traffic
 from whiten_serving.http.models import ServedModel
@@ -24,14 +25,18 @@ def traffic(tiny_bundle: Path) -> _Traffic:
     return _Traffic(drift.DriftMonitor(tiny_bundle))
 
 
+async def embed(queue: EncoderQueue, texts: list[str]) -> None:
+    await queue.answer(await queue.request_in_loop(texts))
+
+
 def test_the_report_is_that_of_the_monitor(tiny_bundle: Path, tiny: Encoder) -> None:
     texts = list(sentences(150))
-    model = ServedModel("tiny", AsyncEncoder(tiny))
+    model = ServedModel("tiny", EncoderQueue(tiny))
     watch = DriftWatch()
     watch.watch(model)
-    scheduler = model.embeds.batcher.scheduler
+    scheduler = model.queue.scheduler
     scheduler.on_batch = [watch.on_batch]
-    model.embeds.batcher.submit(texts).result()
+    asyncio.run(embed(model.queue, texts))
     scheduler.close()
     expected = drift.DriftMonitor(tiny_bundle).update(tiny.encode(texts)).report()
     found = {one.name: {tuple(each.labels.values()): each.value for each in one.samples} for one in watch.collect()}

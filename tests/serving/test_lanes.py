@@ -19,7 +19,8 @@ from whiten import Encoder
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.runner import GraphFile
-from whiten_serving import AsyncEncoder, Batcher
+from whiten_serving import AsyncEncoder
+from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.opening import make_scheduler
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
@@ -239,12 +240,14 @@ def test_models_of_different_workers_share_as_many_lanes_as_there_are_threads(
     assert [encoder.token_runner().schedule.workers for encoder in opened] == [1, threads, 1]
     scheduler = make_scheduler(opened, Settings())
     assert scheduler.lanes == threads
-    batchers = [Batcher(encoder, scheduler=scheduler) for encoder in opened]
+    queues = [EncoderQueue(encoder, scheduler) for encoder in opened]
     texts = [*sentences(60), "", "word " * 300]
-    futures = [(batcher, batcher.submit(texts[place:])) for place in range(20) for batcher in batchers]
-    for place, (batcher, future) in enumerate(futures):
-        expected = batcher.encoder.encode(texts[place // 3 :])
-        assert worst(future.result(60), expected) <= 1e-5
+    requests = [(queue, queue.request(texts[place:])) for place in range(20) for queue in queues]
+    for queue, request in requests:
+        queue.put(request, lambda done: None)
+    until(lambda: all(request.finished for _, request in requests))
+    for place, (queue, request) in enumerate(requests):
+        assert worst(request.result, queue.encoder.encode(texts[place // 3 :])) <= 1e-5
     until(lambda: not scheduler.stats().lanes_busy)
     assert (scheduler.stats().queue_tokens, scheduler.stats().queue_requests) == (0, 0)
     scheduler.close()

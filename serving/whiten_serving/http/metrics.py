@@ -168,7 +168,7 @@ class DriftWatch:
         monitor = DriftMonitor(model.encoder.path)
         if monitor.manifest != model.manifest:
             raise IntegrityError(f"{model.encoder.path}: was replaced while it was opened; open it again")
-        traffic, runner = _Traffic(monitor), model.embeds.batcher.runner
+        traffic, runner = _Traffic(monitor), model.queue.runner
         self._of = {one: kept for one, kept in self._of.items() if one is not self._names.get(model.name)}
         self._of[runner] = traffic
         self._names[model.name] = runner

@@ -6,31 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.batcher import Batcher
+from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.errors import ApiError
-from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
-
-
-class Embeds(Protocol):
-    """Describes what the application needs of an `AsyncEncoder`."""
-
-    batcher: Batcher
-
-    async def request(self, texts: str | Iterable[str], **options: Any) -> Request:
-        """Tokenise texts, and return a request for `answer`."""
-
-    async def answer(self, request: Request) -> NDArray[Any]:
-        """Queue a request and wait for its vectors."""
-
-    async def close(self, wait: bool = True) -> None:
-        """Take no more requests, and compute what waits."""
 
 
 @dataclass(eq=False)
@@ -38,7 +19,7 @@ class ServedModel:
     """Holds one model that is served, by the name by which requests ask for it."""
 
     name: str
-    embeds: Embeds
+    queue: EncoderQueue
     parity: float | None = None  # worst cosine with the reference's vectors on this machine; None if not measured
     owns: bool = False  # whether the encoder is closed with it
     opened: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -52,7 +33,7 @@ class ServedModel:
     @property
     def encoder(self) -> Encoder:
         """Return the encoder itself."""
-        return self.embeds.batcher.encoder
+        return self.queue.encoder
 
     @property
     def manifest(self) -> Manifest:
@@ -61,7 +42,7 @@ class ServedModel:
 
     async def close(self, wait: bool = True) -> None:
         """Compute what waits, or fail it, and close the encoder if it was opened for this model."""
-        await self.embeds.close(wait)
+        await asyncio.to_thread(self.queue.close, wait)
         if self.owns:
             self.encoder.close()
 
@@ -87,7 +68,7 @@ class Models:
     @property
     def scheduler(self) -> Scheduler:
         """Return the scheduler that all models share."""
-        return next(iter(self._served.values())).embeds.batcher.scheduler
+        return next(iter(self._served.values())).queue.scheduler
 
     def get(self, name: str | None) -> ServedModel:
         """Return the model of a name. Where a single one is served, it is returned for any name, and for none."""

@@ -140,7 +140,7 @@ class Service:
 async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
     begun = time.monotonic()
     try:
-        request = await call.outlived(served.embeds.request(wanted.texts, **options))
+        request = await call.outlived(served.queue.request_in_loop(wanted.texts, **options))
     except WhitenError as error:
         raise of_request(error) from error
     request.deadline = call.deadline
@@ -154,7 +154,7 @@ async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: di
         message = f"a text has more than num_ctx, {wanted.context}, tokens; send shorter texts, or leave num_ctx out"
         raise ApiError("context_length_exceeded", message, "num_ctx")
     try:
-        return await served.embeds.answer(request)
+        return await served.queue.answer(request)
     except Exception as error:
         raise of_answer(error) from error
     finally:

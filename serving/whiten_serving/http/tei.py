@@ -207,7 +207,7 @@ async def info(service: Service, request: Request, call: Call) -> Response:
         "model_type": {"embedding": {"pooling": manifest.pooling or "none"}},
         "max_concurrent_requests": settings.max_requests,
         "max_input_length": manifest.max_seq_length,
-        "max_batch_tokens": scheduler.max_batch_tokens or served.embeds.batcher.runner.schedule.budget,
+        "max_batch_tokens": scheduler.max_batch_tokens or served.queue.runner.schedule.budget,
         "max_batch_requests": None,
         "max_client_batch_size": settings.max_texts,
         "auto_truncate": settings.on_long == "truncate",

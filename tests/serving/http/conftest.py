@@ -20,7 +20,7 @@ def served(golden: Path) -> Iterator[AsyncEncoder]:
     encoder = AsyncEncoder(golden / "bundle-v1")
     yield encoder
     asyncio.run(encoder.close())
-    encoder.batcher.encoder.close()
+    encoder._queue.encoder.close()
 
 
 @pytest.fixture(scope="session")

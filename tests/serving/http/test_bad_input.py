@@ -205,5 +205,5 @@ def test_changed_bodies(app: Any) -> None:
         for _ in range(chance.randint(1, 4)):
             body[chance.randrange(len(body))] = chance.randrange(256)
         assert asyncio.run(status_of(app, EMBEDDINGS, bytes(body))) in ALLOWED
-    stats = app.state.service.models.get("tiny").embeds.batcher.stats()
+    stats = app.state.service.models.get("tiny").queue.scheduler.stats()
     assert (stats.queue_tokens, stats.queue_requests) == (0, 0)

@@ -56,7 +56,7 @@ def test_requests_are_counted(app: Any) -> None:
 
 
 def test_what_is_served_and_its_state(served: AsyncEncoder) -> None:
-    model = ServedModel("tiny", served, parity=0.99999)
+    model = ServedModel("tiny", served._queue, parity=0.99999)
     service = Service(Models([model]), AppSettings())
     found = read(service.metrics.page())
     assert value(found, "whiten_ready") == 1

@@ -11,6 +11,7 @@ from support.asgi import ask, asked
 from support.vectors import assert_near
 from whiten import Encoder
 from whiten_serving import AsyncEncoder
+from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.app import make_app
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import Inputs
@@ -26,12 +27,12 @@ def app_of(models: Models, settings: AppSettings | None = None) -> Any:
 @pytest.fixture
 def two(golden: Path) -> Iterator[Models]:
     """Two models on one scheduler: "one" is float32, "org/two" int8."""
-    first = AsyncEncoder(golden / "bundle-v1")
-    second = AsyncEncoder(golden / "bundle-v1-int8", scheduler=first.batcher.scheduler)
+    first = EncoderQueue(golden / "bundle-v1")
+    second = EncoderQueue(golden / "bundle-v1-int8", first.scheduler)
     models = Models([ServedModel("one", first), ServedModel("org/two", second)])
     yield models
-    asyncio.run(second.close())
-    asyncio.run(first.close())
+    second.close()
+    first.close()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_models_are_listed(two: Models) -> None:
 
 
 def test_a_single_model_answers_to_any_name_but_is_listed_by_its_own(served: AsyncEncoder) -> None:
-    models = Models([ServedModel("a", served)])
+    models = Models([ServedModel("a", served._queue)])
     assert models.get(None).name == models.get("other").name == "a"
     assert models.named("a:latest").name == "a"
     with pytest.raises(ApiError, match="'other'"):
@@ -95,30 +96,30 @@ def test_a_single_model_answers_to_any_name_but_is_listed_by_its_own(served: Asy
 class Recorder:
     """Notes when the encoder that it stands for is closed."""
 
-    def __init__(self, encoder: AsyncEncoder) -> None:
-        self._encoder = encoder
+    def __init__(self, queue: EncoderQueue) -> None:
+        self._queue = queue
         self.closed = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
+        return getattr(self._queue, name)
 
-    async def close(self, wait: bool = True) -> None:
+    def close(self, wait: bool = True) -> None:
         self.closed = True
 
 
 def test_a_replaced_model_stays_open_until_its_last_request_has_ended(served: AsyncEncoder) -> None:
     async def run() -> None:
-        old, new = Recorder(served), Recorder(served)
-        models = Models([ServedModel("a", old), ServedModel("b", served)])
+        old, new = Recorder(served._queue), Recorder(served._queue)
+        models = Models([ServedModel("a", old), ServedModel("b", served._queue)])
         with models.using(models.get("a")), models.using(models.get("a")) as using:
             models.replace(ServedModel("a", new))
-            assert models.get("a").embeds is new
-            assert using.embeds is old
+            assert models.get("a").queue is new
+            assert using.queue is old
             await asyncio.sleep(0.01)
             assert not old.closed
         await asyncio.sleep(0.01)
         assert (old.closed, new.closed) == (True, False)
-        models.replace(ServedModel("a", served))
+        models.replace(ServedModel("a", served._queue))
         await asyncio.sleep(0.01)
         assert new.closed
         assert models.names == ("a", "b")
@@ -130,23 +131,22 @@ def test_a_bundle_that_is_replaced_while_token_ids_are_turned_back(
     golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> Any:
-        first = AsyncEncoder(golden / "bundle-v1")
-        scheduler = first.batcher.scheduler
-        models = Models([ServedModel("a", AsyncEncoder(golden / "bundle-v1", scheduler=scheduler))])
+        first = EncoderQueue(golden / "bundle-v1")
+        models = Models([ServedModel("a", EncoderQueue(golden / "bundle-v1", first.scheduler))])
         app = app_of(models, AppSettings(token_ids="own"))
         plain = Inputs.texts
 
         async def replaced(*given: Any) -> list[str]:
             found = await plain(*given)
-            models.replace(ServedModel("a", AsyncEncoder(golden / "bundle-v1", scheduler=scheduler)))
+            models.replace(ServedModel("a", EncoderQueue(golden / "bundle-v1", first.scheduler)))
             await asyncio.sleep(0.05)
             return found
 
         monkeypatch.setattr(Inputs, "texts", replaced)
-        ids = [one.id for one in first.batcher.encoder.tokens("hello")]
+        ids = [one.id for one in first.encoder.tokens("hello")]
         answer = await ask(app, "POST", "/embed", {"inputs": [ids]})
         await models.close()
-        await first.close()
+        first.close()
         return answer
 
     answer = asyncio.run(run())

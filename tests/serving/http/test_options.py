@@ -46,6 +46,6 @@ def test_options_that_cannot_be_used(served: AsyncEncoder, bad: dict[str, Any]) 
 
 
 def test_the_name_is_the_bundles_unless_another_is_given(served: AsyncEncoder) -> None:
-    assert served.asgi_app().state.service.models.names == (served.batcher.encoder.manifest.name,)
+    assert served.asgi_app().state.service.models.names == (served._queue.encoder.manifest.name,)
     assert served.asgi_app("other").state.service.models.names == ("other",)
     assert AppSettings.of({}) == AppSettings()

@@ -62,12 +62,12 @@ def gated(golden: Any) -> Iterator[tuple[AsyncEncoder, Gate]]:
     """An encoder of one lane that computes nothing before its gate is opened; 100 tokens may wait."""
     with Encoder(golden / "bundle-v1") as encoder:
         batched = AsyncEncoder(encoder, lanes=1, max_queue_tokens=100)
-        runner = batched.batcher.runner
+        runner = batched._queue.runner
         gate = Gate(runner.run)
         runner.run = gate  # type: ignore[method-assign]
         yield batched, gate
         gate.open()
-        batched.batcher.close()
+        batched._queue.close()
 
 
 async def endless() -> AsyncIterator[bytes]:
@@ -98,9 +98,9 @@ def test_a_full_queue_is_429_before_the_body_is_read(gated: Any, path: str) -> N
         full = [task for task in waiting if task.done()]
         assert full, "the last of them found no room once it was tokenised"
         assert {(await task).status for task in full} == {429}
-        encoder.batcher.scheduler._queue.tokens += 100  # so that even one more token has no room
+        encoder._queue.scheduler._queue.tokens += 100  # so that even one more token has no room
         answer = await ask(app, "POST", path, endless())
-        encoder.batcher.scheduler._queue.tokens -= 100
+        encoder._queue.scheduler._queue.tokens -= 100
         assert answer.status == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert int(answer.headers["retry-after-ms"]) >= 1
@@ -113,7 +113,7 @@ def test_a_full_queue_is_429_before_the_body_is_read(gated: Any, path: str) -> N
 
 def test_callers_that_go_are_not_computed(gated: Any, caplog: pytest.LogCaptureFixture) -> None:
     encoder, gate = gated
-    encoder.batcher.scheduler.max_queue_tokens = 100_000
+    encoder._queue.scheduler.max_queue_tokens = 100_000
     app = encoder.asgi_app()
 
     async def run() -> None:
@@ -165,7 +165,7 @@ def test_a_text_that_fails_fails_its_request_alone(
 ) -> None:
     encoder, gate = gated
     app = encoder.asgi_app()
-    reference = encoder.batcher.encoder
+    reference = encoder._queue.encoder
     bad = reference.tokenized(["bad"]).ids[0]
     gate.fails = lambda ids: bad in ids
     gate.open()
@@ -206,9 +206,9 @@ def test_a_text_without_a_vector_is_named(
 ) -> None:
     encoder, gate = gated
     gate.open()
-    encoder.batcher.scheduler.max_queue_tokens = 100_000
-    runner, app = encoder.batcher.runner, encoder.asgi_app()
-    bad = encoder.batcher.encoder.tokenized(["bad"]).ids[0]
+    encoder._queue.scheduler.max_queue_tokens = 100_000
+    runner, app = encoder._queue.runner, encoder.asgi_app()
+    bad = encoder._queue.encoder.tokenized(["bad"]).ids[0]
     monkeypatch.setattr(runner, "run", Fails(runner, bad, how))
     place = texts.index("bad")
 
@@ -324,7 +324,7 @@ def test_bodies_that_grow_are_refused_when_there_is_no_more_room(app_with: Any) 
 @pytest.mark.parametrize("path", ROUTES)
 def test_so_many_requests_at_once(gated: Any, path: str) -> None:
     encoder, gate = gated
-    encoder.batcher.scheduler.max_queue_tokens = 100_000
+    encoder._queue.scheduler.max_queue_tokens = 100_000
     app = encoder.asgi_app(max_requests=3)
 
     async def run() -> None:

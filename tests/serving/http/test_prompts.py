@@ -58,7 +58,7 @@ def prompted(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         served = AsyncEncoder(bundle)
         yield Served(served.asgi_app("tiny"), reference)
         asyncio.run(served.close())
-        served.batcher.encoder.close()
+        served._queue.encoder.close()
 
 
 @pytest.mark.parametrize("name", PROMPTS)

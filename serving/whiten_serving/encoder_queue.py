@@ -1,0 +1,154 @@
+"""An encoder with the scheduler that computes its requests: what `Batcher`, `AsyncEncoder` and the server share."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.errors import as_iterable
+from whiten_runtime.opened.encoder import Encoder
+from whiten_serving.requests import MAX_QUEUE_TOKENS, Finish, Request
+from whiten_serving.scheduler import Scheduler
+
+_FINISHERS = 256
+"""Number of different options that are remembered."""
+
+_AT_ONCE = 4096
+"""Characters up to which texts are tokenised in the event loop's thread: it takes less than a millisecond, and handing
+them to another thread would take about as long."""
+
+_TEXT = 8
+"""Characters that a text counts at least: 100,000 empty ones take their time too."""
+
+
+class EncoderQueue:
+    """Makes requests of texts, and queues them for the lanes of a scheduler, its own or one that models share.
+
+    Args:
+        encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.
+        scheduler: scheduler that other encoders use too; None for one of the further options, as in `Batcher`.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder | str | Path,
+        scheduler: Scheduler | None = None,
+        *,
+        lanes: int | None = None,
+        max_batch_tokens: int | None = None,
+        max_queue_tokens: int = MAX_QUEUE_TOKENS,
+        max_wait: float | None = None,
+    ) -> None:
+        self._owned = not isinstance(encoder, Encoder)
+        self.encoder = encoder if isinstance(encoder, Encoder) else Encoder(encoder)
+        try:
+            self.runner = self.encoder.token_runner()
+            self.scheduler = scheduler or Scheduler(
+                self.runner.schedule.workers if lanes is None else lanes,
+                max_batch_tokens,
+                max_queue_tokens=max_queue_tokens,
+                max_wait=max_wait,
+            )
+        except BaseException:
+            if self._owned:
+                self.encoder.close()
+            raise
+        self._shares = scheduler is not None
+        self._finish = lru_cache(_FINISHERS, typed=True)(self._finisher)  # checking options takes its time
+
+    def request(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate: bool = True,
+        **finishing: Any,
+    ) -> Request:
+        """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`."""
+        try:
+            finish = self._finish(isinstance(texts, str), **finishing)
+        except TypeError:  # an option cannot be hashed: it is refused
+            finish = self._finisher(isinstance(texts, str), **finishing)
+        tokenized = self.encoder.tokenized(texts, prompt_name=prompt_name, prompt=prompt, truncate=truncate)
+        return Request(self.runner, tokenized, finish, ignore)
+
+    async def request_in_loop(self, texts: str | Iterable[str], **options: Any) -> Request:
+        """Return `request` of texts, which are tokenised in another thread if they are long."""
+        if not isinstance(texts, str):
+            texts = list(as_iterable(texts))
+        if _characters(texts, options.get("prompt")) <= _AT_ONCE:
+            return self.request(texts, **options)
+        return await asyncio.to_thread(self.request, texts, **options)
+
+    def put(self, request: Request, done: Callable[[Request], object], wake: bool = True) -> None:
+        """Queue a request of `request`, and have a function called in a lane when it has its outcome.
+
+        Without `wake`, call `wake` of the scheduler afterwards.
+
+        Raises:
+            OverloadedError: too much work waits already.
+            WhitenError: the scheduler is closed.
+        """
+        if request.texts.ids:
+            request.done = done
+            self.scheduler.submit(request, wake)
+        else:
+            self.scheduler.check_open(request.runner)
+            request.result = request.finish(np.empty((0, self.encoder.dimension), np.float32))
+            done(request)
+
+    async def answer(self, request: Request) -> NDArray[Any]:
+        """Queue a request and wait for its vectors; the caller cancels this at the deadline."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+
+        def done(request: Request) -> None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(_wake, answered)
+
+        try:
+            self.put(request, done, wake=False)
+            loop.call_soon(self.scheduler.compute_or_wake)  # after other tasks that are ready: they share a batch
+            await answered
+        finally:
+            self.scheduler.cancel(request)
+        if request.error is not None:
+            raise request.error
+        assert request.result is not None
+        return request.result
+
+    def close(self, wait: bool = True) -> None:
+        """Take no more requests, and compute what waits or fail it; close the encoder if it was opened here.
+
+        Of a shared scheduler, this waits for the requests of this encoder only, and leaves the scheduler open.
+        """
+        self.scheduler.end(self.runner, wait) if self._shares else self.scheduler.close(wait)
+        if self._owned:
+            self.encoder.close()
+
+    def _finisher(self, single: bool, **options: Any) -> Finish:
+        """Return what makes a caller's vectors of those of the graph."""
+        made = self.encoder.finisher(**options)
+        return (lambda vectors: made(vectors)[0]) if single else made
+
+
+def ignore(request: Request) -> None:
+    """Do nothing with a request that has its outcome."""
+
+
+def _wake(answered: "asyncio.Future[None]") -> None:
+    if not answered.done():
+        answered.set_result(None)
+
+
+def _characters(texts: object, prompt: str | None) -> int:
+    """Return the number of characters of texts and prompts, about; items that are none are refused later."""
+    items = texts if isinstance(texts, list) else [texts]
+    extra = len(prompt) if isinstance(prompt, str) else 0
+    return sum(max(len(text) + extra, _TEXT) for text in items if isinstance(text, str))
