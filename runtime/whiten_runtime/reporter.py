@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Bar:
+class ProgressBar:
     """Receives progress, and ignores it."""
 
     def __call__(self, count: int) -> None:
@@ -24,6 +24,6 @@ class Reporter:
         """Report something that the user should know, though the export continues."""
 
     @contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Bar]:
+    def bar(self, unit: str, total: int | None) -> Iterator[ProgressBar]:
         """Report progress through `total` units (None: unknown); the bar is called with the units done since then."""
-        yield Bar()
+        yield ProgressBar()

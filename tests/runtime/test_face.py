@@ -14,11 +14,13 @@ import pytest
 import whiten
 
 PUBLIC = """
-Agreement AsyncEncoder Batcher BundleError Coder Codes Corpus DataError DeadlineExceededError Drift DriftMonitor
-Encoder GraphChoice IntegrityError Manifest MissingPackageError NoVectorError OverloadedError ParityError ProviderError
-Recipe Signature SignatureError SourceChoice TextError TooLongError UnsafeModelError UsageError VectorRecipe
-VectorWhitener WhitenError Whitening WhiteningChoice WhiteningSpec __version__ export_bundle export_vectors fit_bundle
-refit_bundle sign_bundle verify_signature
+Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
+Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor Encoder Export FileRecord
+GraphChoice IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
+ParityError ParityRecord ProgressBar ProviderError QuantizationRecord Recipe Reporter SettledRecord Signature
+SignatureError Source SourceChoice TextError TooLongError UnsafeModelError UsageError VectorRecipe VectorWhitener
+WhitenError Whitening WhiteningChoice WhiteningRecord WhiteningSpec __version__ export_bundle export_vectors
+fit_bundle refit_bundle sign_bundle verify_signature
 """
 
 HEAVY = (

@@ -99,9 +99,11 @@ def fit(
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
     _check_file(out)
     with needing("refit"):
-        from whiten_export.pipeline.refit import fit_bundle
+        from whiten_export.pipeline.refit import fit_statistics
     options = SessionOptions(providers or (CPU_PROVIDER,))
-    found = fit_bundle(locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, ConsoleReporter())
+    found = fit_statistics(
+        locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, ConsoleReporter()
+    )
     _tell(out, found, as_json)
 
 
@@ -226,7 +228,7 @@ def refit(
     asked = replace(asked, method=whitening or asked.usual)
     with needing("refit"):
         from whiten_export.pipeline.align import align_refit
-        from whiten_export.pipeline.refit import fit_or_load_statistics, refit_bundle
+        from whiten_export.pipeline.refit import fit_or_load_statistics, write_refit
         from whiten_export.writing.staging import check_place
     check_place(out, force)
     reporter = ConsoleReporter()
@@ -235,7 +237,7 @@ def refit(
     if align_to is not None:
         align_refit(align_to, read_manifest(path), asked.spec or WhiteningSpec(dimension=dim))
     fitted = fit_or_load_statistics(path, asked, stats, options, reporter)
-    result = refit_bundle(
+    result = write_refit(
         bundle,
         fitted.statistics,
         fitted.spec,

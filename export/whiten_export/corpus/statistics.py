@@ -21,7 +21,7 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, PART, Corpus, builtin_se
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.reporter import Bar
+from whiten_runtime.reporter import ProgressBar
 from whiten_whitening.choosing import SETTLED, Halves, enough_to_tell, movement, vectors_needed
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_keys, text_keys
@@ -253,14 +253,14 @@ def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap
 
 
 def fit_until_settled(
-    corpus: Corpus, embedder: Embedder, value: str, spec_of: SpecOf, sif: bool, bar: Bar | None = None
+    corpus: Corpus, embedder: Embedder, value: str, spec_of: SpecOf, sif: bool, bar: ProgressBar | None = None
 ) -> Statistics:
     """Return the statistics of as many sentences as the map needs, in the order of `Corpus.mixed`.
 
     The fit stops when cosines are the same under the maps of either half of the sentences so far. A corpus that has a
     limit, or is too small to stop in, is read in order, as by `fit_corpus`.
     """
-    progress = bar or Bar()
+    progress = bar or ProgressBar()
     available, width = corpus.count(), embedder.engine.width_of(value)
     if corpus.limited or not enough_to_tell(available - PART, width):
         return fit_corpus(corpus, embedder, value, progress)

@@ -70,7 +70,7 @@ _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VEC
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
 
 
-def fit_bundle(
+def fit_statistics(
     path: str | Path,
     corpus: Corpus,
     out: Path | None = None,
@@ -78,21 +78,10 @@ def fit_bundle(
     reporter: Reporter | None = None,
     spec_of: SpecOf | None = None,
 ) -> Statistics:
-    """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph.
+    """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph; write them to `out`.
 
-    Args:
-        path: the bundle, of any precision, whitened or not: its directory, or a repository of the model hub.
-        corpus: sentences to fit on.
-        out: file to write the statistics to; None for no file.
-        options: options with which the session is created.
-        reporter: receives stages, warnings and progress.
-        spec_of: function that decides on the whitening; the fit then stops where more sentences would not move the map,
-            unless the corpus has a limit. None for all sentences.
-
-    Raises:
-        UsageError: the bundle takes vectors.
-        DataError: the corpus cannot be read, or a vector is not finite.
-        BundleError: not a bundle, or not a whole one.
+    With `spec_of`, which decides on the whitening, the fit stops where more sentences would not move the map, unless
+    the corpus has a limit.
     """
     report = reporter or Reporter()
     path = locate_bundle(path)
@@ -143,11 +132,11 @@ def fit_or_load_statistics(
         return by_rules(moments, asked, manifest.source, manifest.layers, soft_weight(moments, kinds()))
 
     if stats is not None:
-        statistics = _load_for(stats, manifest, reporter)
+        statistics = load_fitting(stats, manifest, reporter)
     else:
         spec_of = None if asked.all_sentences else lambda moments: asked.spec or choose(moments).spec
         corpus = Corpus(asked.sources, asked.column, asked.max_sentences)
-        statistics = fit_bundle(path, corpus, None, options, reporter, spec_of=spec_of)
+        statistics = fit_statistics(path, corpus, None, options, reporter, spec_of=spec_of)
     if asked.spec is not None:
         return Fitted(statistics, asked.spec, None)
     choice = choose(statistics.moments)
@@ -155,7 +144,7 @@ def fit_or_load_statistics(
     return Fitted(statistics, choice.spec, ChoiceRecord(why=choice.why))
 
 
-def _load_for(path: Path, manifest: Manifest, reporter: Reporter) -> Statistics:
+def load_fitting(path: Path, manifest: Manifest, reporter: Reporter) -> Statistics:
     """Read finished statistics of the same model as a bundle's, of any precision."""
     _check_takes_texts(path, manifest)
     statistics, origin = load_statistics(path)
@@ -181,7 +170,7 @@ def _check_takes_texts(path: str | Path, manifest: Manifest) -> None:
         raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")
 
 
-def refit_bundle(
+def write_refit(
     path: str | Path,
     statistics: Statistics,
     spec: WhiteningSpec,
@@ -195,23 +184,7 @@ def refit_bundle(
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
-    Args:
-        path: the bundle: its directory, or a repository of the model hub.
-        statistics: statistics from `fit_bundle`.
-        spec: whitening to fit.
-        out: directory to create.
-        replace: replace a bundle that already exists.
-        options: options with which sessions are created.
-        reporter: receives stages and warnings.
-        align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
-        choice: the choice of the whitening, where it was left to a rule.
-        round_to: what the graph rounds the finished vectors to, as in `GraphChoice`; None for that of the bundle.
-
-    Raises:
-        UsageError: the whitening cannot be fitted on the statistics or aligned, they are not valid for the bundle, the
-            bundle takes vectors, or `out` exists.
-        BundleError: not a bundle, or not a whole one.
-        ParityError: the new bundle fails its parity gate, or rounding to int8 costs too much; nothing is written.
+    `choice` records why, where the whitening was left to a rule; the other arguments are those of `refit_bundle`.
     """
     report = reporter or Reporter()
     bundle = open_bundle(locate_bundle(path))

@@ -17,7 +17,7 @@ from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError, WhitenError, one_line
 from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
-from whiten_runtime.reporter import Bar, Reporter
+from whiten_runtime.reporter import ProgressBar, Reporter
 
 _CTRL_C, _CLOSED_BY_READER = 128 + 2, 128 + 13
 """Exit codes after SIGINT and SIGPIPE, in a shell."""
@@ -297,7 +297,7 @@ def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None
         yield bar
 
 
-class _Drawn(Bar):
+class _Drawn(ProgressBar):
     """Draws progress with tqdm, which shows the time left."""
 
     def __init__(self, bar: Any) -> None:
@@ -327,7 +327,7 @@ class ConsoleReporter(Reporter):
         warn(text)
 
     @contextlib.contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Bar]:
+    def bar(self, unit: str, total: int | None) -> Iterator[ProgressBar]:
         """Draw a bar with the time left that vanishes when it is done."""
         with drawn_bar(unit, total) as bar:
             yield _Drawn(bar)

@@ -166,10 +166,15 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Nearest:
-    """Holds the nearest rows of each query, the nearest first."""
+    """The nearest rows of each query, the nearest first.
 
-    rows: NDArray[np.int64]  # numbers of the rows, from 0 on, int64 [n, k]
-    cosines: NDArray[np.float32]  # their cosines, float32 [n, k]
+    Attributes:
+        rows: numbers of the rows, from 0 on, int64 [n, k].
+        cosines: their cosines, float32 [n, k].
+    """
+
+    rows: NDArray[np.int64]
+    cosines: NDArray[np.float32]
 
     @classmethod
     def empty(cls, queries: int) -> "Nearest":

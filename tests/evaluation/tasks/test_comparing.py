@@ -10,10 +10,10 @@ from scipy.stats import spearmanr
 
 from support.cli import invoke
 from support.sts import write_paper_layout
+from whiten import fit_bundle, refit_bundle
 from whiten_evaluation.commands import evaluate
 from whiten_evaluation.tasks.sts import interval, resampled
 from whiten_evaluation.tasks.sts_files import Subset, Task
-from whiten_export.pipeline.refit import fit_bundle, refit_bundle
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import WhiteningSpec
@@ -58,7 +58,8 @@ def test_command_finds_no_difference_between_equal_bundles(tiny_bundle: Path, tm
 
 def test_worse_bundle_has_a_significant_difference(tiny_bundle: Path, tmp_path: Path) -> None:
     """The worse bundle is the same one, whitened to two dimensions."""
-    statistics = fit_bundle(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, 400))
+    statistics = tmp_path / "statistics.safetensors"
+    fit_bundle(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, 400), statistics)
     cut = refit_bundle(tiny_bundle, statistics, WhiteningSpec(dimension=2), tmp_path / "cut").path
     write_paper_layout(tmp_path / "data", ("STS-B", "STS15"), count=200)
     result = run("compare", tiny_bundle, cut, "--data", tmp_path / "data", "--json")

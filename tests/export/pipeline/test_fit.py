@@ -17,7 +17,7 @@ from support.corpus import sentences
 from support.vocabularies import wordpiece
 from whiten import DataError, Encoder, UsageError
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.pipeline.refit import fit_bundle
+from whiten_export.pipeline.refit import fit_statistics
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.ort.session import SessionOptions
 
@@ -69,7 +69,7 @@ def test_bfloat16_is_refused(tiny_bundle: Path) -> None:
     """Its vectors would be recorded as float32's."""
     options = SessionOptions((("OpenVINOExecutionProvider", {"INFERENCE_PRECISION_HINT": "bf16"}),))
     with pytest.raises(UsageError, match="bfloat16"):
-        fit_bundle(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, None), options=options)
+        fit_statistics(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, None), options=options)
 
 
 Arrays = dict[str, NDArray[np.generic]]

@@ -12,7 +12,7 @@ from support.cli import invoke as run
 from support.cli import ok, refused
 from support.corpus import sentences
 from whiten import Encoder, UsageError, VectorWhitener
-from whiten_export.pipeline.refit import fit_bundle
+from whiten_export.pipeline.refit import fit_statistics
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.ranges import as_int8, to_steps
@@ -124,7 +124,7 @@ def test_embed_writes_whole_numbers_unless_it_normalises(rounded: Path, corpus_f
 def test_statistics_are_those_of_unrounded_vectors(make: Callable[..., Path], rounded: Path, other_file: Path) -> None:
     for options in ((), ("--whitening", "none")):
         plain, other = (
-            fit_bundle(bundle, Corpus((str(other_file),), None, None))
+            fit_statistics(bundle, Corpus((str(other_file),), None, None))
             for bundle in (make(*options), make(*options, "--round-to", "int8"))
         )
         np.testing.assert_allclose(other.moments.mean, plain.moments.mean, atol=1e-7)

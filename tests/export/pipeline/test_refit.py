@@ -21,7 +21,7 @@ from support.hub import Hub
 from support.vectors import write_word_vectors
 from whiten import Encoder
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.pipeline.refit import fit_bundle
+from whiten_export.pipeline.refit import fit_statistics
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.bundle.parity import compare
 from whiten_runtime.files.corpus import Corpus
@@ -76,7 +76,7 @@ def test_refit_whitens_bundles_of_every_kind(
         got = new.encode(texts).astype(np.float64)
         assert new.dimension == (12 if method == "pca" else WIDTH)
         # The map is fitted on the vectors that the bundle's own graph gives before whitening.
-        statistics = fit_bundle(bundle, Corpus((str(other_file),), None, None))
+        statistics = fit_statistics(bundle, Corpus((str(other_file),), None, None))
         raw = statistics.sample.vectors[np.argsort(statistics.sample.keys)].astype(np.float64)
         np.testing.assert_allclose(fitted["mean"], raw.mean(axis=0), atol=1e-6)
         np.testing.assert_allclose(fitted["covariance"], np.cov(raw.T), atol=1e-6)

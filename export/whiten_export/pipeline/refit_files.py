@@ -1,0 +1,89 @@
+"""Fit statistics of a corpus into a file, and refit a bundle with such a file: what `whiten` offers to Python."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from whiten_export.pipeline.refit import fit_statistics, load_fitting, write_refit
+from whiten_export.writing.client_files import Export
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.records import VectorType
+from whiten_runtime.errors import path_of
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import WhiteningSpec
+
+
+def fit_bundle(
+    path: str | Path,
+    corpus: Corpus,
+    out: str | Path,
+    *,
+    providers: Sequence[Provider] | None = None,
+    threads: int | None = None,
+    reporter: Reporter | None = None,
+) -> None:
+    """Write the statistics of a corpus's vectors before whitening, computed by a bundle's graph, as `whiten fit` does.
+
+    Args:
+        path: the bundle, of any precision, whitened or not: its directory, or a repository of the model hub.
+        corpus: sentences to fit on.
+        out: file to write the statistics to, safetensors.
+        providers: onnxruntime execution providers, as in `Encoder`.
+        threads: threads per call, as in `Encoder`.
+        reporter: receives stages, warnings and progress.
+
+    Raises:
+        UsageError: the bundle takes vectors.
+        DataError: the corpus cannot be read, or a vector is not finite.
+        BundleError: not a bundle, or not a whole one.
+    """
+    fit_statistics(path, corpus, path_of("out", out), _options(providers, threads), reporter)
+
+
+def refit_bundle(
+    path: str | Path,
+    statistics: str | Path,
+    spec: WhiteningSpec,
+    out: str | Path,
+    *,
+    replace: bool = False,
+    align_to: str | Path | None = None,
+    round_to: VectorType | None = None,
+    providers: Sequence[Provider] | None = None,
+    threads: int | None = None,
+    reporter: Reporter | None = None,
+) -> Export:
+    """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
+
+    Args:
+        path: the bundle: its directory, or a repository of the model hub.
+        statistics: file that `fit_bundle` or `whiten fit` wrote with a bundle of the same model.
+        spec: whitening to fit.
+        out: directory to create.
+        replace: replace a bundle that already exists.
+        align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
+        round_to: what the graph rounds the finished vectors to, as in `GraphChoice`; None for that of the bundle.
+        providers: onnxruntime execution providers, as in `Encoder`.
+        threads: threads per call, as in `Encoder`.
+        reporter: receives stages and warnings.
+
+    Raises:
+        UsageError: the whitening cannot be fitted on the statistics or aligned, they are of another model, the bundle
+            takes vectors, or `out` exists.
+        DataError: not a file of statistics, or a damaged one.
+        BundleError: not a bundle, or not a whole one.
+        ParityError: the new bundle fails its parity gate, or rounding to int8 costs too much; nothing is written.
+    """
+    report, root = reporter or Reporter(), locate_bundle(path)
+    fitted = load_fitting(path_of("statistics", statistics), read_manifest(root), report)
+    options = _options(providers, threads)
+    return write_refit(
+        root, fitted, spec, path_of("out", out), replace, options, report, align_to=align_to, round_to=round_to
+    )
+
+
+def _options(providers: Sequence[Provider] | None, threads: int | None) -> SessionOptions:
+    return SessionOptions(tuple(providers or (CPU_PROVIDER,)), threads)
