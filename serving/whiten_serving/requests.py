@@ -43,7 +43,7 @@ Finish = Callable[[NDArray[np.float32]], NDArray[Any]]
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Holds the texts of one call, and the vectors computed of them so far. The scheduler's lock guards it."""
+    """The texts of one call, and the vectors computed of them so far. The scheduler's lock guards it."""
 
     runner: TokenRunner
     texts: TokenizedTexts
@@ -95,7 +95,7 @@ Item = tuple[Request, int]
 
 @dataclass(frozen=True)
 class Batch:
-    """Holds texts that are computed together: those of one graph whose prompts are equally long."""
+    """Texts that are computed together: those of one graph whose prompts are equally long."""
 
     parts: dict[Request, list[int]]  # indices of the texts of each request; the rows of the batch are in this order
     texts: int
@@ -129,7 +129,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchRun:
-    """Describes a batch that was computed, for whoever watches."""
+    """A batch that was computed, for whoever watches."""
 
     runner: TokenRunner
     texts: int

@@ -1,12 +1,8 @@
-"""Compare the figures of speed and memory in README.md and in two pages with benchmarks/peers/table.md.
+"""Compare the tables of speed and memory in README.md and in two pages with benchmarks/peers/table.md.
 
-A page may round a cell of the table, and may say nothing else. Looked at are, on the processor that the README names
-("2 threads of an AMD EPYC with VNNI"):
-
-- the numbers after "**Fast**" in the README, in this order: whiten in float32, in int8, sentence-transformers;
-- the numbers after "**Small**": the memory of the same three;
-- each row of a table of speed whose first cell is in `ENGINES` or `WHITEN`, by the heads of the columns in `COLUMNS`;
-- numbers in brackets after a name in `PEERS`, in this order: float32, int8.
+A page may round a cell of the table, and may say nothing else. Looked at is, on the processor that the README names
+("2 threads of an AMD EPYC with VNNI"), each row whose first cell is in `ENGINES` or `WHITEN`, by the heads of the
+columns in `COLUMNS`.
 """
 
 import re
@@ -40,7 +36,6 @@ COLUMNS = {
     "BERT-base": ("bert-base", SPEED),
 }
 OVER_PYTORCH = "over PyTorch"
-PEERS = {"OpenVINO": ("openvino-fp32", "openvino-int8"), "CTranslate2": ("ctranslate2-fp32", "ctranslate2-int8")}
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 Cells = dict[tuple[str, str, str], float]
@@ -90,21 +85,6 @@ def half_a_unit(figure: str) -> float:
     return 0.5 * 10.0 ** -len(figure.partition(".")[2])
 
 
-@pytest.mark.parametrize(
-    ("word", "column"),
-    [("Fast", SPEED), ("Small", MEMORY)],
-)
-def test_the_first_screen(word: str, column: str) -> None:
-    (line,) = re.findall(rf"^- \*\*{word}\*\*: (.+)$", README, re.MULTILINE)
-    assert (
-        differing(
-            NUMBER.findall(line),
-            [CELLS["minilm", engine, column] for engine in ("whiten-fp32", "whiten-int8", "st-torch")],
-        )
-        == []
-    )
-
-
 @pytest.mark.parametrize(("page", "count"), [("README.md", 4), ("docs/compare.md", 8), ("docs/howto/serverless.md", 2)])
 def test_tables_of_speed(page: str, count: int) -> None:
     found = 0
@@ -121,10 +101,3 @@ def test_tables_of_speed(page: str, count: int) -> None:
             ratio = CELLS["minilm", engine, SPEED] / CELLS["minilm", "st-torch", SPEED]
             assert differing([row[OVER_PYTORCH]], [ratio]) == [], (page, engine, OVER_PYTORCH)
     assert found == count
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_peers_below_the_table(name: str) -> None:
-    (inside,) = re.findall(rf"{name} \(([^)]+)\)", README)
-    cells = [CELLS["minilm", engine, SPEED] for engine in PEERS[name]]
-    assert differing(NUMBER.findall(inside), cells) == []

@@ -55,7 +55,7 @@ four is above 1.5 times its own least error.
 
 @dataclass(frozen=True)
 class OutputMoments:
-    """Holds the moments of the corpus's finished vectors, before any division by their norms."""
+    """The moments of the corpus's finished vectors, before any division by their norms."""
 
     mean: NDArray[np.float64]  # float64 [k]
     variance: NDArray[np.float64]  # float64 [k]

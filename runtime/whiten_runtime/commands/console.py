@@ -209,7 +209,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 class _Messages:
-    """Holds what becomes of messages while a command runs."""
+    """Whether messages are left out while a command runs."""
 
     quiet = False
 

