@@ -67,7 +67,6 @@ def _lines(found: Diagnosis) -> list[str]:
         lines.append(f"             {advice.why}")
     if any(advice.device.startswith("openvino") for advice in found.fastest) and PLUGIN not in found.packages:
         lines.append(f"             openvino is not installed; {from_clone('openvino')}")
-    lines.append("             whiten tune BUNDLE measures it with a bundle of yours")
     for check in found.providers:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
     if found.driver is not None:

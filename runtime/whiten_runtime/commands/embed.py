@@ -91,7 +91,6 @@ if TYPE_CHECKING:
 @heading("Execution")
 @threads_option
 @device_option
-@option("--tuned", is_flag=True, help="Run as whiten tune chose for this machine.")
 @option("--verify", is_flag=True, help="First prove parity, as whiten verify does.")
 @one_line_errors
 def embed(
@@ -109,7 +108,6 @@ def embed(
     force: bool,
     threads: int | None,
     providers: tuple[Provider, ...],
-    tuned: bool,
     verify: bool,
     as_json: bool,
 ) -> None:
@@ -142,7 +140,7 @@ def embed(
     if column is not None and input_file is None:
         raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
     source = STDIN if text == (STDIN,) else input_file
-    with Encoder(bundle, providers or None, threads, tuned=tuned, verify=verify) as encoder:
+    with Encoder(bundle, providers or None, threads, verify=verify) as encoder:
         name = prompt_name or (encoder.default_prompt_name if prompt is None else None)
         metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, name, precision)
         windows = encoder._windows(

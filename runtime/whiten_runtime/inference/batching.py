@@ -60,9 +60,9 @@ class Schedule:
     pairs: int | None = None  # maximum of the texts of a batch times the square of the longest; None for no limit
 
     @classmethod
-    def on_cpu(cls, threads: int, workers: int, budget: int | None = None) -> "Schedule":
+    def on_cpu(cls, threads: int, workers: int) -> "Schedule":
         """Return a schedule of batches with one thread each, or of one batch at a time with all threads."""
-        return cls(workers, budget or (TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET))
+        return cls(workers, TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET)
 
     @classmethod
     def of_lookup(cls) -> "Schedule":

@@ -36,8 +36,7 @@ class CpuRunner:
     def __init__(self, graph: GraphFile, options: SessionOptions, lookup: bool = False) -> None:
         threads, tuning = options.threads or default_threads(), options.tuning
         several = options.on_cpu and graph.bytes < tuning.largest_held_twice
-        budget = tuning.token_budget
-        self.schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1, budget)
+        self.schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1)
         self._graph = graph
         self._on_cpu = options.on_cpu
         self._little_work = tuning.little_work

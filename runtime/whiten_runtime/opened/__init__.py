@@ -1,1 +1,1 @@
-"""Open bundles: `Encoder`, `VectorWhitener`, what both share, and the choice of `whiten tune` for one."""
+"""Open bundles: `Encoder`, `VectorWhitener`, and what both share."""

@@ -15,8 +15,8 @@ from whiten_runtime.inference.embedder import DOCUMENT, QUERY
 from whiten_runtime.inference.vectors import as_tensors
 from whiten_runtime.opened.opening import Opening
 from whiten_runtime.opened.text_bundle import TextBundle
-from whiten_runtime.opened.tuned import session_options
-from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name
+from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
+from whiten_runtime.ort.session import SessionOptions
 
 Texts = str | Iterable[str]
 
@@ -66,8 +66,6 @@ class Encoder(TextBundle):
         cuda_graphs: on CUDA, record the kernels for a single text of up to 128 tokens, and launch them as one CUDA
             graph for single-text requests. This needs a second copy of the weights on the GPU (`gpu_mem_limit` applies
             to each copy) and a moment now, in which nothing else should use the GPU.
-        tuned: take provider, threads and token budget from PATH.tuned.json, which `whiten tune` wrote on this machine.
-            One of another machine or another bundle is refused.
         revision: branch, tag or commit of the repository; None for what the cache has of its main branch, else for the
             newest.
         max_characters: characters of a text beyond which it is cut before it is tokenised, or refused with
@@ -93,12 +91,11 @@ class Encoder(TextBundle):
         verify: bool = False,
         spinning: bool = True,
         cuda_graphs: bool = False,
-        tuned: bool = False,
         revision: str | None = None,
         max_characters: int | None = None,
     ) -> None:
         path = locate_bundle(path, revision)
-        options = session_options(path, providers, threads, device, spinning, tuned)
+        options = SessionOptions(providers_for(providers, device), threads, spinning)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")

@@ -115,7 +115,7 @@ _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
 @dataclass(frozen=True)
 class Tuning:
-    """Holds sizes that were chosen by measurement, and that only `whiten tune`, tests and benchmarks change."""
+    """Holds sizes that were chosen by measurement, and that only tests and benchmarks change."""
 
     # bytes of a graph times tokens of a batch, below which several threads cost more than they save
     little_work: float = 300e6
@@ -127,9 +127,6 @@ class Tuning:
     # maximum number of padded tokens of a batch on a GPU: enough to fill an H100. Smaller ones were faster on short
     # texts and larger ones on long texts (benchmarks/gpu)
     gpu_token_budget: int = 16384
-    # maximum number of padded tokens of a run on a CPU; None for the default, which depends on how many runs go side by
-    # side
-    token_budget: int | None = None
 
 
 @dataclass(frozen=True)

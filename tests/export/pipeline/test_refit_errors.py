@@ -1,7 +1,5 @@
-"""Test what `whiten fit`, `merge`, `refit` and `tune` refuse, before they compute where they can; nothing is left."""
+"""Test what `whiten fit`, `merge` and `refit` refuse, before they compute where they can; nothing is left."""
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +20,6 @@ def _no_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing may be embedded")
 
     monkeypatch.setattr("whiten_export.pipeline.refit.fit_statistics", fail)
-    monkeypatch.setattr("whiten_runtime.commands.tune.tune_bundle", fail)
 
 
 @pytest.mark.usefixtures("_no_embedding")
@@ -39,19 +36,6 @@ def test_nothing_is_embedded_for_a_place_or_a_bundle_that_does_not_fit(golden: P
     assert "dimensions, the new bundle of 2; give --dim" in refused(*aligned, old, "--dim", 2)
     assert "none' does not exist" in refused(*aligned, tmp_path / "none", code=1)
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.usefixtures("_no_embedding")
-def test_a_tune_that_could_not_write_its_choice(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = copy_bundle(golden / "bundle-v1", tmp_path)
-
-    def refuse(target: Path, *place: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
-
-    monkeypatch.setattr("whiten_runtime.files.replacing._open", refuse)
-    error = refused("tune", copy, code=1)
-    assert f"{copy}.tuned.json: cannot be written (Permission denied); check space and permissions" in error
-    assert "or name another place for the bundle" in error
 
 
 @pytest.mark.slow

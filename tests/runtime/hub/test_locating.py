@@ -20,7 +20,6 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.hub import locating
 from whiten_runtime.hub.locating import SCHEME, locate_bundle
-from whiten_runtime.opened.tuned import choice_path
 
 ID = "org/tiny"
 TEXTS = ["A man is eating.", ""]
@@ -272,21 +271,6 @@ def test_what_is_in_the_cache_is_fetched_anew(
     with pytest.raises(WhitenError, match=f"'{ID}' was not asked for: HF_HUB_OFFLINE is set"):
         locate_bundle(ID, refresh=True)
     assert locate_bundle(ID) == new
-
-
-def test_a_choice_of_tune_leaves_the_cache_whole(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:
-    from huggingface_hub import scan_cache_dir
-
-    hub.repositories[ID] = content
-    folder = locate_bundle(ID)
-    place = choice_path(folder)
-    assert place == (tmp_path / "cache" / "models--org--tiny" / f"{commit_of(content)}.tuned.json").resolve()
-    with pytest.raises(UsageError, match=f"does not exist; run whiten tune {folder}, or leave tuned out"):
-        Encoder(ID, tuned=True)
-    ok("tune", ID, "--seconds", "0.1")
-    assert place.is_file()
-    assert scan_cache_dir(tmp_path / "cache").warnings == []
-    Encoder(ID, tuned=True).close()
 
 
 @pytest.mark.parametrize("error", [MemoryError(), KeyError("sha"), ImportError("no such class")], ids=repr)
