@@ -81,7 +81,7 @@ class Vectors:
     def of(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return what is stored of texts, [n, width]."""
         choice = self._choice
-        rows = self.encoder.encode(
+        rows: NDArray[Any] = self.encoder.encode(
             list(texts),
             prompt=self._prompt,
             normalize_embeddings=choice.normalize,

@@ -1,6 +1,5 @@
 """Test the arguments of `encode` that sentence-transformers has; tests/parity compares their results with it."""
 
-import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from support.bundles import change_bundle, copy_bundle
 from support.corpus import sentences
 from support.families import WIDTH
 from whiten import Encoder, MissingPackageError, TextError, UsageError
-from whiten_runtime.opened.encoder import EncodeArguments, check_arguments
+from whiten_runtime.opened.encoder import check_device
 from whiten_runtime.ort.providers import OPENVINO_PROVIDER, device_of
 
 TEXTS = ["a text", "another text of some words", ""]
@@ -21,45 +20,11 @@ METHODS = ["encode", "encode_query", "encode_document"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["texts", "sentences", "inputs"])
-def test_texts_have_three_names(tiny: Encoder, method: str, name: str) -> None:
-    encode = getattr(tiny, method)
-    np.testing.assert_array_equal(encode(**{name: TEXTS}), encode(TEXTS))
-    assert encode(**{name: "a text"}).shape == (WIDTH,)
-    with pytest.raises(TextError, match="texts is NoneType None"):
-        encode(**{name: None})
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_texts_are_given_once(tiny: Encoder, method: str) -> None:
-    encode = getattr(tiny, method)
-    with pytest.raises(UsageError, match="there are no texts; give .* as texts, sentences or inputs"):
-        encode()
-    for given_twice in ({"sentences": "b"}, {"inputs": None}):
-        with pytest.raises(UsageError, match="texts and (sentences|inputs) were both given"):
-            encode("a", **given_twice)
-    with pytest.raises(UsageError, match="sentences and inputs were both given"):
-        encode(sentences="a", inputs="a")
-
-
-def test_the_types_of_the_arguments_are_complete() -> None:
-    assert set(inspect.signature(Encoder.encode).parameters) - {"self", "texts"} == {
-        *EncodeArguments.__optional_keys__,
-        *("precision", "convert_to_numpy", "convert_to_tensor"),
-    }
-
-
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"output_value": "token_embeddings"}, "output_value is 'token_embeddings', but the graph .* none of tokens"),
-        ({"output_value": None}, "output_value is None, but the graph"),
-        ({"output_value": "sentence"}, "output_value is 'sentence'; wanted sentence_embedding"),
         ({"device": "cuda"}, r"device is 'cuda', but this encoder is on 'cpu'.*Encoder\(path, device=\.\.\.\)"),
         ({"device": ["cpu", "cpu"]}, r"device is \"\['cpu', 'cpu'\]\""),
-        ({"pool": {"input": None}}, "pool was given, but an encoder uses all processors by itself"),
-        ({"chunk_size": 0}, "chunk_size is 0; wanted a whole number"),
         ({"precision": "int4"}, "precision is 'int4'; wanted float32 or int8"),
         ({"precision": "int8", "ranges": [[0], [1]]}, r"ranges have shape \[2, 1\]; wanted \[2, 32\]"),
         ({"ranges": [[0], [1]]}, "ranges are for precision int8 and uint8, not float32"),
@@ -91,10 +56,10 @@ def test_no_precision_is_float32(tiny: Encoder, method: str) -> None:
 )
 def test_only_the_own_device_is_taken(asked: object, own: str, same: bool) -> None:
     if same:
-        check_arguments("sentence_embedding", asked, own, None, None)
+        check_device(asked, own)
         return
     with pytest.raises(UsageError, match=f"this encoder is on '{own}'"):
-        check_arguments("sentence_embedding", asked, own, None, None)
+        check_device(asked, own)
 
 
 def test_other_providers_go_by_their_names() -> None:
@@ -130,7 +95,7 @@ def test_tensors_need_torch(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "torch", None)
     for arguments in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
         with pytest.raises(MissingPackageError, match="tensors need torch; install it with pip install torch"):
-            tiny.encode(TEXTS, **arguments)  # type: ignore[call-overload]
+            tiny.encode(TEXTS, **arguments)
 
 
 @pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])

@@ -234,7 +234,7 @@ def test_options_of_the_encoder_are_refused(
 def test_options_of_encode_are_refused(tiny: Encoder, name: str, values: tuple[object, ...]) -> None:
     for value in values:
         with pytest.raises(UsageError, match=f"{name} is {value!r}; wanted a whole number"):
-            tiny.encode("a text", **{name: value})  # type: ignore[call-overload]
+            tiny.encode("a text", **{name: value})  # type: ignore[arg-type]
 
 
 def test_provider_with_options_is_accepted(tiny_bundle: Path) -> None:

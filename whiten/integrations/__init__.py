@@ -49,4 +49,5 @@ class DocumentBackend:
             documents: texts.
             verbose: draw a bar on stderr.
         """
-        return self.embedding_model.encode(list(documents), show_progress_bar=verbose)
+        vectors: NDArray[np.float32] = self.embedding_model.encode(list(documents), show_progress_bar=verbose)
+        return vectors

@@ -93,7 +93,10 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
         """
         texts = [text for batch in inputs for text in batch["text"]]
         prompt = self._prompt(task_metadata, prompt_type)
-        return self.model.encode(texts, prompt=prompt, batch_size=batch_size, show_progress_bar=show_progress_bar)
+        vectors: NDArray[np.float32] = self.model.encode(
+            texts, prompt=prompt, batch_size=batch_size, show_progress_bar=show_progress_bar
+        )
+        return vectors
 
     def _prompt(self, task_metadata: object, prompt_type: object) -> str:
         prompts = Prompts.of(self.model.manifest)

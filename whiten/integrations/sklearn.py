@@ -77,7 +77,7 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """
         if isinstance(X, str) or len(getattr(X, "shape", (0,))) != 1:
             raise UsageError(f"X is {described(X)}; wanted one column of texts, such as a list of str")
-        return self._encoder().encode(
+        vectors: NDArray[np.float32] = self._encoder().encode(
             X,
             prompt_name=self.prompt_name,
             prompt=self.prompt,
@@ -85,6 +85,7 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             truncate_dim=self.truncate_dim,
             batch_size=self.batch_size,
         )
+        return vectors
 
     @property
     def _n_features_out(self) -> int:

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal
 
-import numpy as np
-from msgspec import UNSET, UnsetType
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.errors import UsageError, one_of, whole_number
+from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import DOCUMENT, QUERY
 from whiten_runtime.inference.vectors import as_tensors
@@ -19,28 +17,6 @@ from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name,
 from whiten_runtime.ort.session import SessionOptions
 
 Texts = str | Iterable[str]
-
-SENTENCE_EMBEDDING: Literal["sentence_embedding"] = "sentence_embedding"
-
-
-class EncodeArguments(TypedDict, total=False):
-    """Lists the arguments of `Encoder.encode` that do not change the type of its result, for type checkers."""
-
-    sentences: Texts
-    inputs: Texts
-    prompt_name: str | None
-    prompt: str | None
-    batch_size: int | None
-    show_progress_bar: bool | None
-    output_value: Literal["sentence_embedding"]
-    device: object
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    truncate: bool
-    max_characters: int | None
-    ranges: ArrayLike | None
-    pool: None
-    chunk_size: int | None
 
 
 class Encoder(TextBundle):
@@ -101,37 +77,14 @@ class Encoder(TextBundle):
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
         self._open(Opening(path.absolute(), options, verify_hashes, bool(verify), cuda_graphs, max_characters))
 
-    @overload
     def encode(
         self,
-        texts: Texts = ...,
+        texts: Texts,
         *,
-        precision: Literal["float32"] | None = ...,
-        convert_to_numpy: Literal[True] = ...,
-        convert_to_tensor: Literal[False] = ...,
-        **options: Unpack[EncodeArguments],
-    ) -> NDArray[np.float32]: ...
-    @overload
-    def encode(
-        self,
-        texts: Texts = ...,
-        *,
-        precision: VectorPrecision | None = ...,
-        convert_to_numpy: bool = ...,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[EncodeArguments],
-    ) -> Any: ...
-    def encode(
-        self,
-        texts: Texts | UnsetType = UNSET,
-        *,
-        sentences: Texts | UnsetType = UNSET,
-        inputs: Texts | UnsetType = UNSET,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool | None = False,
-        output_value: Literal["sentence_embedding"] = "sentence_embedding",
         precision: VectorPrecision | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
@@ -141,8 +94,6 @@ class Encoder(TextBundle):
         truncate: bool = True,
         max_characters: int | None = None,
         ranges: ArrayLike | None = None,
-        pool: None = None,
-        chunk_size: int | None = None,
     ) -> Any:
         """Embed texts.
 
@@ -152,14 +103,11 @@ class Encoder(TextBundle):
         Args:
             texts: one text, or several: a list, an iterable, or a column of pandas, polars, pyarrow, datasets or numpy.
                 An empty text is valid.
-            sentences: another name of `texts`.
-            inputs: another name of `texts`.
             prompt_name: name of one of the bundle's prompts; None for its default one.
             prompt: the prompt itself, in place of a name; an empty string for none. It is put before each text, or
                 around it if it contains "{text}", and is truncated with it.
             batch_size: maximum number of texts per batch; None for no limit but that of padded tokens.
             show_progress_bar: draw a bar on stderr; None for no bar.
-            output_value: only "sentence_embedding": a bundle's graph gives no vectors of tokens.
             precision: "int8" and "uint8" divide the range of each coordinate into 255 steps, and clip what is outside;
                 "binary" (int8) and "ubinary" (uint8) keep whether a coordinate is positive, eight in a byte, with zeros
                 after the last one; None is "float32". Given the same ranges, results are those of `quantize_embeddings`
@@ -176,8 +124,6 @@ class Encoder(TextBundle):
                 `truncated`, or raises; None for the encoder's. Only texts that have fewer than `max_seq_length` tokens
                 in so many characters, such as those of blanks, get another vector by it.
             ranges: lower and upper ends of the coordinates for int8 and uint8, [2, k]; None for those of `ranges()`.
-            pool: only None: an encoder has no other processes.
-            chunk_size: number of texts for a process of a pool; checked, and without effect, as there is no pool.
 
         Returns:
             float32 [n, k], or [k] for a single string; int8 or uint8 with another `precision`, of k / 8 columns,
@@ -188,15 +134,13 @@ class Encoder(TextBundle):
                 index.
             TooLongError: a text is too long and `truncate` is False.
             BundleError: the graph gives a text a vector that is not finite; the message has its index.
-            UsageError: texts are given by two names or none; `batch_size`, `truncate_dim` or `max_characters` is out of
-                range; the bundle's vectors cannot be truncated; there is no prompt of this name; the bundle stores no
-                ranges and none are given; or another argument cannot be used as given.
+            UsageError: `batch_size`, `truncate_dim` or `max_characters` is out of range; the bundle's vectors cannot be
+                truncated; there is no prompt of this name; the bundle stores no ranges and none are given; or another
+                argument cannot be used as given.
             MissingPackageError: tensors are asked for, and torch is not installed.
         """
-        if texts is UNSET or sentences is not UNSET or inputs is not UNSET:
-            texts = given_texts(texts, sentences, inputs)
-        if device is not None or pool is not None or chunk_size is not None or output_value != SENTENCE_EMBEDDING:
-            check_arguments(output_value, device, self.device, pool, chunk_size)
+        if device is not None:
+            check_device(device, self.device)
         options = self._embedder.options(
             self.manifest,
             prompt_name,
@@ -219,7 +163,7 @@ class Encoder(TextBundle):
 
     def encode_query(
         self,
-        texts: Texts | UnsetType = UNSET,
+        texts: Texts,
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -247,7 +191,7 @@ class Encoder(TextBundle):
 
     def encode_document(
         self,
-        texts: Texts | UnsetType = UNSET,
+        texts: Texts,
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -274,7 +218,7 @@ class Encoder(TextBundle):
         self,
         task: Literal["query", "document"],
         names: Sequence[str],
-        texts: Texts | UnsetType,
+        texts: Texts,
         prompt_name: str | None,
         prompt: str | None,
         options: dict[str, Any],
@@ -284,38 +228,13 @@ class Encoder(TextBundle):
             raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
         if prompt_name is None and prompt is None:
             prompt = self._embedder.prompts.for_task(*names)
-        named = options if texts is UNSET else {"texts": texts, **options}
-        return self.encode(prompt_name=prompt_name, prompt=prompt, **named)
+        return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
 
 
-def given_texts(texts: Texts | UnsetType, sentences: Texts | UnsetType, inputs: Texts | UnsetType) -> Texts:
-    """Return the texts of a call, by whichever of their three names they were given."""
-    named = {"texts": texts, "sentences": sentences, "inputs": inputs}
-    given = {name: value for name, value in named.items() if not isinstance(value, UnsetType)}
-    if not given:
-        raise UsageError("there are no texts; give a str or an iterable of str as texts, sentences or inputs")
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} were both given, but are names of the same argument; leave one out")
-    return next(iter(given.values()))
-
-
-def check_arguments(output_value: object, device: object, own_device: str, pool: object, chunk_size: Any) -> None:
-    """Check arguments by which sentence-transformers chooses other outputs, devices and processes."""
-    if output_value in ("token_embeddings", None):
-        raise UsageError(
-            f"output_value is {output_value!r}, but the graph of a bundle gives finished vectors alone, none of tokens"
-            f"; use '{SENTENCE_EMBEDDING}'"
-        )
-    one_of("output_value", output_value, [SENTENCE_EMBEDDING])
-    if device is not None and str(device) not in (own_device, own_device.removesuffix(":0")):
+def check_device(device: object, own_device: str) -> None:
+    """Check that the device of a call is the encoder's own."""
+    if str(device) not in (own_device, own_device.removesuffix(":0")):
         raise UsageError(
             f"device is {str(device)!r}, but this encoder is on {own_device!r}, as chosen when it was opened; leave it "
             "out, or open another with Encoder(path, device=...)"
         )
-    if pool is not None:
-        raise UsageError(
-            "pool was given, but an encoder uses all processors by itself; leave it out, or pass the encoder to "
-            "processes of your own, since it can be pickled"
-        )
-    if chunk_size is not None:
-        whole_number("chunk_size", chunk_size, 1)
