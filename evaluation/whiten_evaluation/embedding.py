@@ -1,7 +1,8 @@
 """Embed the texts of an evaluation: every distinct text goes through the graph once."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,8 +30,9 @@ from whiten_whitening.maps import (
 )
 from whiten_whitening.moments import Float64Array, Moments
 
-SourceName = Literal["bundle", "task", "none"]
-"""Source of a whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), or none."""
+SourceName = Literal["bundle", "task", "corpus", "none"]
+"""Source of a whitening: the bundle's own, one fitted on the sentences of the task (WhiteningBERT's), one fitted on the
+documents that are searched, or none."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,23 @@ class WhiteningSource:
         shrinkage: Shrinkage = "none",
     ) -> "WhiteningSource":
         """Make a source from options of a command line; refuse options that exclude each other."""
-        if source == "task":
+        if source in ("task", "corpus"):
             return cls(source, WhiteningSpec(method, dimension, shrinkage=shrinkage))
         for name, value, default in (("whitening", method, "pca"), ("shrinkage", shrinkage, "none")):
             if value != default:
-                raise UsageError(f"{name} {value} is for --fit-on task; leave it out")
+                raise UsageError(f"{name} {value} is for --fit-on task or corpus; leave it out")
         if source == "none" and dimension is not None:
             raise UsageError(f"dim {dimension} needs a whitening, but --fit-on is none; leave one out")
         return cls(source, dimension=dimension)
 
+    @property
+    def fitted(self) -> bool:
+        """Return whether a whitening is fitted on texts of the evaluation."""
+        return self.source in ("task", "corpus")
+
     def __str__(self) -> str:
-        if self.source == "task":
-            return f"task{''.join(f', {part}' for part in _unusual(self.spec))}"
+        if self.fitted:
+            return f"{self.source}{''.join(f', {part}' for part in _unusual(self.spec))}"
         return f"{self.source}{f', {self.dimension} dimensions' if self.dimension else ''}"
 
 
@@ -131,7 +138,7 @@ def check_bundles(
             raise UsageError(f"{bundle}: {error}") from None
         if whitening.source == "bundle":
             _width(bundle, manifest, whitening.dimension)
-        if whitening.source == "task":
+        if whitening.fitted:
             if manifest.pooling == "sif":
                 check_for_sif(whitening.spec.shrinkage)
             for name, n in groups.items():
@@ -141,6 +148,34 @@ def check_bundles(
 def whitened(vectors: Float64Array, fitted: WhiteningMap | None) -> Float64Array:
     """Return (x - mean) W for each row x; without a map, the rows themselves."""
     return vectors if fitted is None else np.asarray((vectors - fitted.mean) @ fitted.weight)
+
+
+@contextmanager
+def open_embedder(
+    bundle: Path, whitening: WhiteningSource, options: SessionOptions | None = None
+) -> Iterator[Callable[[Sequence[str], str, Callable[[int], object]], NDArray[np.float32]]]:
+    """Open a bundle to embed texts with a prompt: before whitening, unless the bundle's own whitening is evaluated.
+
+    The function that is given also takes what is called with the number of texts of each batch.
+    """
+    manifest = read_manifest(bundle)
+    own = whitening.source == "bundle"
+    width = _width(bundle, manifest, whitening.dimension) if own else None
+    value = OUTPUT if own else unwhitened_output(manifest)
+    _, embedder = load_bundle(bundle, options, value=value)
+
+    def embed(texts: Sequence[str], prompt: str, advance: Callable[[int], object]) -> NDArray[np.float32]:
+        vectors = embedder.embed(texts, replace(embedder.whole(value), prompt=prompt), advance)
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            text = texts[int(finite.argmin())]
+            raise DataError(f"{bundle}: the vector of {text[:80]!r} is not finite; check the bundle with whiten verify")
+        if width is not None:
+            vectors = unit(vectors[:, :width]) if manifest.normalize else vectors[:, :width]
+        return vectors
+
+    with embedder:
+        yield embed
 
 
 def embed_texts(
@@ -153,21 +188,15 @@ def embed_texts(
 ) -> TextVectors:
     """Embed each distinct text once: before whitening, unless the bundle's own whitening is evaluated."""
     manifest = read_manifest(bundle)
-    own = whitening.source == "bundle"
-    width = _width(bundle, manifest, whitening.dimension) if own else None
-    value = OUTPUT if own else unwhitened_output(manifest)
+    prompt = Prompts.of(manifest).resolve(prompt_name)
     distinct = list(dict.fromkeys(texts))
-    _, embedder = load_bundle(bundle, options, value=value)
-    with embedder, (reporter or Reporter()).bar("texts", len(distinct)) as advance:
-        vectors = embedder.embed(distinct, embedder.whole(value, prompt_name), advance)
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        text = distinct[int(finite.argmin())]
-        raise DataError(f"{bundle}: a vector is not finite, that of {text[:80]!r}; check the bundle with whiten verify")
-    if width is not None:
-        vectors = unit(vectors[:, :width]) if manifest.normalize else vectors[:, :width]
+    with (
+        open_embedder(bundle, whitening, options) as embed,
+        (reporter or Reporter()).bar("texts", len(distinct)) as advance,
+    ):
+        vectors = embed(distinct, prompt, advance)
     rows = {text: row for row, text in enumerate(distinct)}
-    return TextVectors(rows, vectors, common=not own and manifest.pooling == "sif")
+    return TextVectors(rows, vectors, common=whitening.source != "bundle" and manifest.pooling == "sif")
 
 
 def _width(bundle: Path, manifest: Manifest, dimension: int | None) -> int | None:

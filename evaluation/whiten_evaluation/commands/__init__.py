@@ -2,6 +2,7 @@
 
 from whiten_evaluation.commands.classification import classification, rte
 from whiten_evaluation.commands.isotropy import isotropy
+from whiten_evaluation.commands.retrieval import retrieval
 from whiten_evaluation.commands.sts import codes, compare, sts
 from whiten_runtime.commands.help import group
 
@@ -18,5 +19,5 @@ def evaluate() -> None:
     """Measure bundles by the papers' protocols, on files of yours."""
 
 
-for _command in (sts, classification, rte, isotropy, compare, codes):
+for _command in (sts, retrieval, classification, rte, isotropy, compare, codes):
     evaluate.add_command(_command)

@@ -48,36 +48,44 @@ tasks_option = option(
     "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"
 )
 
-_WHITENING = (
-    heading("Whitening"),
-    option(
-        "--fit-on",
-        "source",
-        type=click.Choice(get_args(SourceName)),
-        metavar="WHICH",
-        default="bundle",
-        show_default=True,
-        help="Whitening to score: bundle, task or none. bundle is the bundle's own; task is fitted on each task's own "
-        "sentences, as WhiteningBERT does.",
-    ),
-    option(
-        "--whitening",
-        "method",
-        type=click.Choice(get_args(Method)),
-        metavar="METHOD",
-        default="pca",
-        show_default=True,
-        help=f"Method of --fit-on task. One of {', '.join(get_args(Method))}. In full, they differ by a rotation only.",
-    ),
-    option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
-    option(
-        "--shrinkage",
-        default="none",
-        show_default=True,
-        metavar="none|ledoit-wolf|oas|A",
-        help="Shrink the covariance of --fit-on task. A is a weight from 0 to 1.",
-    ),
-)
+
+def _whitening(fitted: SourceName, what: str) -> tuple[Callable[..., Any], ...]:
+    """Return the options of a whitening, which may be fitted on texts of the evaluation."""
+    return (
+        heading("Whitening"),
+        option(
+            "--fit-on",
+            "source",
+            type=click.Choice(("bundle", fitted, "none")),
+            metavar="WHICH",
+            default="bundle",
+            show_default=True,
+            help=f"Whitening to score: bundle, {fitted} or none. bundle is the bundle's own; {fitted} is fitted on "
+            f"{what}.",
+        ),
+        option(
+            "--whitening",
+            "method",
+            type=click.Choice(get_args(Method)),
+            metavar="METHOD",
+            default="pca",
+            show_default=True,
+            help=f"Method of --fit-on {fitted}. One of {', '.join(get_args(Method))}. In full, they differ by a "
+            "rotation only.",
+        ),
+        option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
+        option(
+            "--shrinkage",
+            default="none",
+            show_default=True,
+            metavar="none|ledoit-wolf|oas|A",
+            help=f"Shrink the covariance of --fit-on {fitted}. A is a weight from 0 to 1.",
+        ),
+    )
+
+
+_OF_TASK = _whitening("task", "each task's own sentences, as WhiteningBERT does")
+_OF_CORPUS = _whitening("corpus", "the documents that are searched")
 _RUNNING = (
     heading("Output"),
     json_option,
@@ -88,7 +96,9 @@ _RUNNING = (
 )
 
 
-def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def whitening_options(
+    command: Callable[..., Any], options: Sequence[Callable[..., Any]] = _OF_TASK
+) -> Callable[..., Any]:
     """Pass --fit-on, --whitening, --dim and --shrinkage to a command as one `WhiteningSource`."""
 
     @wraps(command)
@@ -98,7 +108,17 @@ def whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
         whitening = WhiteningSource.parse(source, dim, method, parse_shrinkage(shrinkage))
         return command(*arguments, whitening=whitening, **rest)
 
-    return reduce(lambda wrapped, one: one(wrapped), reversed(_WHITENING), parsed)
+    return with_options(parsed, options)
+
+
+def corpus_whitening_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass the same options to a command that fits a whitening on the documents that are searched."""
+    return whitening_options(command, _OF_CORPUS)
+
+
+def with_options(command: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a command with options, in their order."""
+    return reduce(lambda wrapped, add: add(wrapped), reversed(options), command)
 
 
 def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,10 +128,10 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def parsed(
         *arguments: Any,
         bundles: tuple[str, ...],
-        prompt_name: str | None,
         providers: tuple[Provider, ...],
         as_json: bool,
         as_csv: bool,
+        prompt_name: str | None = None,
         **rest: Any,
     ) -> Any:
         if as_json and as_csv:
@@ -120,7 +140,7 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, run=Run(bundles, prompt_name, options, as_json, as_csv, ConsoleReporter()), **rest)
 
     bundles_argument = click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=click.Path())
-    return bundles_argument(reduce(lambda wrapped, one: one(wrapped), reversed(_RUNNING), parsed))
+    return bundles_argument(with_options(parsed, _RUNNING))
 
 
 @dataclass(frozen=True)
@@ -144,13 +164,17 @@ class Run:
     as_csv: bool
     reporter: ConsoleReporter
 
+    def located(self, whitening: WhiteningSource, groups: Mapping[str, int]) -> list[tuple[str, Path]]:
+        """Return names and paths of the bundles, which fit the whitening and the groups that it is fitted on."""
+        paths = list(map(locate_bundle, self.bundles))
+        check_bundles(paths, whitening, groups, self.prompt_name)
+        return list(zip(self.bundles, paths, strict=True))
+
     def over(
         self, texts: Sequence[str], whitening: WhiteningSource, groups: Mapping[str, int], subject: str
     ) -> Iterator[Embedded]:
         """Yield the bundles, once all of them are known to fit the whitening and the groups that it is fitted on."""
-        paths = list(map(locate_bundle, self.bundles))
-        check_bundles(paths, whitening, groups, self.prompt_name)
-        for name, path in zip(self.bundles, paths, strict=True):
+        for name, path in self.located(whitening, groups):
             self.reporter.stage(f"{name}: {subject}")
             started, seconds = time.monotonic(), {"embed": 0.0}
 

@@ -195,10 +195,10 @@ def compare_bundles(
         if rows:
             behind = draws[index] - draws[0]
             differences = tuple(
-                _difference(task.mean - other.mean, part)
+                difference_of(task.mean - other.mean, part)
                 for task, other, part in zip(tasks, rows[0].tasks, behind, strict=True)
             )
-            difference = _difference(average - rows[0].average, behind.mean(axis=0))
+            difference = difference_of(average - rows[0].average, behind.mean(axis=0))
         rows.append(
             Row(
                 bundle=name,
@@ -216,7 +216,8 @@ def compare_bundles(
     return rows
 
 
-def _difference(value: float, draws: Float64Array) -> Difference:
+def difference_of(value: float, draws: Float64Array) -> Difference:
+    """Return a difference with the interval of its resampled values, [resamples]."""
     found = interval(draws)
     return Difference(value=value, low=found.low, high=found.high, certain=found.low > 0 or found.high < 0)
 

@@ -181,9 +181,14 @@ class Nearest:
         """Return the nearest of no rows."""
         return cls(np.empty((queries, 0), np.int64), np.empty((queries, 0), np.float32))
 
-    def add(self, queries: NDArray[np.float32], rows: NDArray[np.float32], start: int, top: int) -> "Nearest":
-        """Return the nearest rows of those so far and of further ones; among equals the lower number comes first."""
-        first, second = unit(queries), unit(rows)
+    def add(
+        self, queries: NDArray[np.float32], rows: NDArray[np.float32], start: int, top: int, cosine: bool = True
+    ) -> "Nearest":
+        """Return the nearest rows of those so far and of further ones; among equals the lower number comes first.
+
+        They are compared by cosine, or else by dot product.
+        """
+        first, second = (unit(queries), unit(rows)) if cosine else (queries, rows)
         parts = [
             self._slice(begin)._merge(first[begin : begin + _ROWS_AT_ONCE] @ second.T, start, top)
             for begin in range(0, len(first), _ROWS_AT_ONCE)
