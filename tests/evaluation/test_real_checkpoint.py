@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from whiten_evaluation.sweep.search import Whitened
+from whiten_evaluation.sweep.result import Whitened
 from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
 from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime.reporter import Reporter

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.options import data_option, tasks_option
+from whiten_evaluation.tasks.retrieval_files import has_collections, read_collections
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.choice import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
@@ -91,23 +92,29 @@ def sweep(
 ) -> None:
     """Score combinations of a model's layers, and write a report.
 
-    They are scored on the similarity tasks in --data, whitened and not. Texts go through the model once; every
-    layer's vectors are kept in --cache, where the next sweep finds them. MODEL is as for whiten-export.
+    They are scored on the similarity tasks in --data, whitened and not; and single layers and pairs on its
+    collections to search, in the layout of whiten eval retrieval. Texts go through the model once; every layer's
+    vectors are kept in --cache, where the next sweep finds them. MODEL is as for whiten-export.
     """
     target = out or Path("sweeps") / Path(model).resolve().name
     check_place(target, force, REPORT)
     if len(set(poolings)) < len(poolings):
         raise UsageError(f"pooling {', '.join(poolings)} names one twice; name each once")
-    found = read_sts(data, parse_tasks(tasks))
+    collections = tuple(read_collections(data, "test")) if has_collections(data) else ()
+    found = read_sts(data, parse_tasks(tasks), required=not collections)
     reporter = ConsoleReporter()
     for line in found.missing():
         reporter.warn(line)
     with needing("eval,export"):
+        import pytrec_eval  # noqa: F401
+
         from whiten_evaluation.sweep.report import html, scores_csv, summary
+        from whiten_evaluation.sweep.search_report import search_csv
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
         model=model,
         data=found,
+        collections=collections,
         cache=cache or default_cache(),
         layers=None if layers is None else parse_numbers("layers", layers),
         poolings=poolings or ("mean", "cls"),
@@ -118,6 +125,8 @@ def sweep(
     with staged(target, force, REPORT) as stage:
         (stage / "report.html").write_text(html(result, reporter.warnings), "utf-8")
         (stage / "scores.csv").write_text(scores_csv(result), "utf-8")
+        if collections:
+            (stage / "search.csv").write_text(search_csv(result), "utf-8")
         (stage / REPORT.marker).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     console.say_written(str(target / "report.html"))
     for line in summary(result):

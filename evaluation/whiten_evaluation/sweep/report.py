@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from whiten_evaluation.sweep.search import Best, Score, Sweep, Whitened, average
+from whiten_evaluation.sweep.result import Best, Score, Sweep, Whitened, average, in_words, text_of
+from whiten_evaluation.sweep.search_report import search_table, summary_of_search
 from whiten_runtime.bundle.records import Pooling
 from whiten_whitening.moments import Float64Array
 
@@ -35,21 +36,22 @@ th:first-child, td:first-child { text-align: left; }
 def summary(sweep: Sweep) -> list[str]:
     """Return the result in plain words: the best layers, and the best single layer below them with its speed."""
     if not sweep.best:
-        return ["Nothing could be scored: every text has the same vector in every layer."]
+        nothing = ["Nothing could be scored: every text has the same vector in every layer."]
+        return [*(nothing if sweep.tasks else []), *summary_of_search(sweep)]
     best = sweep.best[0].score
     verb = "is" if len(best.layers) == 1 else "are"
-    lines = [f"{_named(best.layers)} {verb} best: {average(best):.1f} ({_how(best)})."]
+    lines = [f"{in_words(best.layers)} {verb} best: {average(best):.1f} ({_how(best)})."]
     top = best.layers[-1]
     single = [score for score in sweep.scores if len(score.layers) == 1 and score.layers[0] < top]
     if single and (other := max(single, key=average)).average is not None:
         speed = f"at {_speed(top, other.layers[0])} the speed" if other.layers[0] else "without running any block"
-        lines.append(f"{_named(other.layers)} alone gives {other.average:.1f} {speed} ({_how(other)}).")
+        lines.append(f"{in_words(other.layers)} alone gives {other.average:.1f} {speed} ({_how(other)}).")
     equal = [row for row in sweep.best[1:] if row.difference.high >= 0]
     if equal:
         row = equal[-1]
-        named = _named(row.score.layers).lower()
+        named = in_words(row.score.layers).lower()
         lines.append(f"On these pairs, {named} ({average(row.score):.1f}) cannot be told from the best.")
-    return lines
+    return lines + summary_of_search(sweep)
 
 
 def best_table(sweep: Sweep) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -89,19 +91,30 @@ def html(sweep: Sweep, warnings: Sequence[str] = ()) -> str:
         f"<h1>{title}</h1>",
         *(f"<p>{escape(line)}</p>" for line in summary(sweep)),
         *(f'<p class="note">Warning: {escape(line)}</p>' for line in warnings),
-        "<h2>The best combination up to each highest layer</h2>",
-        f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in header)}</tr>",
-        *(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
-        "</table>",
-        '<p class="note">Intervals are of a bootstrap over the pairs of sentences, paired for the difference to the '
-        "best row: one with 0 in it may be chance. Speed is that of the whole network over the blocks that run; "
-        "blocks are taken to be alike.</p>",
     ]
-    for caption, figure in figures(sweep).items():
+    if sweep.searches:
+        parts += ["<h2>Search: every layer, and the best combinations</h2>", *_html_table(*search_table(sweep))]
+    if sweep.tasks:
+        parts += [
+            "<h2>The best combination up to each highest layer</h2>",
+            *_html_table(header, rows),
+            '<p class="note">Intervals are of a bootstrap over the pairs of sentences, paired for the difference to '
+            "the best row: one with 0 in it may be chance. Speed is that of the whole network over the blocks that "
+            "run; blocks are taken to be alike.</p>",
+        ]
+    for caption, figure in figures(sweep).items() if sweep.tasks else ():
         data = base64.b64encode(_png(figure)).decode()
         parts.append(f'<h2>{caption}</h2><img alt="{caption}" src="data:image/png;base64,{data}">')
     parts += [f'<p class="note">{escape(line)}</p>' for line in _protocol(sweep)]
     return "\n".join([*parts, "</body></html>"]) + "\n"
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in header)}</tr>",
+        *(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
+        "</table>",
+    ]
 
 
 def scores_csv(sweep: Sweep) -> str:
@@ -132,18 +145,9 @@ def _protocol(sweep: Sweep) -> list[str]:
     ]
 
 
-def text_of(layers: tuple[int, ...]) -> str:
-    """Return layers as text, in the syntax of --layers."""
-    return ",".join(map(str, layers))
-
-
 def _how(score: Score) -> str:
     fitted = "not whitened" if score.whitening == "none" else f"whitened on the {score.whitening}"
     return f"{score.pooling} pooling, {fitted}"
-
-
-def _named(layers: tuple[int, ...]) -> str:
-    return f"Layer{'s' if len(layers) > 1 else ''} {text_of(layers)}"
 
 
 def _speed(blocks: int, kept: int) -> str:

@@ -148,8 +148,8 @@ def raw_cosines(data: TaskVectors, combinations: Sequence[Combination]) -> list[
     return found
 
 
-def white_cosines(data: TaskVectors, fitted: LayerMoments, layers: Combination) -> Cosines | None:
-    """Return the cosines of a combination that is whitened; None if all fitted vectors are equal."""
+def whitener(fitted: LayerMoments, layers: Combination) -> Callable[[Float32Array], Float32Array] | None:
+    """Return the whitening, up to a rotation, of the sums of some layers' vectors; None if all vectors are equal."""
     mean, covariance = fitted.of(layers)
     even = np.trace(covariance) / len(mean) * np.eye(len(mean))
     shrunk = (1 - fitted.shrinkage) * covariance + (fitted.shrinkage + RIDGE) * even
@@ -157,10 +157,23 @@ def white_cosines(data: TaskVectors, fitted: LayerMoments, layers: Combination) 
         root = cholesky(shrunk, overwrite_a=True, check_finite=False).astype(np.float32)
     except LinAlgError:
         return None
-    centred = data.sum_of(layers) - mean.astype(np.float32)
-    white = solve_triangular(root, centred.T, trans=1, overwrite_b=True, check_finite=False).T
-    norms = np.sqrt(np.einsum("nd,nd->n", white, white))[:, None]
-    unit = white / np.where(norms > 0, norms, np.float32(np.inf))
+    centre = mean.astype(np.float32)
+
+    def white(rows: Float32Array) -> Float32Array:
+        solved = solve_triangular(root, (rows - centre).T, trans=1, overwrite_b=True, check_finite=False)
+        return np.asarray(solved.T, np.float32)
+
+    return white
+
+
+def white_cosines(data: TaskVectors, fitted: LayerMoments, layers: Combination) -> Cosines | None:
+    """Return the cosines of a combination that is whitened; None if all fitted vectors are equal."""
+    white = whitener(fitted, layers)
+    if white is None:
+        return None
+    rows = white(data.sum_of(layers))
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
+    unit = rows / np.where(norms > 0, norms, np.float32(np.inf))
     return [np.einsum("nd,nd->n", unit[a], unit[b]) for a, b in zip(data.first, data.second, strict=True)]
 
 

@@ -1,15 +1,14 @@
 """Score combinations of layers on every task: all combinations, or, where they are too many, those of a beam search."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain, combinations
-from typing import Literal
 
-import msgspec
 import numpy as np
 
 from whiten_evaluation.sweep.layers import LayerVectors
+from whiten_evaluation.sweep.result import Best, Score, Whitened, average
 from whiten_evaluation.sweep.scoring import (
     Combination,
     Cosines,
@@ -19,78 +18,16 @@ from whiten_evaluation.sweep.scoring import (
     white_cosines,
     white_scores,
 )
-from whiten_evaluation.tasks.sts import RESAMPLES, Interval, interval, resampled
+from whiten_evaluation.tasks.sts import RESAMPLES, interval, resampled
 from whiten_evaluation.tasks.sts_files import Task
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import SOFT_WEIGHT
 
-Whitened = Literal["none", "task", "corpus"]
-"""Whitening of a score: none, in full on each task's own sentences, or softly, as an export's, on a corpus for all."""
-
 EXHAUSTIVE = 12
 """Largest number of layers of which all combinations are scored: 4,095 of them."""
 BEAM = 8
 """Number of combinations of each size that are extended, for each whitening, where layers are more than that."""
-
-
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """The scores of a combination of layers: Spearman's correlation, times 100."""
-
-    pooling: Pooling
-    whitening: Whitened
-    layers: Combination
-    tasks: tuple[float | None, ...]
-    """Scores in the order of the sweep's tasks; None where all texts have the same vector, or are too few to whiten."""
-    average: float | None
-    """Average over the tasks; None if a task has no score."""
-
-
-class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """The best combination up to a highest layer, with 95 % intervals of a bootstrap over the pairs."""
-
-    score: Score
-    interval: Interval
-    difference: Interval
-    """Interval of the difference of the average to that of the best combination of all."""
-
-
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a sweep: the content of `sweep.json`."""
-
-    model: str
-    checkpoint: str | None
-    weights_sha256: str
-    layers: tuple[int, ...]
-    depth: int
-    """Number of blocks of the whole model."""
-    poolings: tuple[Pooling, ...]
-    width: int
-    max_seq_length: int
-    tasks: tuple[str, ...]
-    absent: dict[str, tuple[str, ...]]
-    sentences: int
-    corpus: str
-    """Name of the corpus of the whitening "corpus"."""
-    corpus_sentences: int
-    exhaustive: bool
-    """Whether all combinations were scored, or only extensions of the best smaller ones."""
-    scores: tuple[Score, ...]
-    best: tuple[Best, ...]
-    """The best combination up to each highest layer, the best of all first."""
-    seconds: dict[str, float]
-
-    def of(self, pooling: Pooling, whitening: Whitened, size: int | None = None) -> Iterator[Score]:
-        """Yield the scores that have an average, of combinations of one size or, for None, of all sizes."""
-        for score in self.scores:
-            wanted = (score.pooling, score.whitening) == (pooling, whitening) and size in (None, len(score.layers))
-            if wanted and score.average is not None:
-                yield score
-
-
-def average(score: Score) -> float:
-    """Return the average of a score, or -inf if it has none."""
-    return float("-inf") if score.average is None else score.average
 
 
 def searched_layers(layers: Sequence[int]) -> Combination:

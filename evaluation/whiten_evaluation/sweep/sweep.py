@@ -10,7 +10,10 @@ import numpy as np
 
 from whiten_evaluation.embedding import check_fit
 from whiten_evaluation.sweep.layers import embed_layers, open_graph
-from whiten_evaluation.sweep.search import Search, Sweep
+from whiten_evaluation.sweep.result import Best, Score, Sweep
+from whiten_evaluation.sweep.retrieval import score_search, texts_of
+from whiten_evaluation.sweep.search import Search
+from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.sources.choice import SourceChoice, resolve_layers
 from whiten_export.sources.describe.checkpoint import resolve
@@ -30,6 +33,7 @@ class SweepPlan:
 
     model: str  # name, directory or hub id, as for an export
     data: StsData
+    collections: tuple[Collection, ...]
     cache: Path  # folder in which graphs and vectors are kept
     layers: tuple[int, ...] | None = None  # None for all
     poolings: tuple[Pooling, ...] = ("mean", "cls")
@@ -40,7 +44,7 @@ class SweepPlan:
 
 
 def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
-    """Score combinations of a model's layers on similarity tasks: not whitened, on the task, the best on a corpus."""
+    """Score combinations of a model's layers on similarity tasks, and single layers and pairs in search."""
     seconds: dict[str, float] = {}
     report.stage(f"finding {plan.model}")
     checkpoint = resolve(plan.model, plan.revision, plan.trust_remote_code)
@@ -66,14 +70,21 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
         made_of = model, checkpoint.name, layers, plan.poolings, length, checkpoint.prompts
         graph = open_graph(*made_of, plan.cache, plan.options, report)
     with _timed(seconds, "embed"):
-        vectors = embed_layers(graph, plan.data.texts, plan.options, report)
+        texts = tuple(dict.fromkeys((*plan.data.texts, *texts_of(plan.collections))))
+        vectors = embed_layers(graph, texts, plan.options, report)
         fitted = embed_layers(graph, sentences, plan.options, report)
     threads = plan.options.threads or default_threads()
     search = Search(vectors, fitted, plan.data.tasks, threads, report)
-    with _timed(seconds, "score"):
-        scores = search.run()
-    with _timed(seconds, "intervals"):
-        best = search.best()
+    scores: tuple[Score, ...] = ()
+    best: tuple[Best, ...] = ()
+    if plan.data.tasks:
+        with _timed(seconds, "score"):
+            scores = search.run()
+        with _timed(seconds, "intervals"):
+            best = search.best()
+    with _timed(seconds, "search"):
+        more = {row.score.layers for row in best[:1]}
+        searches = score_search(vectors, fitted, plan.collections, more, report) if plan.collections else ()
     return Sweep(
         model=checkpoint.name,
         checkpoint=model.record.checkpoint,
@@ -91,6 +102,8 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
         exhaustive=search.is_exhaustive,
         scores=scores,
         best=best,
+        collections=tuple(collection.name for collection in plan.collections),
+        searches=searches,
         seconds=seconds,
     )
 

@@ -49,6 +49,18 @@ class Collection:
         return sum(not text for text in self.documents.values())
 
 
+def has_collections(folder: Path) -> bool:
+    """Return whether there is a collection in a folder."""
+    try:
+        return bool(_corpora(folder))
+    except OSError:
+        return False
+
+
+def _corpora(folder: Path) -> list[Path]:
+    return sorted(path for path in files_below(folder, (".",)) if path.name == "corpus.jsonl")
+
+
 def read_collections(folder: Path, split: str) -> list[Collection]:
     """Read the collections of a folder in the layout of BEIR (Thakur et al. 2021): itself, or folders in it.
 
@@ -59,7 +71,7 @@ def read_collections(folder: Path, split: str) -> list[Collection]:
         DataError: a file cannot be read, or contradicts another.
     """
     try:
-        corpora = sorted(path for path in files_below(folder, (".",)) if path.name == "corpus.jsonl")
+        corpora = _corpora(folder)
     except OSError as error:
         raise UsageError(f"'{folder}' cannot be read ({error.strerror}); wanted a folder of collections") from None
     if not corpora:

@@ -100,12 +100,13 @@ def parse_tasks(text: str | None) -> tuple[str, ...]:
     return tuple(name for plain, name in known.items() if plain in chosen)
 
 
-def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
+def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS), required: bool = True) -> StsData:
     """Read test sets from a directory and its subdirectories.
 
     Layouts: WhiteningBERT's (`sts12.MSRpar-test.csv`, `sts-b-test.csv`, `sickr-test.csv`), SemEval's
     (`STS.input.MSRpar.txt` and `STS.gs.MSRpar.txt` in a folder named after the year, or `STS2016.input...`; pairs
     without a score are left out), the STS benchmark's `sts-test.csv`, SICK's `SICK_test_annotated.txt` and `SICK.txt`.
+    Where no task is there, that is an error if one is `required`.
     """
     if not directory.is_dir():
         raise UsageError(f"data '{directory}' is not a directory; name the folder of the STS files")
@@ -118,6 +119,8 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS)) -> StsData:
             absent[name] = missing
         else:
             tasks.append(Task(name, tuple(_read(subset, file) for subset, file in found.items() if file is not None)))
+    if not tasks and not required:
+        return StsData((), {})
     if not tasks:
         raise UsageError(
             f"data '{directory}' holds no complete task of {', '.join(names)}; wanted files such as sts-b-test.csv, "

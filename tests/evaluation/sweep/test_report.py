@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whiten_evaluation.sweep.search import Best, Score, Sweep, Whitened, of_sizes
+from whiten_evaluation.sweep.result import Best, Score, SearchScore, Sweep, Whitened
+from whiten_evaluation.sweep.search import of_sizes
+from whiten_evaluation.sweep.search_report import search_table
 from whiten_evaluation.tasks.sts import Interval
 
 pytest.importorskip("matplotlib", reason="needs the extra test-all")
@@ -18,7 +20,16 @@ def score(layers: tuple[int, ...], value: float | None, kind: Whitened = "none",
     return Score(pooling=pooling, whitening=kind, layers=layers, tasks=(value, value), average=value)
 
 
-def made(*best: tuple[Score, float], scores: tuple[Score, ...] = (), exhaustive: bool = True) -> Sweep:
+def found(layers: tuple[int, ...], value: float, whitened: bool = False) -> SearchScore:
+    return SearchScore(pooling="mean", whitened=whitened, layers=layers, collections=(value,), average=value)
+
+
+def made(
+    *best: tuple[Score, float],
+    scores: tuple[Score, ...] = (),
+    exhaustive: bool = True,
+    searches: tuple[SearchScore, ...] = (),
+) -> Sweep:
     """Make a sweep of seven layers with the best rows, each with the upper end of its difference to the first."""
     every = [score(layers, 50.0 + sum(layers), "task") for layers in of_sizes(range(7), range(1, 3))]
     return Sweep(
@@ -40,8 +51,23 @@ def made(*best: tuple[Score, float], scores: tuple[Score, ...] = (), exhaustive:
         best=tuple(
             Best(score=row, interval=Interval(60.0, 70.0), difference=Interval(high - 3, high)) for row, high in best
         ),
+        collections=("cranfield",) if searches else (),
+        searches=searches,
         seconds={"embed": 1.0},
     )
+
+
+def test_search_that_disagrees_with_similarity_is_said() -> None:
+    searches = (found((0, 6), 40.21), found((0, 6), 39.0, True), found((6,), 50.9), found((0,), 17.3, True))
+    lines = summary(made((score((0, 6), 82.41), 0.0), searches=searches))
+    assert lines[-2:] == [
+        "In search, layer 6 is best: nDCG@10 50.9 (mean, not whitened).",
+        "Similarity and search disagree: layers 0,6, best in similarity, find 40.2. Choose by what the vectors are for.",
+    ]
+    lines = summary(made((score((6,), 82.41), 0.0), searches=searches))
+    assert lines[-1].startswith("In search, layer 6 is best")
+    _, rows = search_table(made(searches=searches))
+    assert [row[0] for row in rows] == ["6", "0,6", "0,6", "0"]
 
 
 def test_result_is_told_in_plain_words() -> None:

@@ -11,6 +11,8 @@ import pytest
 from click.testing import Result
 
 from support.cli import invoke as invoke_command
+from support.cli import ok
+from support.corpus import sentences
 from support.families import LAYERS
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
@@ -185,3 +187,42 @@ def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) ->
     result = run(model=path)
     assert result.exit_code == 2
     assert "is word vectors, which have one layer" in result.stderr
+
+
+def test_search_is_scored_as_by_the_bundles_of_the_layers(
+    run: Callable[..., Result], checkpoint: Callable[[str], Path], data_folder: Path, tmp_path: Path, tiny_bundle: Path
+) -> None:
+    pytest.importorskip("pytrec_eval")
+    data = tmp_path / "both"
+    shutil.copytree(data_folder, data)
+    (data / "found" / "qrels").mkdir(parents=True)
+    texts = sentences(60)
+    half = [text[: len(text) // 3] for text in texts]
+    for name, rows in (("corpus", texts), ("queries", half[:20])):
+        lines = [json.dumps({"_id": f"{name[0]}{n:02}", "text": text}) for n, text in enumerate(rows)]
+        (data / "found" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    judged = ["query-id\tcorpus-id\tscore", *(f"q{n:02}\tc{n:02}\t1" for n in range(20))]
+    (data / "found" / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n", "utf-8")
+
+    result = run("--data", data, "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)["sweep"]
+    assert document["collections"] == ["found"]
+    scores = {(s["pooling"], s["whitened"], tuple(s["layers"])): s["average"] for s in document["searches"]}
+    assert {(p, w, (k,)) for p in ("mean", "cls") for w in (False, True) for k in range(1, LAYERS + 1)} < set(scores)
+    answer = ok("eval", "retrieval", tiny_bundle, "--data", data, "--fit-on", "none", "--json")
+    (same,) = json.loads(answer.stdout)["collections"][0]["scores"]
+    assert scores["mean", False, (1, LAYERS)] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
+    assert 0 < same["measures"]["nDCG@10"] < 100
+    assert "In search, " in result.stderr
+    html = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "<h2>Search: every layer, and the best combinations</h2>" in html
+    with (tmp_path / "out" / "search.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(scores)
+
+    result = run("--data", data / "found", "--pooling", "mean", "--force", "--json")  # no similarity task
+    assert result.exit_code == 0, result.stderr
+    alone = json.loads(result.stdout)["sweep"]
+    assert (alone["scores"], alone["tasks"]) == ([], [])
+    best = [row for row in alone["searches"] if row["layers"] == [LAYERS]]
+    assert {row["average"] for row in best} == {scores["mean", w, (LAYERS,)] for w in (False, True)}
