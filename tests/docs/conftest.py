@@ -66,6 +66,16 @@ def choose_layers(folder: Path, hub: Path) -> None:
             csv.writer(file).writerows([("sentence1", "sentence2", "score"), *rows(80, seed)])
 
 
+def measure_search(folder: Path, hub: Path) -> None:
+    """Write documents, queries and judgements of which document answers which query."""
+    texts = everyday(60)
+    documents = [json.dumps({"_id": f"d{n}", "title": "", "text": text}) for n, text in enumerate(texts)]
+    queries = [json.dumps({"_id": f"q{n}", "text": text[: len(text) // 2]}) for n, text in enumerate(texts[:20])]
+    write_lines(folder / "documents.jsonl", documents)
+    write_lines(folder / "queries.jsonl", queries)
+    write_lines(folder / "relevant.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(20))])
+
+
 def refit_keeping_an_index(folder: Path, hub: Path) -> None:
     """Write the texts of an index, and others of today."""
     write_lines(folder / "indexed.txt", everyday(600))
@@ -186,6 +196,7 @@ PAGES: Mapping[str, Page] = {
     "howto/browser": Page(browser, programs=("node", "npm", "curl")),
     "howto/choose-layers": Page(choose_layers),
     "howto/long-documents": Page(bundles=("minilm-l0-l1",)),
+    "howto/measure-search": Page(measure_search),
     "howto/migrate": Page(published_model),
     "howto/million-documents": Page(million_documents, ("minilm-l0-l1",)),
     "howto/other-languages": Page(bundles=("minilm",)),

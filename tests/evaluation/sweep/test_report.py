@@ -62,7 +62,8 @@ def test_search_that_disagrees_with_similarity_is_said() -> None:
     lines = summary(made((score((0, 6), 82.41), 0.0), searches=searches))
     assert lines[-2:] == [
         "In search, layer 6 is best: nDCG@10 50.9 (mean, not whitened).",
-        "Similarity and search disagree: layers 0,6, best in similarity, find 40.2. Choose by what the vectors are for.",
+        "Similarity and search disagree: layers 0,6, best in similarity, find 40.2. "
+        "Choose by what the vectors are for.",
     ]
     lines = summary(made((score((6,), 82.41), 0.0), searches=searches))
     assert lines[-1].startswith("In search, layer 6 is best")
